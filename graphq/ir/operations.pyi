@@ -15,23 +15,23 @@ def add_builder(op: Op) -> None: ...
 
 class Operations:
     def cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
-        """`src` as `dtype` (ONNX Cast): to floats rounded to nearest even, to integers towards zero, to boolean by != 0.
+        """`src` as `dtype` (ONNX Cast): floats round to nearest even, integers round towards zero, booleans are `src != 0`.
 
-        Integers wrap. A float beyond the range of an integer gives the nearest end of the range, and NaN gives 0, on every
-        CPU; ONNX leaves both open.
+        Integers wrap. A float beyond an integer range becomes the nearest end of the range, and NaN becomes 0, on every
+        CPU. ONNX leaves both open.
         """
 
     def arithmetic(self, src_0: Number, src_1: Number, /, *,
                    function: Literal['add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'modulo', 'remainder'],
                    name: str | None = None) -> Value:
-        """A function of two numbers of one dtype. Integers wrap, and their quotients are truncated towards zero.
+        """A function of two operands of one dtype. Integers wrap, and their quotients are truncated towards zero.
 
-        The remainder of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod).
-        Raises InputError if an integer is divided by zero.
+        modulo (ONNX Mod) has the sign of `src_1`, and remainder (fmod) has the sign of `src_0`. Raises InputError if an
+        integer is divided by zero.
         """
 
     def choose(self, cond: Number, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """`src_0` where `cond` is true, else `src_1`: as `select`, but for every dtype (ONNX Where)."""
+        """`src_0` where `cond` is true, else `src_1`: like `select`, but for every dtype (ONNX Where)."""
 
     def cached_attention(self, query: Number, lengths: Number, total: Number, key: Number | None = None,
                          value: Number | None = None, past_key: Number | None = None, past_value: Number | None = None,
@@ -41,27 +41,28 @@ class Operations:
                          softcap: float = 0.0, window: int = 0, causal: bool = True, interleaved: bool = False,
                          kept: Literal['f32', 'bf16', 'f16', 's8', 's4'] = 'f32', capacity: int = -1,
                          name: str | None = None) -> Any:
-        """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
+        """Attention of new tokens to themselves and to earlier tokens, with a KV cache.
 
-        The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
-        groups, rows, size]. Batch element n has `lengths[n]` + 1 valid tokens, the new ones included. In a new cache the
-        rows of the earlier tokens come first, then those of the new tokens, then zeros. It has max(rows of `past_key`,
-        `total`) rows, or one row for each new token if there are no past caches. `lengths` and the order of heads are as in
-        com.microsoft's GroupQueryAttention.
+        Results: the output [batch, tokens, heads * size], and the new key and value caches [batch, groups, rows, size]. A
+        new cache has the rows of the earlier tokens, then the rows of the new tokens, then zeros. It has max(rows of
+        `past_key`, `total`) rows, or one row for each new token without past caches.
 
-        `query` [batch, tokens, heads * size] may have the keys and values in further columns; then `key` and `value`
-        [batch, tokens, groups * size] are absent. The heads are in `groups`; all heads of a group share its keys and
-        values. `cos` and `sin` [places, half] are the cosines and sines by which queries and keys are rotated. Their row
-        for a token is its element of `positions` [batch, tokens], by default the token's row in the cache. Neighbours are
-        rotated as a pair if `interleaved`, otherwise an element of the first half and one of the second.
+        Batch element n has `lengths[n]` + 1 valid tokens, including the new tokens. `lengths` and the order of heads are as
+        in com.microsoft's GroupQueryAttention. If `query` [batch, tokens, heads * size] has the keys and values in further
+        columns, then `key` and `value` [batch, tokens, groups * size] are absent. All heads of a group share its keys and
+        values.
 
-        With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
+        Rotary embedding: `cos` and `sin` [places, half] rotate queries and keys. `positions` [batch, tokens] has each
+        token's row in `cos` and `sin`; the default is its row in the cache. If `interleaved`, neighboring elements form a
+        rotated pair; otherwise an element of the first half and an element of the second half.
+
+        With `causal`, a token attends to keys up to its own, and only to the last `window` keys if `window` is positive.
         `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-        graphq.kernels.numbers.attention. The numbers in the caches are `kept` in this type. Those of s4 are u8 with two
-        numbers in each byte; s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
-        -1 if only a run tells it.
+        graphq.kernels.numbers.attention. `kept` is the type of numbers in the caches. Caches of s4 are u8 with two numbers
+        in each byte. Caches of s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
+        -1 if only the run determines it.
 
-        Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
+        Raises InputError for lengths below 1, lengths that the caches cannot hold, and positions outside of `cos`.
         """
 
     def add(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
@@ -102,23 +103,24 @@ class Operations:
 
     def prelu(self, src: Number, slope: Number, /, *, data_format: Literal['NCX', 'NXC'] = 'NXC',
               per_channel_broadcast: bool = True, name: str | None = None) -> Value:
-        """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays.
+        """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.
 
-        A 1-D slope runs along the channel axis of `data_format`, or along the last axis when `per_channel_broadcast` is
-        false; a slope of higher rank broadcasts to `src` as in NumPy.
+        A 1-D slope is for the channel axis of `data_format`, or for the last axis if `per_channel_broadcast` is false. A
+        slope of higher rank broadcasts to `src` as in NumPy.
         """
 
     def if_else(self, cond: Number, *srcs: Number | None, then_body: Graph, else_body: Graph,
                 name: str | None = None) -> Any:
-        """The results of `then_body` if `cond` is true, else of `else_body`, both on the same operands (ONNX If)."""
+        """The results of `then_body` if `cond` is true, else of `else_body`, on the operands `srcs` (ONNX If)."""
 
     def loop(self, trips: Number, cond: Number, *srcs: Number | None, body: Graph, states: int,
              name: str | None = None) -> Any:
-        """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
+        """Run `body` while `cond` holds, at most `trips` times (ONNX Loop).
 
-        The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The results are the
-        last states, then each of the values of all iterations, stacked along a new first axis. Raises CompileError if
-        states and values, which may grow with each iteration, take more memory than a model may (`graphq.base.budget`).
+        The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The first `states` of
+        `srcs` are the first states. The results are the last states, then the values of all iterations, stacked along a
+        new first axis. States and values may grow with each iteration; raises CompileError if they exceed the memory limit
+        (`graphq.base.budget`).
         """
 
     def scan(self, *srcs: Number | None, body: Graph, states: int, scanned: int, input_axes: Sequence[int] | np.ndarray,
@@ -126,16 +128,13 @@ class Operations:
              name: str | None = None) -> Any:
         """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-        The body takes (states, slices, other operands) and returns (states, values), where values are stacked along their
-        axes. `reverse_inputs` says which operands are read from their end to their beginning, and `reverse_outputs` which
-        results are stacked from their end to their beginning.
+        `srcs` are the first `states`, then `scanned` scanned operands, then other operands. The body takes (states, slices,
+        other operands) and returns (states, values). The results are the last states, and the values stacked along
+        `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run from end to beginning.
         """
 
     def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
-        """A fused group of operations: `body` is the graph of these operations, and gives the results.
-
-        `anchor` names the kind of kernel that computes the body.
-        """
+        """A fused group of operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
 
     def convolution(self, src: Number, weights: Number, bias: Number | None = None, /, *,
                     strides: int | Sequence[int] | np.ndarray = 1, pads_begin: int | Sequence[int] | np.ndarray = 0,
@@ -145,10 +144,10 @@ class Operations:
                     dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-        If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads so that the output has ceil(size /
-        stride) elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the
-        beginning (same_lower). Products are summed in f64 and rounded to f32 once; the bias is added in f32; then the
-        result is rounded to `dtype` (None: that of `src`).
+        If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads to an output of ceil(size / stride)
+        elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the beginning
+        (same_lower). Products are summed in f64 and rounded to f32 once. The bias is added in f32. Then the result is
+        rounded to `dtype` (None: the dtype of `src`).
         """
 
     def conv_transpose(self, src: Number, weights: Number, bias: Number | None = None, /, *,
@@ -161,50 +160,49 @@ class Operations:
                        name: str | None = None) -> Value:
         """The transpose of a convolution: the sum of the kernel times each source element (oneDNN ConvTranspose).
 
-        In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
-        IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`
-        zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32; then the result is
-        rounded to `dtype` (None: that of `src`).
+        In all weights formats, I is the source's channels, and O is the output's channels divided by `groups`. oneDNN 3.13
+        implements IOX and XOI (its default), although its documentation says OIX and XIO. The pads are cut off the full
+        result, and `output_padding` zeros are added at its end. Sums are in f64 and rounded to f32 once. The bias is added
+        in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
         """
 
     def non_max_suppression(self, boxes: Number, scores: Number, most: Number | None = None,
                             iou_threshold: Number | None = None, score_threshold: Number | None = None, /, *,
                             center_point_box: bool = False, name: str | None = None) -> Value:
-        """Non-maximum suppression: drop the boxes of a class that overlap a better one by more than the threshold.
+        """Non-maximum suppression: drop a box of a class that overlaps a better box by more than `iou_threshold`.
 
-        The result has a row (image, class, box) for each box that is kept. Within a class the box with the best score comes
-        first; boxes of equal scores keep their order. At most `most` boxes of a class are kept, and none if `most` is
-        absent. Boxes with a score up to `score_threshold` are dropped. A box is given by two opposite corners, each as y
-        and x, or with `center_point_box` by the x and y of its center, its width and its height. Computed in f32 as in ONNX
-        Runtime (ONNX NonMaxSuppression).
+        The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
+        Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class
+        are kept, and no boxes if `most` is absent. Boxes with a score up to `score_threshold` are dropped. A box is two
+        opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
         """
 
     def dropout(self, src: Number, seed: Number, offset: Number, probability: Number, /, *,
                 name: str | None = None) -> Value:
         """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
-        The random numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
-        counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter (i', i' +
-        1, i', i' + 3) with i' = i - i % 4; both halves of the key are then the low half of the seed.
+        The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
+        with the key `seed` and the counter (offset, i - i % 4), both of 64 bits. At offset 0 it gets word 2 with the
+        counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and both halves of the key are the low half of the seed.
         """
 
     def dynamic_quantize(self, src: Number, scales: Number, zps: Number | None = None, /, *, dtype: DTypeLike,
                          qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
                          name: str | None = None) -> Value:
-        """`saturate(rint(src / scales) + zps)`, ties to even, as quantize does (oneDNN DynamicQuantize).
+        """`saturate(rint(src / scales) + zps)`, ties to even, as in quantize (oneDNN DynamicQuantize).
 
-        A scale of zero or below divides like any other number; NaN gives the zero point, saturated. Results of f8, which
-        oneDNN does not have here, are as in quantize.
+        Scales may be 0 or negative. NaN becomes the zero point, saturated. oneDNN has no f8 results here; they are as in
+        quantize.
         """
 
     def dynamic_dequantize(self, src: Number, scales: Number, zps: Number | None = None, /, *,
                            qtype: Literal['per_tensor', 'per_channel', 'per_group'] = 'per_tensor', axis: int = 1,
                            group_shape: Sequence[int] | np.ndarray = (), dtype: DTypeLike | None = None,
                            name: str | None = None) -> Value:
-        """`(src - zps) * scales` in f32, where the difference is exact, rounded to `dtype` (oneDNN DynamicDequantize).
+        """`(src - zps) * scales` in f32, with an exact difference, rounded to `dtype` (oneDNN DynamicDequantize).
 
-        per_group: `group_shape` has the size of a group along each axis; scales and zps have one value for each group. A
-        `dtype` of None means that of the scales.
+        For per_group, `group_shape` has the size of a group along each axis, and scales and zps have one value for each
+        group. A `dtype` of None means the dtype of the scales.
         """
 
     def abs(self, src: Number, /, *, name: str | None = None) -> Value:
@@ -223,19 +221,19 @@ class Operations:
         """The nearest integer, ties to even (oneDNN Round)."""
 
     def floor(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The greatest integer that is not above the number (ONNX Floor)."""
+        """The greatest integer <= `src` (ONNX Floor)."""
 
     def ceil(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The least integer that is not below the number (ONNX Ceil)."""
+        """The least integer >= `src` (ONNX Ceil)."""
 
     def sign(self, src: Number, /, *, name: str | None = None) -> Value:
-        """-1, 0 or 1 (ONNX Sign). NaN stays."""
+        """-1, 0 or 1 by the sign of `src` (ONNX Sign). NaN stays NaN."""
 
     def sin(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The sine of radians (ONNX Sin)."""
+        """The sine, of radians (ONNX Sin)."""
 
     def cos(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The cosine of radians (ONNX Cos)."""
+        """The cosine, of radians (ONNX Cos)."""
 
     def exp(self, src: Number, /, *, name: str | None = None) -> Value:
         """`e**src` (oneDNN Exp)."""
@@ -254,28 +252,28 @@ class Operations:
 
     def gelu(self, src: Number, /, *, mode: Literal['gelu_erf', 'gelu_tanh'] = 'gelu_erf',
              name: str | None = None) -> Value:
-        """Gaussian error linear unit (oneDNN GELU). NaN at -inf, as the formulas give.
+        """Gaussian error linear unit (oneDNN GELU). NaN at -inf, by the formulas.
 
         gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
         """
 
     def mish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, as the formula gives."""
+        """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, by the formula."""
 
     def softplus(self, src: Number, /, *, beta: float = 1.0, name: str | None = None) -> Value:
         """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
 
     def pow(self, src: Number, /, *, beta: float, name: str | None = None) -> Value:
-        """`src**beta` (oneDNN Pow), NaN below zero if beta is no integer; beta 3 is two products, as in ONNX Runtime."""
+        """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. beta 3 is src * src * src."""
 
     def type_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
-        """`src` as `dtype`, rounded to nearest even; numbers beyond the range become infinities (oneDNN TypeCast)."""
+        """`src` as `dtype`, rounded to nearest even (oneDNN TypeCast). Numbers beyond the range become infinities."""
 
     def relu(self, src: Number, /, *, name: str | None = None) -> Value:
         """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
 
     def clamp(self, src: Number, /, *, min: float, max: float, name: str | None = None) -> Value:
-        """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""
+        """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 unless min is positive."""
 
     def leaky_relu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
         """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
@@ -287,30 +285,30 @@ class Operations:
         """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
 
     def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function: src times f32(1/6).
+        """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), with src times f32(1/6) as in ONNX.
 
-        NaN at -inf, as the formula gives.
+        NaN at -inf, by the formula.
         """
 
     def grid_sample(self, src: Number, grid: Number, /, *, mode: Literal['linear', 'nearest', 'cubic'] = 'linear',
                     padding_mode: Literal['zeros', 'border', 'reflection'] = 'zeros', align_corners: bool = False,
                     name: str | None = None) -> Value:
-        """`src` [N, C, ...] at the points in `grid` [N, ..., k], whose k coordinates start with that of the last axis.
+        """Sample `src` [N, C, ...] at the points `grid` [N, ..., k] (ONNX GridSample, as ONNX Runtime computes it).
 
-        With `align_corners` the coordinates -1 and 1 are the centers of the first and the last element of an axis, else the
-        outer edges of these elements. Outside of the image the value is 0, that of the element at the edge, or that of the
-        image mirrored at the edge, as `padding_mode` says (ONNX GridSample, as ONNX Runtime computes it).
+        The k coordinates of a point start with the last axis. With `align_corners`, the coordinates -1 and 1 are the
+        centers of the first and last element of an axis; otherwise they are the outer edges of these elements. Outside of
+        the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at its edges.
         """
 
     def matmul(self, src: Number, weights: Number, bias: Number | None = None, /, *, transpose_a: bool = False,
                transpose_b: bool = False,
                accumulation_mode: Literal['strict', 'relaxed', 'any', 'f32', 's32', 'f16'] = 'strict',
                dtype: DTypeLike | None = None, name: str | None = None) -> Value:
-        """`src @ weights`, plus `bias`, which is [n] or broadcasts to the result (oneDNN MatMul).
+        """`src @ weights + bias` (oneDNN MatMul). The optional bias is [n] or broadcasts to the result.
 
-        Ranks are as in numpy.matmul. Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are
-        summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then the
-        result is rounded to `dtype` (None: that of `src`).
+        Ranks are as in numpy.matmul. `transpose_a` and `transpose_b` swap the last two dimensions; they do not change a 1-D
+        operand. Products are summed in f64 and rounded to f32 once for any `accumulation_mode`. The bias is added in f32.
+        Then the result is rounded to `dtype` (None: the dtype of `src`).
         """
 
     def bias_add(self, src: Number, bias: Number, /, *, data_format: Literal['NCX', 'NXC'] = 'NXC',
@@ -319,7 +317,7 @@ class Operations:
 
     def matmul_integer(self, a: Number, b: Number, a_zero_point: Number | None = None,
                        b_zero_point: Number | None = None, /, *, name: str | None = None) -> Value:
-        """`(a - a_zero_point) @ (b - b_zero_point)` as s32, which wraps (ONNX MatMulInteger)."""
+        """`(a - a_zero_point) @ (b - b_zero_point)` as s32 (ONNX MatMulInteger). s32 wraps."""
 
     def conv_integer(self, src: Number, weights: Number, src_zero_point: Number | None = None,
                      weights_zero_point: Number | None = None, /, *, strides: int | Sequence[int] | np.ndarray = 1,
@@ -333,7 +331,7 @@ class Operations:
         """
 
     def dynamic_range(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
-        """The scale and zero point by which u8 covers all of `src` and 0 (ONNX DynamicQuantizeLinear).
+        """The scale and zero point that make u8 cover all of `src` and 0 (ONNX DynamicQuantizeLinear).
 
         With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, or 1 / 255 if both are 0; `zero_point =
         rint(clip(-low / scale, 0, 255))`, all in f32.
@@ -346,12 +344,13 @@ class Operations:
                     data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """Resize the spatial axes (oneDNN Interpolate).
 
-        The modes linear, bilinear and trilinear are equal: they go over all axes. Element o of an axis lies at `(o + 1/2) *
-        old / new - 1/2` of the source (half_pixel), at `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new`
-        (asymmetric, which oneDNN does not have); `scales` only give the new sizes, as in oneDNN. Mode nearest takes the
-        nearest element, and the upper one of two that are equally near. Mode linear takes a weighted mean of the two
-        neighbours along every axis. Positions beyond the source's ends are moved to the ends. Positions and means are
-        computed as in ONNX Runtime's CPU kernel, step by step in f32.
+        Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old
+        - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). `scales` only determine the
+        new sizes, as in oneDNN. Positions beyond the source's ends move to the ends.
+
+        Mode nearest reads the nearest element, and the upper of two equally near elements. The modes linear, bilinear and
+        trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and means are computed as
+        in ONNX Runtime's CPU kernel, step by step in f32.
         """
 
     def equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
@@ -367,44 +366,44 @@ class Operations:
         """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
 
     def logical_and(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """Whether both are true (ONNX And)."""
+        """True where both operands are true (ONNX And)."""
 
     def logical_or(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """Whether at least one is true (ONNX Or)."""
+        """True where at least one operand is true (ONNX Or)."""
 
     def logical_xor(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """Whether exactly one is true (ONNX Xor)."""
+        """True where exactly one operand is true (ONNX Xor)."""
 
     def logical_not(self, src: Number, /, *, name: str | None = None) -> Value:
-        """Whether it is false (ONNX Not)."""
+        """True where `src` is false (ONNX Not)."""
 
     def is_nan(self, src: Number, /, *, name: str | None = None) -> Value:
-        """Whether it is NaN (ONNX IsNaN)."""
+        """True where `src` is NaN (ONNX IsNaN)."""
 
     def is_inf(self, src: Number, /, *, detect_negative: bool = True, detect_positive: bool = True,
                name: str | None = None) -> Value:
-        """Whether it is an infinity of a wanted sign (ONNX IsInf)."""
+        """True where `src` is an infinity of a chosen sign (ONNX IsInf)."""
 
     def gather(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
         """`src` at `indices` along `axis` (ONNX Gather).
 
-        Negative indices count from the end; raises InputError for an index out of range.
+        Negative indices count from the end. Raises InputError for an index out of range.
         """
 
     def slice(self, src: Number, /, *, axes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray,
               ends: Sequence[int] | np.ndarray, steps: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """The elements from start to before end in steps, along each of `axes` (ONNX Slice)."""
+        """The elements from a start up to, but without, an end in steps, along each of `axes` (ONNX Slice)."""
 
     def pad(self, src: Number, /, *, pads_begin: Sequence[int] | np.ndarray, pads_end: Sequence[int] | np.ndarray,
             mode: Literal['constant', 'edge', 'reflect', 'wrap'] = 'constant', value: float = 0.0,
             name: str | None = None) -> Value:
-        """`src` with elements added before and after along each axis; negative numbers remove elements (ONNX Pad).
+        """`src` with elements added at both ends of each axis (ONNX Pad). Negative pads remove elements.
 
         The new elements are `value`, or depend on `mode` as in numpy.pad.
         """
 
     def expand(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """`src` repeated along dimensions of 1, as far as it broadcasts with `shape` (ONNX Expand)."""
+        """`src` repeated along dimensions of 1 to its broadcast with `shape` (ONNX Expand)."""
 
     def batch_norm_inference(self, src: Number, gamma: Number, beta: Number, mean: Number, variance: Number, /, *,
                              epsilon: float, data_format: Literal['NCX', 'NXC'] = 'NXC',
@@ -416,15 +415,15 @@ class Operations:
                    name: str | None = None) -> Any:
         """`(src - mean) / sqrt(variance + epsilon)` over the axes from `begin_norm_axis` on (oneDNN LayerNorm).
 
-        With `use_affine` the result is multiplied by `gamma`, and `beta` is added; without it they are ignored. With
-        `keep_stats` a second and a third output are the means and variances, one for each index along the axes before, in
-        gamma's dtype (f32 without gamma).
+        With `use_affine` the result is multiplied by `gamma`, and `beta` is added; otherwise both are ignored. With
+        `keep_stats`, the second and third outputs are the means and variances, one for each index along the earlier axes,
+        in gamma's dtype (f32 without gamma).
         """
 
     def group_norm(self, src: Number, gamma: Number | None = None, beta: Number | None = None, /, *, groups: int,
                    keep_stats: bool = True, use_affine: bool = True, epsilon: float = 1e-05,
                    data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Any:
-        """`(src - mean) / sqrt(variance + epsilon)` over each image's groups of channels (oneDNN GroupNorm).
+        """`(src - mean) / sqrt(variance + epsilon)` over each group of channels of each image (oneDNN GroupNorm).
 
         With `use_affine` the result is multiplied by `gamma`, and `beta` is added; both have one element per channel.
         Statistics [n, groups] are as in layer_norm.
@@ -436,21 +435,21 @@ class Operations:
 
     def lrn(self, src: Number, /, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0,
             data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
-        """`src / (bias + alpha * mean(src**2))**beta`: local response normalisation across channels, as ONNX's LRN.
+        """`src / (bias + alpha * mean(src**2))**beta`: local response normalization across channels (ONNX LRN).
 
-        The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it;
-        channels that do not exist count as zeros.
+        The mean is over `size` channels, from `(size - 1) // 2` before the element's channel to `size // 2` after it.
+        Channels that do not exist count as zeros.
         """
 
     def softmax(self, src: Number, /, *, axis: int = 1, mode: Literal['none', 'inf_as_zero', 'stepwise'] = 'none',
                 dtype: DTypeLike | None = None, keep_stats: bool = False, name: str | None = None) -> Any:
         """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
 
-        A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
-        `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
+        A row of only -inf becomes NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: the dtype of `src`).
+        With `keep_stats`, the second output is oneDNN's optional stats, `max + log(sum(exp(src - max)))`, f32.
 
-        In mode stepwise, for f16 and bf16, the differences, the powers, their sum and the quotients are each rounded to the
-        dtype of `src`, as in the function by which ONNX defines its Softmax.
+        Mode stepwise, for f16 and bf16, rounds the differences, the powers, their sum and the quotients to the dtype of
+        `src`, as in ONNX's function for Softmax.
         """
 
     def log_softmax(self, src: Number, /, *, axis: int = -1, name: str | None = None) -> Value:
@@ -458,43 +457,43 @@ class Operations:
 
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
-        """The index of the greatest element along `axis` (ONNX ArgMax); of equal elements the first or the last."""
+        """The index of the greatest element along `axis` (ONNX ArgMax): the first or the last of equal elements."""
 
     def arg_min(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
-        """The index of the least element along `axis` (ONNX ArgMin); of equal elements the first or the last."""
+        """The index of the least element along `axis` (ONNX ArgMin): the first or the last of equal elements."""
 
     def top_k(self, src: Number, /, *, k: int, axis: int = -1, largest: bool = True,
               name: str | None = None) -> tuple[Value, Value]:
-        """The `k` greatest (or least) elements along `axis`, in order, and their indices; equal elements keep their order.
+        """The `k` greatest (or least) elements along `axis`, in order, and their indices (ONNX TopK with sorted=1).
 
-        This is ONNX TopK with sorted=1.
+        Equal elements keep their order.
         """
 
     def cum_sum(self, src: Number, /, *, axis: int, exclusive: bool = False, reverse: bool = False,
                 name: str | None = None) -> Value:
-        """Cumulative sums along `axis`: for each element the sum up to it, in the source's dtype (ONNX CumSum).
+        """Cumulative sums along `axis`, in the source's dtype (ONNX CumSum).
 
-        One addition follows another. `exclusive` leaves out the element itself; `reverse` starts from the end.
+        Each sum is the sum before plus an element. `exclusive` leaves out the element itself; `reverse` starts at the end.
         """
 
     def gather_elements(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
-        """`src` at each index along `axis`, and at the index's own position along other axes (ONNX GatherElements)."""
+        """`src` at each index along `axis`, and at the index's own position on other axes (ONNX GatherElements)."""
 
     def gather_nd(self, src: Number, indices: Number, /, *, batch_dims: int = 0, name: str | None = None) -> Value:
-        """`src` at tuples of indices; the first `batch_dims` dimensions of both are paired (ONNX GatherND)."""
+        """`src` at tuples of indices (ONNX GatherND). The first `batch_dims` dimensions of both operands are paired."""
 
     def scatter_elements(self, src: Number, indices: Number, updates: Number, /, *, axis: int = 0,
                          reduction: Literal['none', 'add', 'mul', 'max', 'min'] = 'none',
                          name: str | None = None) -> Value:
-        """`src` with the updates at the indices along `axis` (ONNX ScatterElements); `reduction` combines them in order."""
+        """`src` with updates at the indices along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
 
     def scatter_nd(self, src: Number, indices: Number, updates: Number, /, *,
                    reduction: Literal['none', 'add', 'mul', 'max', 'min'] = 'none', name: str | None = None) -> Value:
-        """`src` with the updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
+        """`src` with updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
 
     def trilu(self, src: Number, /, *, upper: bool = True, k: int = 0, name: str | None = None) -> Value:
-        """The triangle of each matrix above (or below) diagonal `k`, including it; other elements become 0 (ONNX Trilu)."""
+        """The triangle of each matrix from diagonal `k` upwards or downwards; other elements become 0 (ONNX Trilu)."""
 
     def max_pool(self, src: Number, /, *, strides: int | Sequence[int] | np.ndarray = 1,
                  pads_begin: int | Sequence[int] | np.ndarray = 0, pads_end: int | Sequence[int] | np.ndarray = 0,
@@ -502,9 +501,9 @@ class Operations:
                  auto_pad: Literal['none', 'same_upper', 'same_lower', 'valid'] = 'none',
                  dilations: int | Sequence[int] | np.ndarray | None = None, data_format: Literal['NCX', 'NXC'] = 'NXC',
                  name: str | None = None) -> Value:
-        """The greatest element of each window (oneDNN MaxPool), NaN if there is one.
+        """The greatest element of each window, or NaN if the window has a NaN (oneDNN MaxPool).
 
-        Padding never wins; a window of only padding gives -inf. `auto_pad` is as in convolution.
+        Padding never wins; a window of only padding becomes -inf. `auto_pad` is as in convolution.
         """
 
     def avg_pool(self, src: Number, /, *, strides: int | Sequence[int] | np.ndarray = 1,
@@ -515,10 +514,10 @@ class Operations:
                  data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-        Elements are added in the order that `pool_order` in graphq.kernels.numbers.mean_sums gives; with `in_order`, which
-        oneDNN does not have, from the first tap of the window to the last. Padding counts as zeros; with `exclude_pad` it
-        does not count, and a window of only padding gives NaN. If the output size is rounded up, a window may reach beyond
-        the padding: elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
+        Elements are added in the order of `pool_order` (graphq.kernels.numbers.mean_sums). With `in_order` (not in
+        oneDNN) they are added from the first tap of the window to the last. Padding counts as zeros. With `exclude_pad` it
+        does not count, and a window of only padding becomes NaN. If the output size is rounded up, a window may reach
+        beyond the padding. Elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
         """
 
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
@@ -526,7 +525,7 @@ class Operations:
                    group_axis: int | None = None, name: str | None = None) -> Value:
         """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-        per_channel takes one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
+        per_channel has one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
         transposed convolution with groups: `src` is split along this axis into (number of scales / number of channels)
         groups, and channel c of group k has scale `k * channels + c`.
         """
@@ -534,20 +533,20 @@ class Operations:
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
                  axis: int = 1, scales: float | Sequence[float] | np.ndarray,
                  zps: int | Sequence[int] | np.ndarray | None = None, name: str | None = None) -> Value:
-        """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
+        """`saturate(rint(src / scales) + zps)`, ties to even (oneDNN Quantize). NaN becomes the zero point.
 
         For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
-        the greatest finite value, and NaN stays (ONNX Cast, saturate=1).
+        the greatest finite value with their sign, and NaN stays NaN (ONNX Cast, saturate=1).
         """
 
     def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
                         axis: int = 1, block_size: int = 0, saturate: bool = True, precision: DTypeLike = ...,
                         name: str | None = None) -> Value:
-        """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
+        """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
-        The quotient is rounded to `precision`. If the result has a float dtype, the quotient, plus the zero point if there
-        is one, is rounded to nearest even. Numbers beyond the range of that dtype, infinities included, then become its
-        greatest finite value; without `saturate` they become an infinity, or NaN in a dtype without infinities.
+        The quotient is rounded to `precision`. For a float `dtype`, the quotient, plus the zero point if given, is rounded
+        to nearest even. Numbers beyond the range, infinities included, then become the greatest finite value with their
+        sign. Without `saturate` they become infinities, or NaN in a dtype without infinities.
         """
 
     def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
@@ -557,32 +556,33 @@ class Operations:
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
              scales: Number | None = None, lengths: Number | None = None, peepholes: Number | None = None, /, *,
              reverse: bool = False, name: str | None = None) -> Any:
-        """Long short-term memory: all states [T, B, H], the last one [B, H], and the last cell [B, H].
+        """Long short-term memory: returns all states [T, B, H], the last state [B, H] and the last cell [B, H].
 
-        `gates` [T, B, 4H] are the products of the input and its weights, with all biases added, for the gates in ONNX's
-        order i, o, f, c. `recurrent` [4H, H] are the weights of the state. `h` and `c` are the first state and the first
-        cell, which are zeros if absent. With `scales` the weights are integers, held in f32, and each step quantizes the
-        state to u8, with one scale for all rows, as DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
+        `gates` [T, B, 4H] are the products of input and input weights, with all biases added, for the gates in ONNX's order
+        i, o, f, c. `recurrent` [4H, H] are the weights of the state. `h` and `c` are the first state and the first cell
+        (default: zeros). With `scales` the weights are integers in f32, and each step quantizes the state to u8 with one
+        scale for all rows, as DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
 
-        Row b of the batch ends after `lengths[b]` steps: later states are 0, and its last state is the one at its end.
-        `peepholes` times the cell are added to the gates i, o and f. With `reverse` steps run from the last to the first.
-        Sums of integers are exact; other sums are chains of fused multiply-adds (see graphq.kernels.numbers.recurrent).
+        Row b of the batch ends after `lengths[b]` steps: later states are 0, and its last state is the state at its end.
+        Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and f. With
+        `reverse`, steps run from the last to the first. Sums of integers are exact; other sums are chains of fused
+        multiply-adds (see graphq.kernels.numbers.recurrent).
         """
 
     def gru(self, gates: Number, recurrent: Number, h: Number | None = None, bias: Number | None = None,
             lengths: Number | None = None, /, *, linear_before_reset: bool = False, reverse: bool = False,
             name: str | None = None) -> Any:
-        """Gated recurrent units: all states [T, B, H] and the last one [B, H].
+        """Gated recurrent units: returns all states [T, B, H] and the last state [B, H].
 
-        `gates` [T, B, 3H] are the products of the input and its weights, with its biases added, for the gates in ONNX's
-        order z, r, h. `recurrent` [3H, H] are the weights of the state. `bias` [H] is added to the state's product for h.
-        With `linear_before_reset` the gate r multiplies this sum, otherwise the state before the product. `h` is the first
-        state, which is zeros if absent; `lengths` and `reverse` are as in lstm.
+        `gates` [T, B, 3H] are the products of input and input weights, with the input's biases added, for the gates in
+        ONNX's order z, r, h. `recurrent` [3H, H] are the weights of the state. `bias` [H] is added to the state's product
+        for h. With `linear_before_reset`, the gate r multiplies this sum; otherwise it multiplies the state before the
+        product. `h` is the first state (default: zeros). `lengths` and `reverse` are as in lstm.
         """
 
     def rnn(self, gates: Number, recurrent: Number, h: Number | None = None, lengths: Number | None = None, /, *,
             reverse: bool = False, name: str | None = None) -> Any:
-        """`h' = tanh(gates + h @ recurrent')`: all states [T, B, H] and the last one [B, H]; operands as in lstm."""
+        """`h' = tanh(gates + h @ recurrent')`: returns all states [T, B, H] and the last [B, H]; operands as in lstm."""
 
     def reduce_sum(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
@@ -620,21 +620,21 @@ class Operations:
 
     def integer_sum(self, src: Number, /, *, axes: Sequence[int] | np.ndarray = (), keep_dims: bool = False,
                     name: str | None = None) -> Value:
-        """The sum of integers along `axes`, which wraps (ONNX ReduceSum). Without axes it is the source."""
+        """The sum of integers along `axes` (ONNX ReduceSum). It wraps. Without axes the result is `src`."""
 
     def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
-        """For each value of an f32's highest 14 bits how many elements have it (s32 [16384]), and the extremes (f32 [2]).
+        """Count elements by the highest 14 bits of their f32 (s32 [16384]), and return the extremes (f32 [2]).
 
-        The extremes are the least and the greatest element. They are compared by the predicate totalOrder of IEEE 754, in
-        which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
-        -inf]. The order of elements does not matter.
+        The extremes are the least and the greatest element by the predicate totalOrder of IEEE 754. In this order NaNs lie
+        beyond the infinities, so a NaN becomes an extreme. Without elements the extremes are [inf, -inf]. The order of
+        elements does not matter.
         """
 
     def concat(self, *srcs: Number | None, axis: int, name: str | None = None) -> Value:
-        """The sources one after the other along `axis` (oneDNN Concat)."""
+        """Join the sources along `axis` (oneDNN Concat)."""
 
     def reorder(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src` itself; in oneDNN it gets another memory layout, which changes no element (oneDNN Reorder)."""
+        """`src` itself (oneDNN Reorder). oneDNN changes the memory layout, but no element."""
 
     def gen_index(self, src: Number, /, *, axis: int, name: str | None = None) -> Value:
         """Each element's index along `axis` (oneDNN GenIndex)."""
@@ -644,30 +644,29 @@ class Operations:
 
     def wildcard(self, *srcs: Number | None, dtypes: Sequence[DTypeLike] = (),
                  shapes: Sequence[Sequence[int] | np.ndarray] | None = None, name: str | None = None) -> Any:
-        """An operation that oneDNN Graph does not know (oneDNN Wildcard). It has a place in a graph but no meaning.
+        """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
 
-        `dtypes` (and `shapes`, with -1 for an unknown dimension) are the types of its outputs. Running it raises
-        GraphError.
+        `dtypes` and `shapes` (-1: an unknown dimension) are the types of its outputs. Running it raises GraphError.
         """
 
     def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
                        name: str | None = None) -> Value:
         """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-        One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
-        dimension at that position.
+        One dimension may be -1 and follows from the others. A 0 is a dimension of 0 or, with `special_zero`, the source's
+        dimension at its position.
         """
 
     def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """Axis k of the result is axis `order[k]` of `src`, from the end if negative (oneDNN StaticTranspose)."""
+        """Axis k of the result is axis `order[k]` of `src` (oneDNN StaticTranspose). `order` may be negative."""
 
     def trees(self, src: Number, feature: Number, split: Number, mode: Number, missing: Number, true: Number,
               false: Number, roots: Number, weights: Number, base: Number, /, *, depth: int,
               name: str | None = None) -> Value:
-        """For each row `base` plus the weights of the leaf that it reaches in each tree, added from the first tree on.
+        """Sum decision trees: for each row, `base` plus the weights of its leaf in each tree, in order (ONNX TreeEnsemble).
 
-        A node compares the row's `feature` with `split` (see COMPARE) and goes to node `true` or `false`; NaN goes to
-        `true` if `missing` is set. A leaf goes to itself; after `depth` steps all rows are at leaves. (ONNX TreeEnsemble)
+        At a node, the row's `feature` is compared with `split` (see COMPARE), and the row goes to node `true` or `false`.
+        NaN goes to `true` if `missing` is set. A leaf goes to itself. After `depth` steps all rows are at leaves.
         """
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:

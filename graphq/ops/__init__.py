@@ -1,4 +1,4 @@
-"""The operations, one file for each family; importing this package registers all of them."""
+"""The operations, one file for each family. Importing this package registers all operations."""
 from importlib import import_module
 
 from graphq.base.collector import collector_paused
@@ -7,4 +7,4 @@ with collector_paused():
     for _family in ("arithmetic", "attention", "binary", "control", "conv", "detect", "dropout", "dynamic_quant",
                     "eltwise", "grid_sample", "integer", "interpolate", "logic", "matmul", "move", "normalise", "pick",
                     "pool", "quant", "recurrent", "reduce", "structure", "trees"):
-        import_module(f"graphq.ops.{_family}")  # the import enters the family's operations in OPS
+        import_module(f"graphq.ops.{_family}")  # the import registers the family's operations in OPS

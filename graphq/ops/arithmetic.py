@@ -1,4 +1,4 @@
-"""Casts, and arithmetic of integers and f64, as ONNX has it; oneDNN's operations take floats of at most 32 bits."""
+"""ONNX's casts, and its arithmetic of integers and f64. oneDNN has neither: its floats have at most 32 bits."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
 @register_op(infer=infer_cast, elementwise=True)
 @quiet
 def cast(src: Array, *, dtype: DType) -> Array:
-    """`src` as `dtype` (ONNX Cast): to floats rounded to nearest even, to integers towards zero, to boolean by != 0.
+    """`src` as `dtype` (ONNX Cast): floats round to nearest even, integers round towards zero, booleans are `src != 0`.
 
-    Integers wrap. A float beyond the range of an integer gives the nearest end of the range, and NaN gives 0, on every
-    CPU; ONNX leaves both open.
+    Integers wrap. A float beyond an integer range becomes the nearest end of the range, and NaN becomes 0, on every
+    CPU. ONNX leaves both open.
     """
     if dtype == boolean:
         return np.asarray(src != 0)
@@ -45,14 +45,14 @@ def cast(src: Array, *, dtype: DType) -> Array:
 
 
 NUMBERS = tuple(t for t in CASTABLE if t not in (*FLOATS, boolean))
-"""The dtypes that a function takes unless TAKES has others: integers and f64."""
+"""The dtypes that a function accepts unless TAKES has others: integers and f64."""
 
 TAKES = {"modulo": tuple(t for t in NUMBERS if t != f64), "remainder": (f32, *NUMBERS)}
-"""The dtypes of functions that do not take NUMBERS: modulo takes no floats, as ONNX Mod; remainder also takes f32."""
+"""Dtypes of functions that do not accept NUMBERS: modulo has no floats, like ONNX Mod; remainder also has f32."""
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """The quotient; for integers it is truncated towards zero."""
+    """The quotient, for integers truncated towards zero."""
     if a.dtype.kind == "f":
         return a / b
     if not b.all():
@@ -76,7 +76,7 @@ FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> TensorType:
-    """Both operands have one dtype, which the function must take (TAKES); shapes broadcast as in NumPy."""
+    """Both operands have one dtype that the function accepts (TAKES, NUMBERS); shapes broadcast as in NumPy."""
     expect_dtype("src_0", src_0, TAKES.get(function, NUMBERS))
     expect_same_dtype(src_0=src_0, src_1=src_1)
     return TensorType(src_0.dtype, broadcast(src_0.shape, src_1.shape))
@@ -86,10 +86,10 @@ def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> 
 @quiet
 def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder"]) -> Array:
-    """A function of two numbers of one dtype. Integers wrap, and their quotients are truncated towards zero.
+    """A function of two operands of one dtype. Integers wrap, and their quotients are truncated towards zero.
 
-    The remainder of a division has the sign of `src_1` in modulo (ONNX Mod), and that of `src_0` in remainder (fmod).
-    Raises InputError if an integer is divided by zero.
+    modulo (ONNX Mod) has the sign of `src_1`, and remainder (fmod) has the sign of `src_0`. Raises InputError if an
+    integer is divided by zero.
     """
     return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)
 
@@ -104,5 +104,5 @@ def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> Tens
 
 @register_op(infer=infer_choose, elementwise=True, onnx="Where")
 def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
-    """`src_0` where `cond` is true, else `src_1`: as `select`, but for every dtype (ONNX Where)."""
+    """`src_0` where `cond` is true, else `src_1`: like `select`, but for every dtype (ONNX Where)."""
     return np.where(cond, src_0, src_1)

@@ -1,4 +1,4 @@
-"""The operation cached_attention: attention whose keys and values are kept from call to call."""
+"""The operation cached_attention: attention with a KV cache."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from graphq.ops.rules import Array, expect_dtype, show
 RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
          "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}
 DTYPES = {"lengths": s32, "total": s32, "positions": s64}
-"""The dtypes of cached_attention's operands that are not f32, but for past caches."""
+"""The dtypes of cached_attention's operands other than f32, without past caches."""
 CACHES = {"f32": f32, "bf16": bf16, "f16": f16, "s8": s8, "s4": u8}
 """The dtypes of caches, by the attribute `kept`."""
 
@@ -33,18 +33,18 @@ def infer_cached_attention(
         causal: bool, interleaved: bool, kept: str, capacity: int) -> tuple[TensorType, ...]:
     """The types of the output and of both new caches.
 
-    If there are past caches and `capacity` is -1, the number of rows of the new caches is unknown.
+    With past caches and `capacity` -1, the number of rows of the new caches is unknown.
     """
     if heads < 1 or groups < 1 or heads % groups:
         raise GraphError(f"heads must be a positive multiple of groups, got {heads} and {groups}")
     if window > 0 and not causal:
-        raise GraphError(f"a window of {window} keys needs causal")
+        raise GraphError(f"a window of {window} keys needs causal=True")
     for name, first, second in (("key", key, value), ("past_key", past_key, past_value), ("cos", cos, sin),
                                 ("key_scale", key_scale, value_scale)):
         if (first is None) != (second is None):
             raise GraphError(f"'{name}' and the operand after it must be given together")
     if (kept in ("s8", "s4")) != (key_scale is not None):
-        raise GraphError(f"scales are for caches of s8 and s4, and only those, got {kept}")
+        raise GraphError(f"s8 and s4 caches need scales, and others have no scales, got {kept}")
     operands = {"query": query, "lengths": lengths, "total": total, "key": key, "value": value, "past_key": past_key,
                 "past_value": past_value, "cos": cos, "sin": sin, "positions": positions, "bias": bias, "sinks": sinks,
                 "key_scale": key_scale, "value_scale": value_scale}
@@ -81,21 +81,21 @@ def infer_cached_attention(
 
 
 def expect_shape(name: str, type: TensorType | None, dims: tuple[Dim, ...]) -> None:
-    """Raise GraphError if a known dimension of the type differs from the one in `dims`."""
+    """Raise GraphError if a known dimension of the type differs from `dims`."""
     if type is not None and type.shape is not None and any(
             None not in (d, want) and d != want for d, want in zip(type.shape, dims, strict=True)):
         raise GraphError(f"'{name}' must be {show(dims)}, got {type}")
 
 
 def capacity_of(past: Value | None, total: Value) -> int:
-    """The attribute `capacity`: the number of rows of the new caches, or -1 if it is not known yet."""
+    """The attribute `capacity`: the number of rows of the new caches, or -1 if it is not yet known."""
     data, rows = known(total), past.shape[2] if past is not None and past.shape is not None else None
     return -1 if data is None or rows is None else largest(rows, number(element, data, 0))
 
 
 def resolve_capacity(graph: Graph, operands: Sequence[Value | None],
                      attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Add the node with the capacity that its operands determine; None if they do not determine it yet."""
+    """Add the node with the capacity that follows from its operands; None if the capacity is not yet known."""
     total, past = operands[2], operands[5] if len(operands) > 5 else None
     assert total is not None
     capacity = capacity_of(past, total)
@@ -113,27 +113,28 @@ def cached_attention(
         groups: int, scale: float, softcap: float = 0.0, window: int = 0, causal: bool = True,
         interleaved: bool = False, kept: Literal["f32", "bf16", "f16", "s8", "s4"] = "f32",
         capacity: int = -1) -> tuple[Array, Array, Array]:
-    """Attention of new tokens to themselves and to earlier tokens, whose keys and values are in caches.
+    """Attention of new tokens to themselves and to earlier tokens, with a KV cache.
 
-    The results are the output [batch, tokens, heads * size], and the caches with the new keys and values, [batch,
-    groups, rows, size]. Batch element n has `lengths[n]` + 1 valid tokens, the new ones included. In a new cache the
-    rows of the earlier tokens come first, then those of the new tokens, then zeros. It has max(rows of `past_key`,
-    `total`) rows, or one row for each new token if there are no past caches. `lengths` and the order of heads are as in
-    com.microsoft's GroupQueryAttention.
+    Results: the output [batch, tokens, heads * size], and the new key and value caches [batch, groups, rows, size]. A
+    new cache has the rows of the earlier tokens, then the rows of the new tokens, then zeros. It has max(rows of
+    `past_key`, `total`) rows, or one row for each new token without past caches.
 
-    `query` [batch, tokens, heads * size] may have the keys and values in further columns; then `key` and `value`
-    [batch, tokens, groups * size] are absent. The heads are in `groups`; all heads of a group share its keys and
-    values. `cos` and `sin` [places, half] are the cosines and sines by which queries and keys are rotated. Their row
-    for a token is its element of `positions` [batch, tokens], by default the token's row in the cache. Neighbours are
-    rotated as a pair if `interleaved`, otherwise an element of the first half and one of the second.
+    Batch element n has `lengths[n]` + 1 valid tokens, including the new tokens. `lengths` and the order of heads are as
+    in com.microsoft's GroupQueryAttention. If `query` [batch, tokens, heads * size] has the keys and values in further
+    columns, then `key` and `value` [batch, tokens, groups * size] are absent. All heads of a group share its keys and
+    values.
 
-    With `causal` a token sees keys up to its own, and only the last `window` of them if `window` is positive.
+    Rotary embedding: `cos` and `sin` [places, half] rotate queries and keys. `positions` [batch, tokens] has each
+    token's row in `cos` and `sin`; the default is its row in the cache. If `interleaved`, neighboring elements form a
+    rotated pair; otherwise an element of the first half and an element of the second half.
+
+    With `causal`, a token attends to keys up to its own, and only to the last `window` keys if `window` is positive.
     `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-    graphq.kernels.numbers.attention. The numbers in the caches are `kept` in this type. Those of s4 are u8 with two
-    numbers in each byte; s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
-    -1 if only a run tells it.
+    graphq.kernels.numbers.attention. `kept` is the type of numbers in the caches. Caches of s4 are u8 with two numbers
+    in each byte. Caches of s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
+    -1 if only the run determines it.
 
-    Raises InputError for lengths below 1, for lengths that the caches cannot hold, and for positions outside of `cos`.
+    Raises InputError for lengths below 1, lengths that the caches cannot hold, and positions outside of `cos`.
     """
     batch, tokens, _ = query.shape
     if key is None or value is None:
@@ -162,11 +163,11 @@ def cached_attention(
 
 
 def length_error(rows: int, capacity: int, tokens: int, length: int) -> InputError:
-    """The error for a batch element whose number of valid tokens is not possible."""
-    return InputError(f"cached_attention: {tokens} new tokens behind a cache of {rows} rows, and room for {capacity}, "
-                      f"allow no length of {length} tokens")
+    """The error for a batch element with an impossible number of valid tokens."""
+    return InputError(f"cached_attention: {tokens} new tokens after a cache of {rows} rows, with room for "
+                      f"{capacity}, allow no length of {length} tokens")
 
 
 def position_error(places: int, position: int) -> InputError:
-    """The error for a position that has no row in `cos`, which has `places` rows."""
+    """The error for a position outside of the `places` rows of `cos`."""
     return InputError(f"cached_attention: positions must be in [0, {places - 1}], got {position}")

@@ -1,9 +1,8 @@
-"""Binary and ternary elementwise ops with broadcasting, and prelu.
+"""Binary and ternary elementwise operations with broadcasting, and prelu.
 
-`auto_broadcast` is oneDNN's attribute: "numpy" broadcasts as NumPy does, "none" requires equal shapes. The result of
-add, subtract, multiply and divide may be rounded to another float type, `dtype`, as in oneDNN; None means the type of
-the sources, or f32 if they differ. add and subtract of s32 may have an f32 result; each source is then rounded to f32
-first, as in oneDNN.
+`auto_broadcast` is oneDNN's attribute: "numpy" broadcasts as NumPy does, "none" requires equal shapes. As in oneDNN,
+the attribute `dtype` of add, subtract, multiply and divide is the float type of the result. None means the type of the
+sources, or f32 if they differ. add and subtract of s32 may have an f32 result: they first round each source to f32.
 """
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroad
 
 
 def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
-    """Both have one float dtype; a 1-D slope runs along the channel or last axis, any other broadcasts to `src`."""
+    """Both have one float dtype. A 1-D slope is for the channel or last axis; any other slope broadcasts to `src`."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, slope=slope)
     _check_slope(src.shape, slope.shape, data_format, per_channel_broadcast)
@@ -150,10 +149,10 @@ def _check_slope(src: Shape, slope: Shape, data_format: str, per_channel: bool) 
 @in_f32
 def prelu(src: Array, slope: Array, *, data_format: Literal["NCX", "NXC"] = "NXC",
           per_channel_broadcast: bool = True) -> Array:
-    """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays.
+    """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.
 
-    A 1-D slope runs along the channel axis of `data_format`, or along the last axis when `per_channel_broadcast` is
-    false; a slope of higher rank broadcasts to `src` as in NumPy.
+    A 1-D slope is for the channel axis of `data_format`, or for the last axis if `per_channel_broadcast` is false. A
+    slope of higher rank broadcasts to `src` as in NumPy.
     """
     if per_channel_broadcast and slope.ndim == 1 and data_format == "NCX":
         slope = slope.reshape(-1, *[1] * (src.ndim - 2))

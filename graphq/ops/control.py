@@ -1,8 +1,8 @@
-"""Operations with graphs as attributes, called bodies: ONNX's if_else, loop and scan, and partition, a fused group.
+"""Operations with bodies (graphs as attributes): ONNX's if_else, loop and scan, and partition, a fused group.
 
-The operations here run a body node by node. The inputs of the bodies of if_else and partition are the operands, in
-their order; loop and scan say what their bodies take. `Graph.specialise` does not change the bodies of loops, so the
-results of a loop have the shapes that its body was built with.
+The references here run a body node by node. Bodies of if_else and partition have the operands as their inputs, in
+order; the docstrings of loop and scan describe the inputs of their bodies. `Graph.specialise` does not change the
+bodies of loops, so a loop's results keep the shapes that its body was built with.
 """
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from graphq.ir.op import lookup, register_op
 from graphq.ops.rules import Array, normal_axis
 
 ASKED = 1 << 24
-"""A loop first checks the limit of memory when its states and values take more than twice this number of bytes."""
+"""A loop checks the memory limit from the time that its states and values take twice this number of bytes."""
 
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A body that runs by itself, such as a compiled one; a graph runs by the NumPy references of its operations."""
+    """A body that can run itself, such as a compiled body. A Graph is run by the references of its operations."""
 
     inputs: list[Value]
     outputs: list[Value]
 
     def run(self, feeds: dict[str, Array]) -> list[Array]:
-        """The outputs for `feeds`, which has an array for the name of each input."""
+        """Compute the outputs for `feeds`, arrays by the names of inputs."""
 
 
 def call(body: Graph | Runnable, arrays: Sequence[Array]) -> list[Array]:
-    """The outputs of a body for these arrays, one for each of its inputs."""
+    """Run a body on arrays, one for each of its inputs. Returns its outputs."""
     feeds = {str(v.name): np.asarray(x, v.dtype.numpy) for v, x in zip(body.inputs, arrays, strict=True)}
     return body.run(feeds) if isinstance(body, Runnable) else [np.array(x) for x in evaluate(body, feeds)]
 
 
 def common_type(a: TensorType, b: TensorType) -> TensorType:
-    """The type that covers both types: dimensions that differ are unknown. Raises GraphError if dtypes differ."""
+    """The type that covers both types: different dimensions become unknown. Raises GraphError if dtypes differ."""
     if a.dtype != b.dtype:
-        raise GraphError(f"results must have one dtype whichever way they come, got {a} and {b}")
+        raise GraphError(f"results must have the same dtype in all bodies and iterations, got {a} and {b}")
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return TensorType(a.dtype, None)
     return TensorType(a.dtype, tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)))
@@ -59,31 +59,31 @@ def check_body(body: Graph, types: Sequence[TensorType], results: int | None = N
         if common_type(v.type, t) != v.type:
             raise GraphError(f"the body takes {v.type} for '{v.name}', got {t}")
     if results is not None and len(body.outputs) < results:
-        raise GraphError(f"the body must give {results} results at least, got {len(body.outputs)}")
+        raise GraphError(f"the body must return at least {results} results, got {len(body.outputs)}")
 
 
 ONE = ((), (1,), (None,), None)
-"""The shapes that the type of one number may have."""
+"""The possible shapes of a single number."""
 
 
 def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_body: Graph) -> tuple[TensorType, ...]:
-    """The condition is one boolean; a result has the type that covers those of both bodies (see `common_type`)."""
+    """The condition is one boolean. A result's type covers the types of both bodies (see `common_type`)."""
     if cond.dtype != boolean or cond.shape not in ONE:
         raise GraphError(f"'cond' must be one boolean, got {cond}")
     for body in (then_body, else_body):
         check_body(body, srcs, len(then_body.outputs))
     if len(then_body.outputs) != len(else_body.outputs):
-        raise GraphError(f"both bodies must give as many results, got {len(then_body.outputs)} and "
+        raise GraphError(f"both bodies must return the same number of results, got {len(then_body.outputs)} and "
                          f"{len(else_body.outputs)}")
     return tuple(common_type(a.type, b.type) for a, b in zip(then_body.outputs, else_body.outputs, strict=True))
 
 
 def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
                     attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """The results of the chosen branch if the condition is a constant, else of an if_else with specialised bodies.
+    """For a constant condition, add the chosen branch to the graph; otherwise an if_else with specialized bodies.
 
-    In the specialised bodies inputs have the operands' types, and constant operands are constants of the bodies.
-    Returns None if this changes nothing, or if a body does not fit the operands.
+    In specialized bodies, inputs have the operands' types, and constant operands are constants. Returns the results, or
+    None if this would change nothing or if a body does not fit the operands.
     """
     cond, *srcs = (v for v in operands if v is not None)
     bodies = attrs["then_body"], attrs["else_body"]
@@ -94,21 +94,21 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
         return None
     try:
         new = [_known(body, srcs) for body in bodies]
-    except GraphError:  # the branch that will not be taken need not fit
+    except GraphError:  # the branch that does not run need not fit
         return None
     return graph.add_node(lookup("if_else"), [cond, *(v for v in srcs if v.data is None)],
                           {"then_body": new[0], "else_body": new[1]})
 
 
 def _known(body: Graph, srcs: Sequence[Value]) -> Graph:
-    """A copy of the body for operands of these types; operands that are constants become constants of the copy."""
+    """A copy of the body with the types of these operands. Constant operands become constants of the copy."""
     pairs = [(str(v.name), x) for v, x in zip(body.inputs, srcs, strict=True)]
     return body.specialise({n: x.type for n, x in pairs if x.data is None},
                            {n: x.data for n, x in pairs if x.data is not None})
 
 
 def inlined(graph: Graph, body: Graph, srcs: Sequence[Value]) -> list[Value]:
-    """Add the nodes of the body to `graph`; returns the body's results."""
+    """Add the nodes of a body to `graph`. Returns the body's results."""
     part = _known(body, srcs)
     new = dict(zip(part.inputs, (x for x in srcs if x.data is None), strict=True))
     for node in part.nodes:
@@ -123,13 +123,13 @@ def inlined(graph: Graph, body: Graph, srcs: Sequence[Value]) -> list[Value]:
 
 @register_op(infer=infer_if_else, resolve=resolve_if_else)
 def if_else(cond: Array, *srcs: Array, then_body: Graph, else_body: Graph) -> tuple[Array, ...]:
-    """The results of `then_body` if `cond` is true, else of `else_body`, both on the same operands (ONNX If)."""
+    """The results of `then_body` if `cond` is true, else of `else_body`, on the operands `srcs` (ONNX If)."""
     return tuple(call(then_body if bool(cond.reshape(())) else else_body, srcs))
 
 
 def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Graph,
                states: int) -> tuple[TensorType, ...]:
-    """The first `states` operands are carried from iteration to iteration; further results of the body are stacked."""
+    """Results are the last states, with the types of all iterations, and the stacked values (see `loop`)."""
     for name, t, dtype in (("trips", trips, s64), ("cond", cond, boolean)):
         if t.dtype != dtype or t.shape not in ONE:
             raise GraphError(f"'{name}' must be one {dtype}, got {t}")
@@ -139,7 +139,7 @@ def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Gra
     results = [v.type for v in body.outputs]
     for t, out in zip(srcs[:states], results[1:], strict=False):
         if t.dtype != out.dtype:
-            raise GraphError(f"a state keeps its dtype, got {t.dtype} and then {out.dtype}")
+            raise GraphError(f"a state must keep its dtype, got {t.dtype} and then {out.dtype}")
     carried = [common_type(t, out) for t, out in zip(srcs[:states], results[1:], strict=False)]
     stacked = (TensorType(t.dtype, None if t.shape is None else (None, *t.shape)) for t in results[1 + states:])
     return (*carried, *stacked)
@@ -147,11 +147,12 @@ def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Gra
 
 @register_op(infer=infer_loop)
 def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> tuple[Array, ...]:
-    """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
+    """Run `body` while `cond` holds, at most `trips` times (ONNX Loop).
 
-    The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The results are the
-    last states, then each of the values of all iterations, stacked along a new first axis. Raises CompileError if
-    states and values, which may grow with each iteration, take more memory than a model may (`graphq.base.budget`).
+    The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The first `states` of
+    `srcs` are the first states. The results are the last states, then the values of all iterations, stacked along a
+    new first axis. States and values may grow with each iteration; raises CompileError if they exceed the memory limit
+    (`graphq.base.budget`).
     """
     carried, rest = list(srcs[:states]), srcs[states:]
     going, most = bool(cond.reshape(())), int(trips.reshape(()))
@@ -166,9 +167,9 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
             values.append(x)
             held += x.nbytes
         nbytes = held + sum(x.nbytes for x in carried)
-        if nbytes > 2 * asked:  # not in each iteration, since the check takes time
+        if nbytes > 2 * asked:  # not in each iteration: the check takes time
             asked = nbytes
-            expect(2 * nbytes, f"the states and values of a loop after {k + 1} turns, and their next ones")
+            expect(2 * nbytes, f"the states and values of a loop after {k + 1} iterations and the next")
     return (*carried, *_stack(kept, body, [(), (), *(x.shape for x in srcs)], 1 + states))
 
 
@@ -176,12 +177,12 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
            first: int) -> list[Array]:
     """Stack each list of values along a new first axis.
 
-    Without a turn the values have the types of the body's results from number `first` on, for operands of these shapes;
-    dimensions that even these leave unknown become 0.
+    Without any iteration, the values have the types of the body's results from number `first` on, for operands of these
+    shapes. Dimensions that are still unknown become 0.
     """
     for k, values in enumerate(kept):
         if len(different := sorted({x.shape for x in values})) > 1:
-            raise GraphError(f"result {first + k} of the body must have one shape in all turns to be stacked, got "
+            raise GraphError(f"result {first + k} of the body must have one shape in all iterations to be stacked, got "
                              f"{list(different[0])} and {list(different[1])}")
     if any(kept):
         return [np.stack(values) for values in kept]
@@ -196,7 +197,7 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
 def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_axes: tuple[int, ...],
                reverse_inputs: tuple[bool, ...], output_axes: tuple[int, ...],
                reverse_outputs: tuple[bool, ...]) -> tuple[TensorType, ...]:
-    """The first `states` operands are carried along, the next `scanned` are sliced; further results are stacked."""
+    """Results are the last states and the stacked values (see `scan`); scanned operands have one length."""
     if states < 0 or scanned < 1 or states + scanned > len(srcs):
         raise GraphError(f"states and scanned operands must be among {len(srcs)}, got {states} and {scanned}")
     results = [v.type for v in body.outputs]
@@ -235,9 +236,9 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
          output_axes: list[int], reverse_outputs: list[bool]) -> tuple[Array, ...]:
     """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-    The body takes (states, slices, other operands) and returns (states, values), where values are stacked along their
-    axes. `reverse_inputs` says which operands are read from their end to their beginning, and `reverse_outputs` which
-    results are stacked from their end to their beginning.
+    `srcs` are the first `states`, then `scanned` scanned operands, then other operands. The body takes (states, slices,
+    other operands) and returns (states, values). The results are the last states, and the values stacked along
+    `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run from end to beginning.
     """
     carried, rest = list(srcs[:states]), srcs[states + scanned:]
     parts = [np.moveaxis(x, axis, 0)[::-1 if back else 1] for x, axis, back
@@ -257,7 +258,7 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
 
 
 def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[TensorType, ...]:
-    """The types of the body's outputs; its inputs must have the types of the operands."""
+    """The types of the body's outputs. The operands must have the types of its inputs."""
     wanted = [v.type for v in body.inputs]
     if list(types) != wanted:
         raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
@@ -268,9 +269,6 @@ def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[Tenso
 
 @register_op(infer=infer_partition)
 def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
-    """A fused group of operations: `body` is the graph of these operations, and gives the results.
-
-    `anchor` names the kind of kernel that computes the body.
-    """
+    """A fused group of operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
     inputs = {str(v.name): x for v, x in zip(body.inputs, operands, strict=True)}
     return tuple(evaluate(body, inputs))

@@ -28,11 +28,11 @@ from graphq.ops.rules import (
 )
 
 COLUMNS = 2**22
-"""The approximate number of elements of the im2col matrix that `correlate` builds at a time: 32 MB of f64."""
+"""The approximate number of elements in an im2col matrix of `correlate`: 32 MB of f64."""
 
 
 def weight_axes(weights_format: str, count: int) -> tuple[int, ...]:
-    """The positions of axis O, axis I and the `count` spatial axes in weights of a format such as "XIO"."""
+    """The positions of axis O, axis I and the `count` spatial axes in a weights format such as "XIO"."""
     spatial = weights_format.index("X")
     axes = {"X": range(spatial, spatial + count)}
     for k, letter in enumerate(weights_format.replace("X", "")):
@@ -41,11 +41,11 @@ def weight_axes(weights_format: str, count: int) -> tuple[int, ...]:
 
 
 def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, ...]:
-    """The dimensions of weights as [O, I, spatial...]; raises GraphError on a wrong rank or an empty kernel."""
+    """The dimensions of weights as [O, I, spatial...]. Raises GraphError for a wrong rank or an empty kernel."""
     if weights is None:
         return (None,) * (count + 2)
     if len(weights) != count + 2:
-        raise GraphError(f"'weights' must have rank {count + 2} as src, got {show(weights)}")
+        raise GraphError(f"'weights' must have the rank of src, {count + 2}, got {show(weights)}")
     dims = tuple(weights[k] for k in weight_axes(weights_format, count))
     if 0 in dims[2:]:
         raise GraphError(f"the kernel must have at least one element along each axis, got weights {show(weights)} "
@@ -54,7 +54,7 @@ def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, .
 
 
 def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None, groups: int) -> None:
-    """Check for one float dtype, a one-dimensional bias, and at least one group."""
+    """Raise GraphError unless operands have one float dtype, the bias is one-dimensional, and groups are positive."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, weights=weights, bias=bias)
     if groups < 1:
@@ -64,7 +64,7 @@ def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None
 
 
 def known_channels(out: Dim, bias: TensorType | None) -> Dim:
-    """The number of output channels, which equals the bias's size; raises GraphError if they differ."""
+    """The number of output channels, if known from `out` or the bias. Raises GraphError if they differ."""
     if bias is None or bias.shape is None:
         return out
     window.check_channels("the elements of 'bias'", bias.shape[0], out, bias.shape, "the output's channels")
@@ -75,7 +75,7 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
                       strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
                       dilations: tuple[int, ...], auto_pad: str, groups: int, data_format: str,
                       weights_format: str, dtype: DType | None) -> TensorType:
-    """Weights have I = channels / groups; an axis of the output has (size + pads - span) // stride + 1 elements.
+    """Weights have I = channels / groups. An output axis has (size + pads - span) // stride + 1 elements.
 
     Negative pads_end keep windows off the end of the source.
     """
@@ -102,10 +102,10 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
                 dtype: DType | None = None) -> Array:
     """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-    If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads so that the output has ceil(size /
-    stride) elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the
-    beginning (same_lower). Products are summed in f64 and rounded to f32 once; the bias is added in f32; then the
-    result is rounded to `dtype` (None: that of `src`).
+    If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads to an output of ceil(size / stride)
+    elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the beginning
+    (same_lower). Products are summed in f64 and rounded to f32 once. The bias is added in f32. Then the result is
+    rounded to `dtype` (None: the dtype of `src`).
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
@@ -117,7 +117,7 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
-    """`y` [n, c, spatial...] plus the element of `bias` for each channel, in f32."""
+    """`y` [n, c, spatial...] plus one element of `bias` for each channel, in f32."""
     return y if bias is None else y + bias.astype(np.float32).reshape(-1, *[1] * (y.ndim - 2))
 
 
@@ -143,7 +143,7 @@ def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int
 
 
 def _chunks(images: int, rows: int, elements: int) -> Iterator[tuple[slice, slice]]:
-    """Pairs of slices, of images and of rows, that have about COLUMNS elements; one image has `elements`."""
+    """Yield slices of images and of rows with about COLUMNS elements together. One image has `elements`."""
     step = max(1, COLUMNS // max(1, elements))
     part = rows if elements <= COLUMNS else max(1, rows * COLUMNS // elements)
     for n in range(0, images, step):
@@ -152,10 +152,10 @@ def _chunks(images: int, rows: int, elements: int) -> Iterator[tuple[slice, slic
 
 
 def transposed_padding(auto_pad: str, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
-    """How many elements are cut off at the beginning and at the end of an output axis.
+    """How many elements to cut off at the beginning and at the end of an output axis.
 
-    `same_*` leaves size * stride elements if a window spans at least a stride. If the number to cut off is odd, one
-    more is cut off at the end (same_upper) or at the beginning (same_lower), as measured on oneDNN 3.13.
+    `same_*` leaves size * stride elements if a window spans at least a stride. If an odd number is cut off, the end
+    (same_upper) or the beginning (same_lower) loses one more element, as measured on oneDNN 3.13.
     """
     if auto_pad == "none":
         return begin, end
@@ -175,12 +175,13 @@ def _output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_
 
 
 def more_at_end(output_padding: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
-    """The `output_padding` of each spatial axis; oneDNN's files have 12 values, which are 0 beyond the last axis."""
+    """The `output_padding` of each spatial axis. oneDNN's files have 12 values; values beyond the last axis are 0."""
     if output_padding is None:
         return (0,) * count
     values, rest = output_padding[:count], output_padding[count:]
     if len(values) < count or any(v < 0 for v in values) or any(rest):
-        raise GraphError(f"output_padding must be {count} values >= 0, one a spatial axis, got {list(output_padding)}")
+        raise GraphError(f"output_padding must be {count} values >= 0, one per spatial axis, "
+                         f"got {list(output_padding)}")
     return values
 
 
@@ -217,10 +218,10 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
                    weights_format: Literal["OIX", "XIO", "IOX", "XOI"] = "XOI", dtype: DType | None = None) -> Array:
     """The transpose of a convolution: the sum of the kernel times each source element (oneDNN ConvTranspose).
 
-    In all weights formats I is the source's channels and O the output's, divided by `groups`. oneDNN 3.13 implements
-    IOX and XOI, its default; its documentation says OIX and XIO. The pads are cut off the full result; `output_padding`
-    zeros are added at its end. Sums are in f64 and rounded to f32 once; the bias is added in f32; then the result is
-    rounded to `dtype` (None: that of `src`).
+    In all weights formats, I is the source's channels, and O is the output's channels divided by `groups`. oneDNN 3.13
+    implements IOX and XOI (its default), although its documentation says OIX and XIO. The pads are cut off the full
+    result, and `output_padding` zeros are added at its end. Sums are in f64 and rounded to f32 once. The bias is added
+    in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
     """
     count = src.ndim - 2
     x = window.to_channels_first(src, data_format).astype(np.float64)

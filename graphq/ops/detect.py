@@ -13,7 +13,7 @@ from graphq.ops.rules import Array, expect_dtype, quiet, show
 def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: TensorType | None = None,
                               iou_threshold: TensorType | None = None, score_threshold: TensorType | None = None, *,
                               center_point_box: bool) -> TensorType:
-    """Boxes are f32 [N, boxes, 4], scores [N, classes, boxes], `most` s64; the number of results is unknown."""
+    """Boxes are f32 [N, boxes, 4], scores f32 [N, classes, boxes], `most` s64. The number of results is unknown."""
     for name, t, dtype in (("boxes", boxes, f32), ("scores", scores, f32), ("most", most, s64),
                            ("iou_threshold", iou_threshold, f32), ("score_threshold", score_threshold, f32)):
         if t is not None:
@@ -32,13 +32,12 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
 @quiet
 def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, iou_threshold: Array | None = None,
                         score_threshold: Array | None = None, *, center_point_box: bool = False) -> Array:
-    """Non-maximum suppression: drop the boxes of a class that overlap a better one by more than the threshold.
+    """Non-maximum suppression: drop a box of a class that overlaps a better box by more than `iou_threshold`.
 
-    The result has a row (image, class, box) for each box that is kept. Within a class the box with the best score comes
-    first; boxes of equal scores keep their order. At most `most` boxes of a class are kept, and none if `most` is
-    absent. Boxes with a score up to `score_threshold` are dropped. A box is given by two opposite corners, each as y
-    and x, or with `center_point_box` by the x and y of its center, its width and its height. Computed in f32 as in ONNX
-    Runtime (ONNX NonMaxSuppression).
+    The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
+    Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class
+    are kept, and no boxes if `most` is absent. Boxes with a score up to `score_threshold` are dropped. A box is two
+    opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
     """
     limit = 0 if most is None else int(most.reshape(()))
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(()))
@@ -60,7 +59,7 @@ def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, 
 
 
 def _corners(boxes: Array, center: bool) -> Array:
-    """For each box its two least coordinates, its two greatest coordinates, and its area: [5, boxes]."""
+    """The two least coordinates, the two greatest coordinates, and the area of each box: [5, boxes]."""
     a, b, c, d = boxes.T
     low, high = ([a - c / 2, b - d / 2], [a + c / 2, b + d / 2]) if center else \
         ([np.minimum(a, c), np.minimum(b, d)], [np.maximum(a, c), np.maximum(b, d)])
@@ -68,7 +67,7 @@ def _corners(boxes: Array, center: bool) -> Array:
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of a box and others; 0 if an area is not positive."""
+    """Intersection over union of a box with each other box. It is 0 if an area is not positive."""
     sides = np.minimum(others[2:4], box[2:4]) - np.maximum(others[:2], box[:2])
     common = np.where((sides > 0).all(axis=0), sides[0] * sides[1], np.float32(0))
     union = others[4] + box[4] - common

@@ -11,7 +11,7 @@ from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
 
 
 def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:
-    """The source is a float; seed and offset are one integer of 32 or 64 bits each, the probability one f32."""
+    """The source is a float. Seed and offset are one integer of 32 or 64 bits each; the probability is one f32."""
     expect_dtype("src", src, FLOATS)
     expect_dtype("probability", probability, (f32,))
     for name, t in (("seed", seed), ("offset", offset)):
@@ -28,9 +28,9 @@ def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probabi
 def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array:
     """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
-    The random numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
-    counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter (i', i' +
-    1, i', i' + 3) with i' = i - i % 4; both halves of the key are then the low half of the seed.
+    The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
+    with the key `seed` and the counter (offset, i - i % 4), both of 64 bits. At offset 0 it gets word 2 with the
+    counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and both halves of the key are the low half of the seed.
     """
     p = np.float32(probability.reshape(()))
     words = random_words(src.size, int(seed.reshape(())), int(offset.reshape(())))
@@ -41,11 +41,11 @@ def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array
 
 
 def random_words(count: int, seed: int, offset: int) -> Array:
-    """`count` random numbers of 32 bits, u64."""
+    """Make `count` random numbers of 32 bits, as u64."""
     first = np.arange(-(-count // 4), dtype=np.uint64) * np.uint64(4)
     low, high = _halves(seed)
     if offset == 0:
-        # oneDNN's older generator, which has no offset: four elements share one number.
+        # oneDNN's older generator has no offset, and four elements share one number.
         counter = [first, first + np.uint64(1), first, first + np.uint64(3)]
         return np.repeat(_philox(counter, low, low)[2], 4)[:count]
     at = [np.broadcast_to(np.uint64(half), first.shape) for half in _halves(offset)]
@@ -63,7 +63,7 @@ def _halves(x: int) -> tuple[int, int]:
 
 
 def _philox(counter: list[Array], k0: int, k1: int) -> list[Array]:
-    """Philox 4x32-10 (Salmon et al., SC 2011) on words of 32 bits held in u64."""
+    """Philox 4x32-10 (Salmon et al., SC 2011) on 32-bit words in u64 arrays."""
     c0, c1, c2, c3 = counter
     for _ in range(10):
         a, b = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]

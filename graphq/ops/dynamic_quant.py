@@ -1,7 +1,7 @@
-"""The operations dynamic_quantize and dynamic_dequantize, whose scales and zero points are tensors.
+"""The operations dynamic_quantize and dynamic_dequantize: scales and zero points are tensors.
 
-With `qtype` per_tensor there is one scale and one zero point ([] or [1]), with per_channel one for every index along
-`axis`, and with per_group (only for dequantize) one for each block of `group_shape` elements.
+`qtype` is per_tensor (one scale and zero point, [] or [1]), per_channel (one for each index along `axis`) or per_group
+(one for each block of `group_shape` elements; only for dynamic_dequantize).
 """
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
 from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, normal_axis, quiet, rounded, show
 
-# oneDNN's tables: for each quantized dtype, the dtypes that its zero points may have. oneDNN 3.13 also takes zero
-# points of 8 bits for data of 4 bits, which its documentation does not say. f8 is not in them and has no zero points.
+# oneDNN's tables: for each quantized dtype, the possible dtypes of zero points. oneDNN 3.13 also accepts 8-bit zero
+# points for 4-bit data, although its documentation does not say so. f8 is not in the tables and has no zero points.
 ZERO_POINTS: dict[DType, tuple[DType, ...]] = {
     **dict.fromkeys((s8, u8), (s8, u8, s32)), **dict.fromkeys((s4, u4), (s4, u4, s8, u8, s32)),
     **dict.fromkeys((f8_e4m3, f8_e5m2), ())}
@@ -61,7 +61,7 @@ def _check_groups(src: Shape, scales: Shape, group_shape: tuple[int, ...]) -> No
         raise GraphError(f"qtype per_group needs a group_shape of positive sizes, got {list(group_shape)}")
     for name, shape in (("src", src), ("scales", scales)):
         if shape is not None and len(shape) != len(group_shape):
-            raise GraphError(f"group_shape must have one size an axis of '{name}' {show(shape)}, "
+            raise GraphError(f"group_shape must have one size per axis of '{name}' {show(shape)}, "
                              f"got {list(group_shape)}")
     for k, g in enumerate(group_shape):
         d, n = None if src is None else src[k], None if scales is None else scales[k]
@@ -80,13 +80,13 @@ def _spread(values: Array, qtype: str, axis: int, shape: tuple[int, ...], group_
 
 
 def _blocks(shape: tuple[int, ...], group_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with each axis split in two: the number of blocks, and the size of a block."""
+    """Split each axis of a shape in two: the number of blocks, and the size of a block."""
     return tuple(n for d, g in zip(shape, group_shape, strict=True) for n in (d // g, g)) if group_shape else shape
 
 
 def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, dtype: DType,
                            qtype: str, axis: int) -> TensorType:
-    """The source is f32, the result s8, u8 or f8."""
+    """The source is f32, and the result s8, u8 or f8."""
     expect_dtype("src", src, (f32,))
     expect_dtype("scales", scales, (f32,))
     allowed = (s8, u8, f8_e4m3, f8_e5m2)
@@ -101,10 +101,10 @@ def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType 
 @quiet
 def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dtype: DType,
                      qtype: Literal["per_tensor", "per_channel"] = "per_tensor", axis: int = 1) -> Array:
-    """`saturate(rint(src / scales) + zps)`, ties to even, as quantize does (oneDNN DynamicQuantize).
+    """`saturate(rint(src / scales) + zps)`, ties to even, as in quantize (oneDNN DynamicQuantize).
 
-    A scale of zero or below divides like any other number; NaN gives the zero point, saturated. Results of f8, which
-    oneDNN does not have here, are as in quantize.
+    Scales may be 0 or negative. NaN becomes the zero point, saturated. oneDNN has no f8 results here; they are as in
+    quantize.
     """
     q = src / _spread(scales, qtype, axis, src.shape, ())
     if dtype.kind == "float":
@@ -116,7 +116,7 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
 
 def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, qtype: str,
                              axis: int, group_shape: tuple[int, ...], dtype: DType | None) -> TensorType:
-    """The source has a quantized dtype; the result has the float dtype `dtype`, or that of the scales."""
+    """The source has a quantized dtype. The result has the float dtype `dtype`, or else the dtype of the scales."""
     expect_dtype("src", src, tuple(ZERO_POINTS))
     expect_dtype("scales", scales, FLOATS)
     if dtype is not None and dtype not in FLOATS:
@@ -131,10 +131,10 @@ def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorTyp
 def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
                        qtype: Literal["per_tensor", "per_channel", "per_group"] = "per_tensor", axis: int = 1,
                        group_shape: tuple[int, ...] = (), dtype: DType | None = None) -> Array:
-    """`(src - zps) * scales` in f32, where the difference is exact, rounded to `dtype` (oneDNN DynamicDequantize).
+    """`(src - zps) * scales` in f32, with an exact difference, rounded to `dtype` (oneDNN DynamicDequantize).
 
-    per_group: `group_shape` has the size of a group along each axis; scales and zps have one value for each group. A
-    `dtype` of None means that of the scales.
+    For per_group, `group_shape` has the size of a group along each axis, and scales and zps have one value for each
+    group. A `dtype` of None means the dtype of the scales.
     """
     groups = tuple(group_shape)
     blocks = _blocks(src.shape, groups)

@@ -1,6 +1,6 @@
-"""Unary elementwise operations: arithmetic functions, and those made of comparisons, such as relu and clamp.
+"""Unary elementwise operations: arithmetic functions, and functions of comparisons such as relu and clamp.
 
-NaN stays NaN in all of them.
+In all of them NaN stays NaN.
 """
 from __future__ import annotations
 
@@ -56,35 +56,35 @@ def round_(src: Array) -> Array:
 @register_op(infer=infer_unary, elementwise=True, lanes=lambda src: op("floor", src), onnx="Floor")
 @in_f32
 def floor(src: Array) -> Array:
-    """The greatest integer that is not above the number (ONNX Floor)."""
+    """The greatest integer <= `src` (ONNX Floor)."""
     return np.floor(src)
 
 
 @register_op(infer=infer_unary, elementwise=True, lanes=lambda src: -op("floor", -src), onnx="Ceil")
 @in_f32
 def ceil(src: Array) -> Array:
-    """The least integer that is not below the number (ONNX Ceil)."""
+    """The least integer >= `src` (ONNX Ceil)."""
     return np.ceil(src)
 
 
 @register_op(infer=infer_unary, elementwise=True, onnx="Sign")
 @in_f32
 def sign(src: Array) -> Array:
-    """-1, 0 or 1 (ONNX Sign). NaN stays."""
+    """-1, 0 or 1 by the sign of `src` (ONNX Sign). NaN stays NaN."""
     return np.sign(src)
 
 
 @register_op(infer=infer_unary, elementwise=True, onnx="Sin")
 @in_f64
 def sin(src: Array) -> Array:
-    """The sine of radians (ONNX Sin)."""
+    """The sine, of radians (ONNX Sin)."""
     return np.sin(src)
 
 
 @register_op(infer=infer_unary, elementwise=True, onnx="Cos")
 @in_f64
 def cos(src: Array) -> Array:
-    """The cosine of radians (ONNX Cos)."""
+    """The cosine, of radians (ONNX Cos)."""
     return np.cos(src)
 
 
@@ -103,7 +103,7 @@ def log(src: Array) -> Array:
 
 
 def _at_most_1(size: float) -> float:
-    """The largest magnitude of a function whose results are from -1 to 1, whatever the operand."""
+    """`Curve.largest` for functions with results from -1 to 1."""
     return 1.0
 
 
@@ -134,7 +134,7 @@ def erf(src: Array) -> Array:
 @register_op(infer=infer_unary, elementwise=True, lanes=elementary.gelu, bound=Curve(1.13, 0.35, 1, 6), exact=False)
 @in_f64
 def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> Array:
-    """Gaussian error linear unit (oneDNN GELU). NaN at -inf, as the formulas give.
+    """Gaussian error linear unit (oneDNN GELU). NaN at -inf, by the formulas.
 
     gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
     """
@@ -148,7 +148,7 @@ def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> 
              onnx="Mish")
 @in_f64
 def mish(src: Array) -> Array:
-    """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, as the formula gives."""
+    """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, by the formula."""
     return src * np.tanh(np.logaddexp(0, src))
 
 
@@ -177,7 +177,7 @@ def infer_pow(src: TensorType, *, beta: float) -> TensorType:
 
 @register_op(infer=infer_pow, elementwise=True)
 def pow_(src: Array, *, beta: float) -> Array:
-    """`src**beta` (oneDNN Pow), NaN below zero if beta is no integer; beta 3 is two products, as in ONNX Runtime."""
+    """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. beta 3 is src * src * src."""
     return _cube(src) if beta == 3 else _power(src, beta=beta)
 
 
@@ -188,22 +188,22 @@ def _cube(src: Array) -> Array:
 
 @in_f64
 def _power(src: Array, *, beta: float) -> Array:
-    return np.float_power(src, np.float32(beta))  # np.power takes sqrt for 0.5, which is not C's pow at -0 and -inf
+    return np.float_power(src, np.float32(beta))  # np.power uses sqrt for 0.5, unlike C's pow at -0 and -inf
 
 
-# oneDNN's table of TypeCast: for each source dtype, the dtypes that the result may have.
+# oneDNN's table of TypeCast: for each source dtype, the possible dtypes of the result.
 CASTS: dict[DType, tuple[DType, ...]] = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 
 
 def infer_type_cast(src: TensorType, *, dtype: DType) -> TensorType:
-    """The cast is from f32 to bf16 or f16, or back."""
+    """From f32 to bf16 or f16, or back."""
     return TensorType(output_dtype(infer_unary(src).dtype, dtype, CASTS), src.shape)
 
 
 @register_op(infer=infer_type_cast, elementwise=True, lanes=lambda src: src)
 @quiet
 def type_cast(src: Array, *, dtype: DType) -> Array:
-    """`src` as `dtype`, rounded to nearest even; numbers beyond the range become infinities (oneDNN TypeCast)."""
+    """`src` as `dtype`, rounded to nearest even (oneDNN TypeCast). Numbers beyond the range become infinities."""
     return src.astype(dtype.numpy)
 
 
@@ -217,14 +217,14 @@ def relu(src: Array) -> Array:
 
 
 def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
-    """A unary float op; min <= max, infinities allowed."""
+    """A unary float op with min <= max. Infinities are allowed."""
     if math.isnan(min) or math.isnan(max) or min > max:
         raise GraphError(f"min must not exceed max, and neither may be NaN, got min {min}, max {max}")
     return infer_unary(src)
 
 
 def _largest_clamped(low: float, high: float, size: float) -> float:
-    """A bound of the magnitudes of clamped numbers whose magnitudes are at most `size` before."""
+    """The largest magnitude after clamp for numbers of magnitude at most `size` (`Curve.largest`)."""
     limits = [abs(low), abs(high)]
     return float(np.max(limits if np.isfinite(limits).all() else [size, *(x for x in limits if np.isfinite(x))]))
 
@@ -233,7 +233,7 @@ def _largest_clamped(low: float, high: float, size: float) -> float:
              bound=lambda *, min, max: Curve(1, largest=lambda size: _largest_clamped(min, max, size), flat=(min, max)))
 @in_f32
 def clamp(src: Array, *, min: float, max: float) -> Array:
-    """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and so does -0 unless min is positive."""
+    """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 unless min is positive."""
     return limited(src, min, max)
 
 
@@ -274,7 +274,7 @@ def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorT
 
 
 def _hard_sigmoid_curve(*, alpha: float, beta: float) -> Curve:
-    """The curve of hard_sigmoid; its interval has a little room for the roundings of alpha * x + beta."""
+    """The curve of hard_sigmoid. Its interval `flat` has some room for the roundings of alpha * x + beta."""
     room = 2.0**-20 * (1 + abs(beta))
     ends = sorted((y - beta) / alpha for y in (-room, 1 + room)) if alpha else (-math.inf, math.inf)
     return Curve(abs(alpha), abs(beta) + 1, 1, 1, _at_most_1, (ends[0], ends[1]))
@@ -292,8 +292,8 @@ def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
              onnx="HardSwish")
 @in_f32
 def hard_swish(src: Array) -> Array:
-    """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function: src times f32(1/6).
+    """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), with src times f32(1/6) as in ONNX.
 
-    NaN at -inf, as the formula gives.
+    NaN at -inf, by the formula.
     """
     return src * limited(src * np.float32(1 / 6) + np.float32(0.5), 0, 1)

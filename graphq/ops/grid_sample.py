@@ -11,7 +11,7 @@ from graphq.ir.op import register_op
 from graphq.ops.rules import FLOATS, Array, expect_dtype, expect_same_dtype, in_f32
 
 CUBIC = np.float32(-0.75)
-"""The parameter `a` of Keys' cubic convolution, from which `_cubic` computes the weights of neighbours."""
+"""The parameter `a` of Keys' cubic convolution (`_cubic`)."""
 
 
 def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_mode: str,
@@ -38,11 +38,11 @@ def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_m
 def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "cubic"] = "linear",
                 padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
                 align_corners: bool = False) -> Array:
-    """`src` [N, C, ...] at the points in `grid` [N, ..., k], whose k coordinates start with that of the last axis.
+    """Sample `src` [N, C, ...] at the points `grid` [N, ..., k] (ONNX GridSample, as ONNX Runtime computes it).
 
-    With `align_corners` the coordinates -1 and 1 are the centers of the first and the last element of an axis, else the
-    outer edges of these elements. Outside of the image the value is 0, that of the element at the edge, or that of the
-    image mirrored at the edge, as `padding_mode` says (ONNX GridSample, as ONNX Runtime computes it).
+    The k coordinates of a point start with the last axis. With `align_corners`, the coordinates -1 and 1 are the
+    centers of the first and last element of an axis; otherwise they are the outer edges of these elements. Outside of
+    the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at its edges.
     """
     batch, channels, *sizes = src.shape
     points = [_placed(grid[..., ~d].reshape(batch, -1), size, align_corners) for d, size in enumerate(sizes)]
@@ -73,7 +73,7 @@ def _taps(x: Array, size: int, mode: str, padding: str, align_corners: bool) -> 
 
 
 def _cubic(x: Array) -> list[Array]:
-    """The weights of four neighbours by Keys' cubic convolution; `x` is the distance from the second one."""
+    """The weights of four neighbors by Keys' cubic convolution; `x` is the distance from the second neighbor."""
     a, one, two, three, four, five, eight = CUBIC, *map(np.float32, (1, 2, 3, 4, 5, 8))
 
     def outer(d: Array) -> Array:
@@ -86,7 +86,7 @@ def _cubic(x: Array) -> list[Array]:
 
 
 def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple[Array, Array]:
-    """Indices within the axis, and which elements count: with padding "zeros" those outside of the axis do not."""
+    """Valid indices for positions on an axis, and which positions count: with "zeros", only positions on the axis."""
     there = (place >= 0) & (place < size)
     if padding == "reflection":
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
@@ -97,7 +97,7 @@ def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple
 
 
 def _mirrored(beyond: Array, low: float, high: float) -> Array:
-    """Mirror a position at distance `beyond` below the edge `low` at both edges until it is between them."""
+    """Mirror a position, `beyond` below the edge `low`, at both edges until it lies between them."""
     span = np.float32(high - low)
     turns = np.trunc(beyond / span)
     rest = beyond - turns * span
@@ -106,7 +106,7 @@ def _mirrored(beyond: Array, low: float, high: float) -> Array:
 
 def _sum(src: Array, sizes: list[int], taps: list[list[tuple[Array, Array, Array]]], index: Array,
          there: Array) -> Array:
-    """The weighted sum over the taps of the remaining axes; `index` is the flat index along the axes before."""
+    """The weighted sum over the taps of the remaining axes. `index` is the flat index along the earlier axes."""
     if not taps:
         return np.where(there[:, None], np.take_along_axis(src, index[:, None], axis=2), np.float32(0))
     terms = [weight[:, None] * _sum(src, sizes[1:], taps[1:], index * sizes[0] + k, there & known)

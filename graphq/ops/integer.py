@@ -1,4 +1,4 @@
-"""Integer products with s32 results, and the range for dynamic quantization, as ONNX has them."""
+"""ONNX's integer matmul and convolution with s32 results, and the range for dynamic quantization."""
 from __future__ import annotations
 
 import numpy as np
@@ -25,7 +25,7 @@ def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
 
 
 def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
-    """`x - zero_point` in f64, with one zero point for all, or one for each index of `axis`."""
+    """`x - zero_point` in f64, with one zero point, or one for each index along `axis`."""
     if zero_point is None:
         return x.astype(np.float64)
     z = zero_point.astype(np.float64)
@@ -67,7 +67,7 @@ def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType 
 
 @register_op(infer=infer_matmul_integer, rows="product", onnx="MatMulInteger")
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
-    """`(a - a_zero_point) @ (b - b_zero_point)` as s32, which wraps (ONNX MatMulInteger)."""
+    """`(a - a_zero_point) @ (b - b_zero_point)` as s32 (ONNX MatMulInteger). s32 wraps."""
     # Sums of products of 9 bits are exact in f64 for k < 2**35.
     return _wrapped(_less(a, a_zero_point, -2) @ _less(b, b_zero_point, -1))
 
@@ -76,7 +76,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
                        weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
                        pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
                        auto_pad: str, groups: int) -> TensorType:
-    """Shapes as in a convolution with channels first; a zero point is a number, or one per output channel."""
+    """Shapes as in a channels-first convolution. Weights may have a zero point for each output channel."""
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
     if src_zero_point is not None and src_zero_point.shape not in ((), (1,), None):
@@ -103,14 +103,14 @@ def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None
 
 
 def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
-    """The source is f32; the results are one scale and one zero point."""
+    """The source is f32. The results are one scale and one zero point."""
     expect_dtype("src", src, (f32,))
     return TensorType(f32, ()), TensorType(u8, ())
 
 
 @register_op(infer=infer_dynamic_range)
 def dynamic_range(src: Array) -> tuple[Array, Array]:
-    """The scale and zero point by which u8 covers all of `src` and 0 (ONNX DynamicQuantizeLinear).
+    """The scale and zero point that make u8 cover all of `src` and 0 (ONNX DynamicQuantizeLinear).
 
     With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, or 1 / 255 if both are 0; `zero_point =
     rint(clip(-low / scale, 0, 255))`, all in f32.

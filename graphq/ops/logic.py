@@ -1,4 +1,4 @@
-"""Comparisons of numbers of any dtype, operations on booleans, and tests for NaN and infinities, as in ONNX."""
+"""ONNX's comparisons of any dtype, operations on booleans, and tests for NaN and infinities."""
 from __future__ import annotations
 
 import numpy as np
@@ -12,7 +12,7 @@ from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same
 
 
 def infer_comparison(src_0: TensorType, src_1: TensorType) -> TensorType:
-    """Both operands have one dtype that NumPy computes with; the result is boolean, and the shapes broadcast."""
+    """Both operands have one dtype of CASTABLE; the result is boolean, and the shapes broadcast."""
     expect_dtype("src_0", src_0, CASTABLE)
     expect_same_dtype(src_0=src_0, src_1=src_1)
     return TensorType(boolean, broadcast(src_0.shape, src_1.shape))
@@ -31,7 +31,7 @@ def infer_not(src: TensorType) -> TensorType:
 
 
 def infer_test(src: TensorType, **attrs: bool) -> TensorType:
-    """The source is a float, the result boolean."""
+    """The source is a float, and the result is boolean."""
     expect_dtype("src", src, FLOATS)
     return TensorType(boolean, src.shape)
 
@@ -67,35 +67,35 @@ def less_equal(src_0: Array, src_1: Array) -> Array:
 
 @register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("and", a, b), onnx="And")
 def logical_and(src_0: Array, src_1: Array) -> Array:
-    """Whether both are true (ONNX And)."""
+    """True where both operands are true (ONNX And)."""
     return np.asarray(src_0 & src_1)
 
 
 @register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("or", a, b), onnx="Or")
 def logical_or(src_0: Array, src_1: Array) -> Array:
-    """Whether at least one is true (ONNX Or)."""
+    """True where at least one operand is true (ONNX Or)."""
     return np.asarray(src_0 | src_1)
 
 
 @register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("xor", a, b), onnx="Xor")
 def logical_xor(src_0: Array, src_1: Array) -> Array:
-    """Whether exactly one is true (ONNX Xor)."""
+    """True where exactly one operand is true (ONNX Xor)."""
     return np.asarray(src_0 ^ src_1)
 
 
 @register_op(infer=infer_not, elementwise=True, lanes=lambda a: op("xor", a, const(True, "bool")), onnx="Not")
 def logical_not(src: Array) -> Array:
-    """Whether it is false (ONNX Not)."""
+    """True where `src` is false (ONNX Not)."""
     return np.asarray(~src)
 
 
 @register_op(infer=infer_test, elementwise=True, lanes=lambda x: op("ne", x, x), onnx="IsNaN")
 def is_nan(src: Array) -> Array:
-    """Whether it is NaN (ONNX IsNaN)."""
+    """True where `src` is NaN (ONNX IsNaN)."""
     return np.asarray(np.isnan(src))
 
 
 @register_op(infer=infer_test, elementwise=True, onnx="IsInf")
 def is_inf(src: Array, *, detect_negative: bool = True, detect_positive: bool = True) -> Array:
-    """Whether it is an infinity of a wanted sign (ONNX IsInf)."""
+    """True where `src` is an infinity of a chosen sign (ONNX IsInf)."""
     return np.asarray(np.isinf(src) & np.where(np.signbit(src), detect_negative, detect_positive))

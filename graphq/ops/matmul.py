@@ -28,7 +28,7 @@ from graphq.ops.rules import (
 
 def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None = None, *, transpose_a: bool,
                  transpose_b: bool, accumulation_mode: str, dtype: DType | None) -> TensorType:
-    """Shapes are as in numpy.matmul: k is equal, batches broadcast, and a 1-D operand gives the result no dimension."""
+    """Shapes are as in numpy.matmul: equal k, batches broadcast, and a 1-D operand adds no dimension to the result."""
     for name, t in (("src", src), ("weights", weights)):
         expect_dtype(name, t, FLOATS)
         if t.shape == ():
@@ -83,11 +83,11 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
            transpose_b: bool = False,
            accumulation_mode: Literal["strict", "relaxed", "any", "f32", "s32", "f16"] = "strict",
            dtype: DType | None = None) -> Array:
-    """`src @ weights`, plus `bias`, which is [n] or broadcasts to the result (oneDNN MatMul).
+    """`src @ weights + bias` (oneDNN MatMul). The optional bias is [n] or broadcasts to the result.
 
-    Ranks are as in numpy.matmul. Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are
-    summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then the
-    result is rounded to `dtype` (None: that of `src`).
+    Ranks are as in numpy.matmul. `transpose_a` and `transpose_b` swap the last two dimensions; they do not change a 1-D
+    operand. Products are summed in f64 and rounded to f32 once for any `accumulation_mode`. The bias is added in f32.
+    Then the result is rounded to `dtype` (None: the dtype of `src`).
     """
     out_dtype = src.dtype if dtype is None else dtype.numpy
     a, b = src.astype(np.float64), weights.astype(np.float64)
@@ -100,7 +100,7 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
 
 
 def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> TensorType:
-    """Both operands have one float dtype; the bias has one element for each channel."""
+    """Both operands have one float dtype. The bias has one element for each channel."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, bias=bias)
     if bias.shape is not None and len(bias.shape) != 1:

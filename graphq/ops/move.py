@@ -1,4 +1,4 @@
-"""Operations of ONNX that move elements without arithmetic: gather, slice, pad, expand. They take every dtype."""
+"""ONNX operations that move elements without arithmetic, for every dtype: gather, slice, pad, expand."""
 from __future__ import annotations
 
 from typing import Literal
@@ -28,7 +28,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at `indices` along `axis` (ONNX Gather).
 
-    Negative indices count from the end; raises InputError for an index out of range.
+    Negative indices count from the end. Raises InputError for an index out of range.
     """
     size = src.shape[axis]
     outside = indices[(indices < -size) | (indices >= size)]
@@ -38,7 +38,7 @@ def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
 
 
 def index_error(shape: tuple[int, ...], axis: int, index: int) -> InputError:
-    """The error of a gather with an index outside of the axis."""
+    """The error for an index outside of the axis of a gather."""
     size = shape[axis]
     return InputError(f"gather: indices must be in [{-size}, {size - 1}] for axis {axis} of shape {show(shape)}, "
                       f"got {index}")
@@ -46,9 +46,9 @@ def index_error(shape: tuple[int, ...], axis: int, index: int) -> InputError:
 
 def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...],
                 steps: tuple[int, ...]) -> TensorType:
-    """Each of the sliced axes has as many elements as a slice of Python with these bounds and steps takes."""
+    """A sliced axis has the length of a Python slice with the same bounds and step."""
     if not len(axes) == len(starts) == len(ends) == len(steps) or 0 in steps:
-        raise GraphError(f"axes, starts, ends and steps must be as many, and steps not 0, got {list(axes)}, "
+        raise GraphError(f"axes, starts, ends and steps must be of one length, and steps not 0, got {list(axes)}, "
                          f"{list(starts)}, {list(ends)}, {list(steps)}")
     if src.shape is None:
         return src
@@ -61,7 +61,7 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
 
 
 def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
-    """Resolve bounds as ONNX does: negative numbers count from the end, and bounds outside are clamped to the ends."""
+    """Resolve bounds as ONNX does: negative numbers count from the end, and other bounds are clamped to the axis."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start, end = (x + size if x < 0 else x for x in (start, end))
     return min(max(start, max(low, 0)), high), min(max(end, low), high), step
@@ -69,7 +69,7 @@ def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
 
 @register_op(infer=infer_slice, rows="sliced", onnx="Slice")
 def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Array:
-    """The elements from start to before end in steps, along each of `axes` (ONNX Slice)."""
+    """The elements from a start up to, but without, an end in steps, along each of `axes` (ONNX Slice)."""
     for axis, *limits in zip(axes, starts, ends, steps, strict=True):
         start, end, step = bounds(src.shape[axis], *limits)
         src = np.moveaxis(np.moveaxis(src, axis, 0)[slice(start, None if end < 0 else end, step)], 0, axis)
@@ -78,16 +78,16 @@ def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], s
 
 def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[int, ...], mode: str,
               value: float) -> TensorType:
-    """Each dimension grows by its pads, or shrinks by negative ones. Only mode constant can pad an empty axis."""
+    """Each dimension grows by its pads, or shrinks by negative pads. Only mode constant can pad an empty axis."""
     rank = len(pads_begin) if src.shape is None else len(src.shape)
     if len(pads_begin) != rank or len(pads_end) != rank:
-        raise GraphError(f"pads_begin and pads_end must have one value an axis of {src}, got {list(pads_begin)} and "
+        raise GraphError(f"pads_begin and pads_end must have one value per axis of {src}, got {list(pads_begin)} and "
                          f"{list(pads_end)}")
     if src.shape is None:
         return TensorType(src.dtype, (None,) * rank)
     out = tuple(None if d is None else d + b + e for d, b, e in zip(src.shape, pads_begin, pads_end, strict=True))
     if any(d is not None and d < 0 for d in out):
-        raise GraphError(f"pads {list(pads_begin)} and {list(pads_end)} take more than {src} has")
+        raise GraphError(f"pads {list(pads_begin)} and {list(pads_end)} remove more elements than {src} has")
     for axis, (d, b, e) in enumerate(zip(src.shape, pads_begin, pads_end, strict=True)):
         if mode != "constant" and d is not None and max(b, e) > 0 and d + min(b, 0) + min(e, 0) == 0:
             raise GraphError(f"mode {mode} has no element to repeat along axis {axis} of {src}, for pads of {b} and "
@@ -98,13 +98,13 @@ def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[i
 @register_op(infer=infer_pad, rows="padded")
 def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
         mode: Literal["constant", "edge", "reflect", "wrap"] = "constant", value: float = 0.0) -> Array:
-    """`src` with elements added before and after along each axis; negative numbers remove elements (ONNX Pad).
+    """`src` with elements added at both ends of each axis (ONNX Pad). Negative pads remove elements.
 
     The new elements are `value`, or depend on `mode` as in numpy.pad.
     """
     kept = tuple(slice(max(-b, 0), n - max(-e, 0)) for n, b, e in zip(src.shape, pads_begin, pads_end, strict=True))
     widths = [(max(b, 0), max(e, 0)) for b, e in zip(pads_begin, pads_end, strict=True)]
-    if not widths:  # a scalar, which numpy.pad does not take
+    if not widths:  # numpy.pad refuses scalars
         return src
     if mode == "constant":
         return np.pad(src[kept], widths, constant_values=np.asarray(value).astype(src.dtype)[()])
@@ -112,7 +112,7 @@ def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
 
 
 def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
-    """The broadcast of the source's shape and `shape`."""
+    """The source's shape broadcast with `shape`."""
     if any(d < 0 for d in shape):
         raise GraphError(f"shape must have dimensions >= 0, got {list(shape)}")
     return TensorType(src.dtype, broadcast(src.shape, shape))
@@ -120,5 +120,5 @@ def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
 
 @register_op(infer=infer_expand, rows="broadcast", onnx="Expand")
 def expand(src: Array, *, shape: list[int]) -> Array:
-    """`src` repeated along dimensions of 1, as far as it broadcasts with `shape` (ONNX Expand)."""
+    """`src` repeated along dimensions of 1 to its broadcast with `shape` (ONNX Expand)."""
     return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(shape))).copy()

@@ -1,4 +1,4 @@
-"""Softmax and normalisations."""
+"""Softmax and normalizations."""
 from __future__ import annotations
 
 import math
@@ -28,7 +28,7 @@ from graphq.ops.rules import (
 )
 from graphq.ops.window import DataFormat
 
-# oneDNN's tables: for each source dtype, the dtypes that gamma, beta and statistics may have.
+# oneDNN's tables: for each source dtype, the possible dtypes of gamma, beta and statistics.
 PARAMETERS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32,)}
 RMS_PARAMETERS: dict[DType, tuple[DType, ...]] = {**PARAMETERS, f16: (f32, f16)}
 
@@ -57,7 +57,7 @@ def _check_epsilon(epsilon: float) -> None:
 def _check_affine(use_affine: bool, gamma: TensorType | None, beta: TensorType | None) -> None:
     if (gamma is None) != (beta is None) or use_affine and gamma is None:
         given = ", ".join(n for n, t in (("gamma", gamma), ("beta", beta)) if t is not None) or "none"
-        raise GraphError(f"'gamma' and 'beta' come together, and use_affine needs them, got {given} of them "
+        raise GraphError(f"'gamma' and 'beta' must come together, and use_affine needs both, got {given} "
                          f"and use_affine {use_affine}")
 
 
@@ -92,7 +92,7 @@ def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
                      keep_stats: bool, begin_norm_axis: int, use_affine: bool, epsilon: float) -> Normed:
     """gamma and beta have the source's dimensions from `begin_norm_axis` on, or are vectors of as many elements.
 
-    The statistics have the dimensions before that axis.
+    The statistics have the dimensions before `begin_norm_axis`.
     """
     _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
     _check_affine(use_affine, gamma, beta)
@@ -105,7 +105,7 @@ def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
 
 
 def _check_normalised(src: TensorType, axis: int, **parameters: TensorType | None) -> Shape:
-    """The dimensions before `axis`, which statistics have; raises GraphError if `axis` is out of range."""
+    """The dimensions before `axis`. Raises GraphError if `axis` is out of range or a parameter does not fit."""
     if src.shape is None:
         return None
     k = normal_axis(axis, src.shape, "begin_norm_axis")
@@ -125,9 +125,9 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
                epsilon: float = 1e-5) -> Array | tuple[Array, Array, Array]:
     """`(src - mean) / sqrt(variance + epsilon)` over the axes from `begin_norm_axis` on (oneDNN LayerNorm).
 
-    With `use_affine` the result is multiplied by `gamma`, and `beta` is added; without it they are ignored. With
-    `keep_stats` a second and a third output are the means and variances, one for each index along the axes before, in
-    gamma's dtype (f32 without gamma).
+    With `use_affine` the result is multiplied by `gamma`, and `beta` is added; otherwise both are ignored. With
+    `keep_stats`, the second and third outputs are the means and variances, one for each index along the earlier axes,
+    in gamma's dtype (f32 without gamma).
     """
     rest = src.shape[begin_norm_axis % src.ndim:]
     head = src.shape[:src.ndim - len(rest)]
@@ -138,7 +138,7 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
 
 
 def _standardised(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
-    """x normalised to mean 0 and variance 1 along the last axis, then the mean and the variance of x, all in f64."""
+    """x normalized to mean 0 and variance 1 along the last axis, and the mean and variance of x, all in f64."""
     x = x.astype(np.float64)
     count = x.shape[-1]
     mean = x.sum(axis=-1) / np.float64(count)
@@ -158,7 +158,7 @@ def _with_stats(y: Array, mean: Array, variance: Array, gamma: Array | None,
 
 def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *, groups: int,
                      keep_stats: bool, use_affine: bool, epsilon: float, data_format: str) -> Normed:
-    """The channels are a multiple of `groups`; statistics are [n, groups]."""
+    """The channels are a multiple of `groups`. Statistics are [n, groups]."""
     _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
     _check_affine(use_affine, gamma, beta)
     _check_epsilon(epsilon)
@@ -182,7 +182,7 @@ def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
 def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, groups: int,
                keep_stats: bool = True, use_affine: bool = True, epsilon: float = 1e-5,
                data_format: DataFormat = "NXC") -> Array | tuple[Array, Array, Array]:
-    """`(src - mean) / sqrt(variance + epsilon)` over each image's groups of channels (oneDNN GroupNorm).
+    """`(src - mean) / sqrt(variance + epsilon)` over each group of channels of each image (oneDNN GroupNorm).
 
     With `use_affine` the result is multiplied by `gamma`, and `beta` is added; both have one element per channel.
     Statistics [n, groups] are as in layer_norm.
@@ -220,7 +220,7 @@ def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, b
 
 
 def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: float, data_format: str) -> TensorType:
-    """The window has at least one channel; the source has a channel axis."""
+    """The source has a channel axis, and the window at least one channel."""
     expect_dtype("src", src, FLOATS)
     if size < 1:
         raise GraphError(f"size must be positive, got {size}")
@@ -235,10 +235,10 @@ def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: fl
 @quiet
 def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0,
         data_format: DataFormat = "NXC") -> Array:
-    """`src / (bias + alpha * mean(src**2))**beta`: local response normalisation across channels, as ONNX's LRN.
+    """`src / (bias + alpha * mean(src**2))**beta`: local response normalization across channels (ONNX LRN).
 
-    The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it;
-    channels that do not exist count as zeros.
+    The mean is over `size` channels, from `(size - 1) // 2` before the element's channel to `size // 2` after it.
+    Channels that do not exist count as zeros.
     """
     x = np.moveaxis(src, channel_axis(data_format, src.shape), 0).astype(np.float64)
     channels = len(x)
@@ -252,16 +252,16 @@ def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias:
     return rounded(np.ascontiguousarray(np.moveaxis(y, 0, channel_axis(data_format, src.shape))), src.dtype)
 
 
-# oneDNN's table of SoftMax: for each source dtype, the dtypes that the output may have.
+# oneDNN's table of SoftMax: for each source dtype, the possible dtypes of the output.
 OUTPUTS: dict[DType, tuple[DType, ...]] = {f32: (f32, bf16, f16), bf16: (f32, bf16), f16: (f32, f16)}
 
 
 def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
                   keep_stats: bool) -> TensorType | tuple[TensorType, TensorType]:
-    """The output has the source's shape; the statistics are f32, and their size along the axis is 1."""
+    """The output has the source's shape. The statistics are f32 with size 1 along the axis."""
     expect_dtype("src", src, FLOATS)
     if mode == "stepwise" and (src.dtype == f32 or keep_stats or dtype not in (None, src.dtype)):
-        raise GraphError(f"mode stepwise takes f16 and bf16, gives the same dtype and no statistics, got {src}")
+        raise GraphError(f"mode stepwise is for f16 and bf16, without another dtype or statistics, got {src}")
     out = TensorType(output_dtype(src.dtype, dtype, OUTPUTS), src.shape)
     stats = None
     if src.shape is not None:
@@ -276,11 +276,11 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "
             dtype: DType | None = None, keep_stats: bool = False) -> Array | tuple[Array, Array]:
     """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
 
-    A row of only -inf gives NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: that of `src`). With
-    `keep_stats` there is a second output, oneDNN's optional stats: `max + log(sum(exp(src - max)))`, f32.
+    A row of only -inf becomes NaN, or zeros in mode inf_as_zero. The output has `dtype` (None: the dtype of `src`).
+    With `keep_stats`, the second output is oneDNN's optional stats, `max + log(sum(exp(src - max)))`, f32.
 
-    In mode stepwise, for f16 and bf16, the differences, the powers, their sum and the quotients are each rounded to the
-    dtype of `src`, as in the function by which ONNX defines its Softmax.
+    Mode stepwise, for f16 and bf16, rounds the differences, the powers, their sum and the quotients to the dtype of
+    `src`, as in ONNX's function for Softmax.
     """
     x = src.astype(np.float64)
     if mode == "stepwise":
@@ -293,7 +293,7 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "
         x, top = np.where(top == -np.inf, -np.inf, x), np.where(top == -np.inf, 0, top)
     e = np.exp(x - top)
     total = e.sum(axis=axis, keepdims=True)
-    y = e / np.where(total == 0, 1, total)  # a sum of zero comes only from a row of -inf in mode inf_as_zero
+    y = e / np.where(total == 0, 1, total)  # the sum is zero only for a row of -inf in mode inf_as_zero
     out = rounded(y, src.dtype if dtype is None else dtype.numpy)
     return (out, rounded(top + np.log(total), np.dtype(np.float32))) if keep_stats else out
 

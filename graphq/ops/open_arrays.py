@@ -1,6 +1,6 @@
-"""Functions by which importers compute arrays from sizes that are known only in a run.
+"""Functions that compute arrays from open sizes at run time, for importers.
 
-Saved plans refer to these functions, and a process that loads a plan does not import the importers.
+Saved plans call these functions, and a process that loads a plan does not import the importers.
 """
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from graphq.base.budget import expect, reserve
 
 
 def element(array: np.ndarray, number: int) -> int:
-    """Element `number` of an array of integers."""
+    """Element `number` of an integer array."""
     return int(array.reshape(-1)[number])
 
 
 def filled(value: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
-    """An array of the dimensions `dims` in which each element is `value`."""
+    """An array of dimensions `dims` filled with `value`."""
     return np.broadcast_to(value, dims)
 
 
@@ -27,7 +27,7 @@ def scaled(size: int, scale: float) -> int:
 
 
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
-    """`start + k * delta` up to `limit`, for `numbers` start, limit and delta; raises CompileError if too large."""
+    """The range `start + k * delta` before `limit`, for `numbers` start, limit, delta. CompileError if too large."""
     start, limit, delta = (x.reshape(()) for x in numbers)
     if start.dtype.kind in "iu":
         count = max(-((start.item() - limit.item()) // delta.item()), 0)  # exact: a quotient in f64 may round

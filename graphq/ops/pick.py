@@ -1,4 +1,4 @@
-"""Operations of ONNX that pick elements by value or index, or replace some of them. They take every dtype."""
+"""ONNX operations that pick or replace elements by value or index."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 
 def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index: bool) -> TensorType:
-    """The result is s64; the reduced axis has size 1 or is left out."""
+    """The result is s64. The reduced axis has size 1 or is left out."""
     expect_dtype("src", src, CASTABLE)
     if src.shape is None:
         return TensorType(s64, None)
@@ -29,25 +29,25 @@ def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index:
 
 
 def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, last: bool) -> Array:
-    """The index of the extreme element; the first NaN wins, as in numpy.argmax."""
+    """The index of the extreme element. NaN counts as the extreme, as in numpy.argmax."""
     places = find(np.flip(src, axis) if last else src, axis=axis, keepdims=keep_dims)
     return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
 
 
 @register_op(infer=infer_arg, rows="picked", onnx="ArgMax")
 def arg_max(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
-    """The index of the greatest element along `axis` (ONNX ArgMax); of equal elements the first or the last."""
+    """The index of the greatest element along `axis` (ONNX ArgMax): the first or the last of equal elements."""
     return _arg(np.argmax, src, axis, keep_dims, select_last_index)
 
 
 @register_op(infer=infer_arg, rows="picked", onnx="ArgMin")
 def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
-    """The index of the least element along `axis` (ONNX ArgMin); of equal elements the first or the last."""
+    """The index of the least element along `axis` (ONNX ArgMin): the first or the last of equal elements."""
     return _arg(np.argmin, src, axis, keep_dims, select_last_index)
 
 
 def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[TensorType, TensorType]:
-    """The results are the elements and their s64 indices, `k` of them along the axis."""
+    """The results are `k` elements along the axis, and their s64 indices."""
     expect_dtype("src", src, CASTABLE)
     shape: Shape = None
     if src.shape is not None:
@@ -61,11 +61,11 @@ def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[T
 
 @register_op(infer=infer_top_k, rows="along_axis", onnx="TopK")
 def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
-    """The `k` greatest (or least) elements along `axis`, in order, and their indices; equal elements keep their order.
+    """The `k` greatest (or least) elements along `axis`, in order, and their indices (ONNX TopK with sorted=1).
 
-    This is ONNX TopK with sorted=1.
+    Equal elements keep their order.
     """
-    if largest:  # sort the flipped array and read it from its end: equal elements keep the order of their indices
+    if largest:  # sort the flipped array and read it backwards, so equal elements keep their order
         order = src.shape[axis] - 1 - np.flip(np.argsort(np.flip(src, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(src, axis=axis, kind="stable")
@@ -84,9 +84,9 @@ def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool)
 @register_op(infer=infer_cum_sum, rows="along_axis", onnx="CumSum")
 @quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
-    """Cumulative sums along `axis`: for each element the sum up to it, in the source's dtype (ONNX CumSum).
+    """Cumulative sums along `axis`, in the source's dtype (ONNX CumSum).
 
-    One addition follows another. `exclusive` leaves out the element itself; `reverse` starts from the end.
+    Each sum is the sum before plus an element. `exclusive` leaves out the element itself; `reverse` starts at the end.
     """
     x = np.flip(src, axis) if reverse else src
     if exclusive:
@@ -96,14 +96,14 @@ def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = F
 
 
 def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
-    """The result has the shape of the indices, whose rank is the source's."""
+    """The result has the shape of the indices. Indices and source have the same rank."""
     expect_dtype("indices", indices, INDICES)
     _check_elements(src, indices, axis)
     return TensorType(src.dtype, indices.shape)
 
 
 def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
-    """Check that ranks are equal and that, except along the axis, the indices are no larger than the source."""
+    """Raise GraphError unless ranks are equal and, except along the axis, indices are no larger than the source."""
     if src.shape is None:
         return
     k = normal_axis(axis, src.shape)
@@ -114,7 +114,7 @@ def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
 
 
 def inside(indices: Array, size: int | Array, where: str) -> Array:
-    """Indices counted from the front; raises InputError for one outside of [-size, size)."""
+    """Make negative indices count from the front. Raises InputError for an index outside of [-size, size)."""
     limit = np.asarray(size)
     if ((indices < -limit) | (indices >= limit)).any():
         raise InputError(f"{where}: indices must be in [-n, n) with n = {limit.tolist()}, got from {indices.min()} to "
@@ -123,7 +123,7 @@ def inside(indices: Array, size: int | Array, where: str) -> Array:
 
 
 def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
-    """The positions, in the flattened source, of the elements at `indices` along `axis`."""
+    """The positions of the elements at `indices` along `axis` in the flattened source."""
     steps = np.cumprod((1, *src.shape[:0:-1]))[::-1]
     places = inside(indices, src.shape[axis], where) * steps[axis]
     for k, (size, step) in enumerate(zip(indices.shape, steps, strict=True)):
@@ -134,12 +134,12 @@ def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
 
 @register_op(infer=infer_gather_elements, onnx="GatherElements")
 def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """`src` at each index along `axis`, and at the index's own position along other axes (ONNX GatherElements)."""
+    """`src` at each index along `axis`, and at the index's own position on other axes (ONNX GatherElements)."""
     return src.reshape(-1)[_along(indices, src, axis, "gather_elements")]
 
 
 def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) -> TensorType:
-    """The indices' shape without its last dimension, then the dimensions of the source that are not indexed."""
+    """The shape of the indices without its last dimension, then the source's dimensions that are not indexed."""
     expect_dtype("indices", indices, INDICES)
     if src.shape is None or indices.shape is None:
         return TensorType(src.dtype, None)
@@ -155,7 +155,7 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
 
 @register_op(infer=infer_gather_nd, onnx="GatherND")
 def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
-    """`src` at tuples of indices; the first `batch_dims` dimensions of both are paired (ONNX GatherND)."""
+    """`src` at tuples of indices (ONNX GatherND). The first `batch_dims` dimensions of both operands are paired."""
     batch, depth = src.shape[:batch_dims], indices.shape[-1]
     if indices.shape[:batch_dims] != batch:
         raise GraphError(f"gather_nd: the first {batch_dims} dimensions of {show(src.shape)} and {show(indices.shape)} "
@@ -168,7 +168,7 @@ def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
 
 def infer_scatter_elements(src: TensorType, indices: TensorType, updates: TensorType, *, axis: int,
                            reduction: str) -> TensorType:
-    """The source's type; updates have the shape of the indices."""
+    """The source's type. Updates have the shape of the indices."""
     expect_dtype("indices", indices, INDICES)
     expect_same_dtype(src=src, updates=updates)
     _check_elements(src, indices, axis)
@@ -179,13 +179,13 @@ def infer_scatter_elements(src: TensorType, indices: TensorType, updates: Tensor
 @quiet
 def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
                      reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
-    """`src` with the updates at the indices along `axis` (ONNX ScatterElements); `reduction` combines them in order."""
+    """`src` with updates at the indices along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
     if updates.shape != indices.shape:
         raise GraphError(f"scatter_elements: updates {show(updates.shape)} must have the shape of the indices, "
                          f"{show(indices.shape)}")
     places = _along(indices, src, axis, "scatter_elements")
     flat = _placed(src.reshape(-1), (places.reshape(-1),), updates.reshape(-1), reduction)
-    return flat.reshape(src.shape)  # flattened, since NumPy combines vectors several times as fast
+    return flat.reshape(src.shape)  # flattened, because NumPy combines vectors several times as fast
 
 
 def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
@@ -211,7 +211,7 @@ def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, 
 @quiet
 def scatter_nd(src: Array, indices: Array, updates: Array, *,
                reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
-    """`src` with the updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
+    """`src` with updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
     depth = indices.shape[-1]
     if updates.shape != (*indices.shape[:-1], *src.shape[depth:]):
         raise GraphError(f"scatter_nd: updates must be {show((*indices.shape[:-1], *src.shape[depth:]))}, got "
@@ -221,7 +221,7 @@ def scatter_nd(src: Array, indices: Array, updates: Array, *,
 
 
 def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
-    """The source has at least two dimensions; the result has its type."""
+    """The source has at least two dimensions, and the result has the source's type."""
     if src.shape is not None and len(src.shape) < 2:
         raise GraphError(f"needs at least two dimensions, got {src}")
     return src
@@ -229,7 +229,7 @@ def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
 
 @register_op(infer=infer_trilu, onnx="Trilu")
 def trilu(src: Array, *, upper: bool = True, k: int = 0) -> Array:
-    """The triangle of each matrix above (or below) diagonal `k`, including it; other elements become 0 (ONNX Trilu)."""
+    """The triangle of each matrix from diagonal `k` upwards or downwards; other elements become 0 (ONNX Trilu)."""
     rows, columns = (np.arange(n) for n in src.shape[-2:])
     places = columns - rows[:, None]
     return np.where(places >= k if upper else places <= k, src, np.zeros((), src.dtype))

@@ -1,6 +1,6 @@
 """The operations max_pool and avg_pool.
 
-max_pool reduces one axis after another. avg_pool cannot, since it adds the elements of a window in a stated order.
+max_pool reduces one axis after another. avg_pool cannot, because it adds the elements of a window in a stated order.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
 def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
                    pads_end: tuple[int, ...], kernel: tuple[int, ...], rounding_type: str, auto_pad: str,
                    dilations: tuple[int, ...] | None, data_format: str) -> TensorType:
-    """An axis of the output has (size + pads - span) / stride + 1 elements, rounded down or up; pads_end may be < 0."""
+    """An output axis has (size + pads - span) / stride + 1 elements, rounded down or up. pads_end may be negative."""
     expect_dtype("src", src, FLOATS)
     dilations = (1,) * len(kernel) if dilations is None else dilations
     count = window.check_lists(src, {"kernel": kernel, "strides": strides, "dilations": dilations},
@@ -36,9 +36,9 @@ def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
 def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: window.AutoPad = "none",
              dilations: list[int] | None = None, data_format: window.DataFormat = "NXC") -> Array:
-    """The greatest element of each window (oneDNN MaxPool), NaN if there is one.
+    """The greatest element of each window, or NaN if the window has a NaN (oneDNN MaxPool).
 
-    Padding never wins; a window of only padding gives -inf. `auto_pad` is as in convolution.
+    Padding never wins; a window of only padding becomes -inf. `auto_pad` is as in convolution.
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     for k, taps in enumerate(kernel):
@@ -64,10 +64,10 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
              auto_pad: window.AutoPad = "none", data_format: window.DataFormat = "NXC") -> Array:
     """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-    Elements are added in the order that `pool_order` in graphq.kernels.numbers.mean_sums gives; with `in_order`, which
-    oneDNN does not have, from the first tap of the window to the last. Padding counts as zeros; with `exclude_pad` it
-    does not count, and a window of only padding gives NaN. If the output size is rounded up, a window may reach beyond
-    the padding: elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
+    Elements are added in the order of `pool_order` (graphq.kernels.numbers.mean_sums). With `in_order` (not in
+    oneDNN) they are added from the first tap of the window to the last. Padding counts as zeros. With `exclude_pad` it
+    does not count, and a window of only padding becomes NaN. If the output size is rounded up, a window may reach
+    beyond the padding. Elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     sizes = x.shape[2:]
@@ -103,12 +103,12 @@ class _Axis:
         self.out, self.last = out, (out - 1) * stride + width
 
     def padded(self, x: Array, axis: int, fill: float) -> Array:
-        """The source with `fill` in the padding, and beyond it as far as windows reach if sizes are rounded up."""
+        """The source padded with `fill`, up to the end of the last window if sizes are rounded up."""
         begin, end = self.pads
         end = max(self.last - begin - self.size, end)
         return window.padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
 
     def tap(self, x: Array, axis: int, tap: int) -> Array:
-        """The elements of a padded source that the windows read at their position `tap`, one for each window."""
+        """The element at position `tap` of each window of a padded source."""
         first = tap * self.dilation
         return x[(*[slice(None)] * axis, slice(first, first + (self.out - 1) * self.stride + 1, self.stride))]

@@ -1,16 +1,15 @@
-"""The operations quantize and dequantize, and quantize_linear and dequantize_linear.
+"""The operations quantize, dequantize, quantize_linear and dequantize_linear.
 
-With `qtype` per_tensor there are one scale and one zero point, and `axis` is ignored; with per_channel there is one of
-each for every index along `axis`. Scales are f32: the operations round the given numbers to f32. They may have any
-sign; quantize, which divides by them, refuses 0. Absent zero points count as zeros.
+quantize and dequantize have scales and zero points as attributes: one of each if `qtype` is per_tensor, or one of each
+for every index along `axis` if it is per_channel. Scales are rounded to f32 and may have any sign. quantize divides by
+the scales, so it refuses 0. Absent zero points count as zeros.
 
-Weights of a transposed convolution with groups may have separate scales in every group. With `group_axis`, dequantize
-per_channel therefore splits this axis into groups, and takes scales for the channels of each group in turn: the scale
-of channel c of group k is number k * channels + c.
+Weights of a transposed convolution with groups may have other scales in every group. Then dequantize has `group_axis`,
+splits this axis into groups, and uses scale k * channels + c for channel c of group k.
 
-Scales and zero points of quantize_linear and dequantize_linear are tensors: one number for all elements, one for each
-index of `axis`, or (if `block_size` > 0) one for each block of `block_size` elements along `axis`. The last block may
-be smaller.
+quantize_linear and dequantize_linear have tensors of scales and zero points: one number for all elements, one for each
+index along `axis`, or (if `block_size` > 0) one for each block of `block_size` elements along `axis`. The last block
+may be smaller.
 """
 from __future__ import annotations
 
@@ -30,19 +29,19 @@ from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, normal_axis, qu
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
-"""Operations that convert quantized integers to floats: one with constant scales, one whose scales are tensors."""
+"""Operations that convert quantized integers to floats, with scales as attributes or as tensors."""
 QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2, s16, u16)
-"""The dtypes of quantized tensors: oneDNN's, and ONNX's of 16 bits."""
+"""The dtypes of quantized tensors: oneDNN's dtypes, and ONNX's 16-bit integers."""
 
 _ROUNDS_TO_0, _ROUNDS_TO_INFINITY = 2.0**-150, 2.0**128 - 2.0**103
-"""In f32 numbers up to the first threshold round to 0, and numbers from the second on to infinity (ties to even)."""
+"""Magnitudes up to the first threshold round to 0 in f32; magnitudes from the second on round to infinity."""
 
 
 def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                      zps: tuple[int, ...] | None, *, zeros: bool) -> None:
     """Raise GraphError unless scales and zero points fit the tensor's shape and its quantized dtype.
 
-    Scales of any sign do. Only with `zeros` do scales that are 0 as f32.
+    Scales may have any sign. Scales that are 0 as f32 are allowed only with `zeros`.
     """
     _check_counts(shape, qtype, axis, len(scales), None if zps is None else len(zps))
     for scale in scales:
@@ -54,7 +53,7 @@ def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: 
 
 def _check_counts(shape: Shape, qtype: str, axis: int, scales: int, zps: int | None) -> None:
     if zps is not None and zps != scales:
-        raise GraphError(f"zps must be as many as scales, got {zps} and {scales}")
+        raise GraphError(f"zps and scales must be equally many, got {zps} and {scales}")
     if qtype == "per_tensor":
         if scales != 1:
             raise GraphError(f"qtype per_tensor takes 1 scale, got {scales}")
@@ -86,7 +85,7 @@ def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: 
 
 def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[float, ...],
                      zps: tuple[int, ...] | None, group_axis: int | None) -> TensorType:
-    """The source has a quantized dtype, or is s32 as a quantized bias; the result is f32."""
+    """The source has a quantized dtype, or is s32 for a quantized bias. The result is f32."""
     expect_dtype("src", src, (*QUANTIZED, s32))
     shape = src.shape if group_axis is None else _with_groups(src.shape, qtype, axis, group_axis, len(scales))
     check_parameters(shape, src.dtype, qtype, axis, scales, zps, zeros=True)
@@ -94,7 +93,7 @@ def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[fl
 
 
 def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: int) -> Shape:
-    """A tensor's shape with the channels of all groups along `axis`; raises GraphError if groups do not fit."""
+    """A tensor's shape with the channels of all groups along `axis`. Raises GraphError if groups do not fit."""
     if qtype != "per_channel":
         raise GraphError(f"group_axis needs qtype per_channel, got {group_axis} with {qtype}")
     if shape is None:
@@ -118,7 +117,7 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
                zps: list[int] | None = None, group_axis: int | None = None) -> Array:
     """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-    per_channel takes one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
+    per_channel has one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
     transposed convolution with groups: `src` is split along this axis into (number of scales / number of channels)
     groups, and channel c of group k has scale `k * channels + c`.
     """
@@ -137,7 +136,7 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
 
 def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                    zps: tuple[int, ...] | None) -> TensorType:
-    """The source is f32, the result has a quantized dtype."""
+    """The source is f32, and the result has a quantized dtype."""
     expect_dtype("src", src, (f32,))
     if dtype not in QUANTIZED:
         raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")
@@ -149,10 +148,10 @@ def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scal
 @quiet
 def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
              zps: list[int] | None = None) -> Array:
-    """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
+    """`saturate(rint(src / scales) + zps)`, ties to even (oneDNN Quantize). NaN becomes the zero point.
 
     For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
-    the greatest finite value, and NaN stays (ONNX Cast, saturate=1).
+    the greatest finite value with their sign, and NaN stays NaN (ONNX Cast, saturate=1).
     """
     q = src / _along(tuple(scales), np.float32, qtype, axis, src.ndim)
     low, high = np.float32(dtype.min), np.float32(dtype.max)
@@ -169,7 +168,7 @@ SCALES = (*FLOATS, t.f8_e8m0)
 
 
 def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> None:
-    """Raise GraphError unless the scale's shape fits the source's."""
+    """Raise GraphError unless the shape of the scale fits the shape of the source."""
     if src is None or scale is None or scale in ((), (1,)) and not block_size:
         return
     if block_size < 0:
@@ -185,7 +184,7 @@ def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> N
 
 
 def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
-    """Reshape or repeat scales or zero points so that they broadcast with a tensor of `shape`."""
+    """Reshape or repeat scales or zero points to broadcast with a tensor of `shape`."""
     if values.size == 1 and not block_size:
         return values.reshape(())
     k = axis % len(shape)
@@ -205,7 +204,7 @@ def _check_zero_point(dtype: DType, scale: TensorType, zero_point: TensorType | 
 
 def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
                           axis: int, block_size: int, saturate: bool, precision: DType) -> TensorType:
-    """The source is a float or s32, the result has a quantized dtype."""
+    """The source is a float or s32, and the result has a quantized dtype."""
     expect_dtype("src", src, (*FLOATS, t.s32))
     expect_dtype("scale", scale, (*SCALES, t.s32))
     if dtype not in (*INTEGERS, *NARROW):
@@ -221,14 +220,14 @@ def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: Tensor
 @quiet
 def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *, dtype: DType, axis: int = 1,
                     block_size: int = 0, saturate: bool = True, precision: DType = t.f32) -> Array:
-    """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
+    """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
-    The quotient is rounded to `precision`. If the result has a float dtype, the quotient, plus the zero point if there
-    is one, is rounded to nearest even. Numbers beyond the range of that dtype, infinities included, then become its
-    greatest finite value; without `saturate` they become an infinity, or NaN in a dtype without infinities.
+    The quotient is rounded to `precision`. For a float `dtype`, the quotient, plus the zero point if given, is rounded
+    to nearest even. Numbers beyond the range, infinities included, then become the greatest finite value with their
+    sign. Without `saturate` they become infinities, or NaN in a dtype without infinities.
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
-    # A quotient in f64, rounded to f32, bf16 or f16, equals that of a division in this dtype: 53 >= 2 * 24 + 2 bits.
+    # An f64 quotient rounded to f32, bf16 or f16 equals the quotient in this dtype: 53 >= 2 * 24 + 2 bits.
     q = (src.astype(precision.numpy).astype(np.float64) / s).astype(precision.numpy).astype(np.float64)
     if dtype.kind == "float":
         if zero_point is not None:
@@ -242,7 +241,7 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
 
 def infer_dequantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
                             axis: int, block_size: int) -> TensorType:
-    """The source has a quantized dtype or is s32, the result is a float."""
+    """The source has a quantized dtype or is s32, and the result is a float."""
     expect_dtype("src", src, (*INTEGERS, *NARROW, t.s32))
     expect_dtype("scale", scale, SCALES)
     if dtype not in FLOATS:

@@ -1,8 +1,8 @@
-"""The reductions, and the histogram with which a compiled model observes its own tensors (`quantization.calibrate`).
+"""Reductions, and the histogram of a tensor that calibration uses (`quantization.calibrate`).
 
 reduce_max and reduce_min are exact. reduce_sum, _l1, _l2 and _prod run in f64 and are rounded to f32 once. reduce_mean
-runs in f32 and adds in the order that `graphq.kernels.numbers.mean_sums` states: the mean of quantized elements often
-lies halfway between two integers, and rounding errors of f32 decide which of the two it becomes.
+runs in f32 and adds in the order of `graphq.kernels.numbers.mean_sums`. The order matters, because the mean of
+quantized elements often lies halfway between two integers, and f32 rounding errors decide the result.
 """
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ WIDE = np.dtype(np.float64)
 
 def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes: tuple[int, ...],
                  keep_dims: bool) -> TensorType:
-    """The reduced axes become 1 or are left out; without any axes the source stays as it is.
+    """The reduced axes become 1 or are left out. Without axes the result is the source.
 
-    If the axes are a tensor, which is known only at run time, the dimensions are unknown, and without keep_dims the
-    rank, too.
+    If the axes are a tensor, they are known only at run time: the dimensions are unknown, and without keep_dims also
+    the rank.
     """
     expect_dtype("src", src, FLOATS)
     if axes_tensor is not None:
@@ -56,7 +56,7 @@ def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], 
 
 
 def over_axes(f: Body) -> Body:
-    """Run the body of a reduction on the chosen axes, at least one, and round its result to the source's dtype.
+    """Make the reference of a reduction from a body for at least one axis; the result is rounded to the source's dtype.
 
     Without axes the result is the source. Raises GraphError if axes in a tensor are out of range.
     """
@@ -68,7 +68,7 @@ def over_axes(f: Body) -> Body:
         if axes_tensor is not None:
             axes = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
             if len(set(axes)) < len(axes):
-                raise GraphError(f"axes must be different ones, got {axes_tensor.tolist()} for shape {list(src.shape)}")
+                raise GraphError(f"axes must be different, got {axes_tensor.tolist()} for shape {list(src.shape)}")
         return rounded(f(src, axes=axes, keep_dims=keep_dims), src.dtype) if axes else src
 
     return run
@@ -142,29 +142,29 @@ def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 
 
 def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
-    """The source is s32 or s64; the reduced axes become 1 or are left out."""
+    """The source is s32 or s64. The reduced axes become 1 or are left out."""
     expect_dtype("src", src, (s32, s64))
     return _along(src, axes, keep_dims)
 
 
 @register_op(infer=infer_integer_sum, rows="reduced")
 def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = False) -> Array:
-    """The sum of integers along `axes`, which wraps (ONNX ReduceSum). Without axes it is the source."""
+    """The sum of integers along `axes` (ONNX ReduceSum). It wraps. Without axes the result is `src`."""
     return np.asarray(src.sum(axis=axes, keepdims=keep_dims, dtype=src.dtype)) if axes else src
 
 
 def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
-    """The source is f32; the results are the counts and the extremes."""
+    """The source is f32. The results are the counts and the extremes."""
     expect_dtype("src", src, (f32,))
     return TensorType(s32, (observed.BINS,)), TensorType(f32, (2,))
 
 
 @register_op(infer=infer_histogram, layout="unordered")
 def histogram(src: Array) -> tuple[Array, Array]:
-    """For each value of an f32's highest 14 bits how many elements have it (s32 [16384]), and the extremes (f32 [2]).
+    """Count elements by the highest 14 bits of their f32 (s32 [16384]), and return the extremes (f32 [2]).
 
-    The extremes are the least and the greatest element. They are compared by the predicate totalOrder of IEEE 754, in
-    which NaNs lie beyond the infinities, so that a NaN becomes an extreme. Without elements the extremes are [inf,
-    -inf]. The order of elements does not matter.
+    The extremes are the least and the greatest element by the predicate totalOrder of IEEE 754. In this order NaNs lie
+    beyond the infinities, so a NaN becomes an extreme. Without elements the extremes are [inf, -inf]. The order of
+    elements does not matter.
     """
     return observed.histogram(src)

@@ -1,11 +1,11 @@
-"""What declarations of operations share: type rules, and how NumPy bodies round.
+"""Type rules and rounding that the declarations of operations share.
 
-An unknown dimension (None) or rank (a shape of None) passes every check and stays unknown, unless the other operands
+An unknown dimension (None) or rank (a shape of None) passes every check. It stays unknown unless the other operands
 determine it. A broken rule raises GraphError with the rule and the values.
 
-Arithmetic runs in f32, one IEEE operation at a time; transcendental functions run in f64 and are rounded to f32 once,
-so that results do not depend on the CPU. bf16 and f16 results are rounded from that f32. NumPy's warnings are
-suppressed.
+Arithmetic runs in f32, one IEEE operation at a time. Transcendental functions run in f64 and are rounded to f32 once,
+because their f32 versions depend on the CPU. bf16 and f16 results are rounded from the f32 result. NumPy's warnings are
+off.
 """
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Shape: TypeAlias = tuple[Dim, ...] | None
 
 FLOATS = (f32, bf16, f16)
 SUMS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32, f16)}
-"""oneDNN's table of MatMul, also for convolutions: for each source dtype, the dtypes that the output may have."""
+"""oneDNN's table of MatMul, also for convolutions: for each source dtype, the possible dtypes of the output."""
 
 
 def show(shape: Shape) -> str:
-    """A shape as error messages print it: `[4,?]`."""
+    """A shape in error messages: `[4,?]`."""
     return "[*]" if shape is None else f"[{','.join('?' if d is None else str(d) for d in shape)}]"
 
 
@@ -40,7 +40,7 @@ def expect_dtype(operand: str, type: TensorType, allowed: tuple[DType, ...]) -> 
 
 
 def expect_same_dtype(**operands: TensorType | None) -> None:
-    """Raise GraphError unless all operands that are present have one dtype."""
+    """Raise GraphError unless all present operands have one dtype."""
     present = {name: t.dtype for name, t in operands.items() if t is not None}
     if len(set(present.values())) > 1:
         got = ", ".join(f"'{name}' {dtype}" for name, dtype in present.items())
@@ -48,7 +48,7 @@ def expect_same_dtype(**operands: TensorType | None) -> None:
 
 
 def output_dtype(src: DType, dtype: DType | None, table: dict[DType, tuple[DType, ...]]) -> DType:
-    """The output's dtype: `dtype`, or the source's if it is None; raises GraphError if it is not in `table`."""
+    """The output's dtype: `dtype`, or the source's dtype for None. Raises GraphError if `table` does not allow it."""
     if dtype is None:
         return src
     if dtype not in table[src]:
@@ -57,7 +57,7 @@ def output_dtype(src: DType, dtype: DType | None, table: dict[DType, tuple[DType
 
 
 def normal_axis(axis: int, shape: tuple[Dim, ...], name: str = "axis") -> int:
-    """`axis` counted from the front; raises GraphError outside [-r, r-1]."""
+    """`axis` counted from the front. Raises GraphError outside of [-r, r-1]."""
     rank = len(shape)
     if not -rank <= axis < rank:
         raise GraphError(f"{name} must be in [-r, r-1] with r = {rank} for shape {show(shape)}, got {axis}")
@@ -65,23 +65,23 @@ def normal_axis(axis: int, shape: tuple[Dim, ...], name: str = "axis") -> int:
 
 
 def normal_axes(axes: Sequence[int], src: TensorType) -> list[int]:
-    """Axes counted from the front; raises GraphError unless they are different axes of `src`, whose rank is known."""
+    """Axes counted from the front, for a known rank. Raises GraphError unless they are different axes of `src`."""
     assert src.shape is not None
     normal = [normal_axis(a, src.shape, "axes") for a in axes]
     if len(set(normal)) < len(normal):
-        raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
+        raise GraphError(f"axes must be different, got {list(axes)} for {src}")
     return normal
 
 
 def channel_axis(data_format: str, shape: tuple[Dim, ...]) -> int:
-    """The channel's axis: 1 in NCX, the last in NXC; raises GraphError when the shape has no such axis."""
+    """The channel axis: 1 in NCX, the last in NXC. Raises GraphError if the shape has no such axis."""
     if len(shape) < (2 if data_format == "NCX" else 1):
         raise GraphError(f"data_format {data_format} needs a channel axis, got shape {show(shape)}")
     return 1 if data_format == "NCX" else len(shape) - 1
 
 
 def finite_f32(name: str, value: float) -> float:
-    """`value`; raises GraphError when it is not finite as an f32."""
+    """Return `value`. Raises GraphError if it is not finite as an f32."""
     with np.errstate(over="ignore"):
         if not np.isfinite(np.float32(value)):
             raise GraphError(f"{name} must be a finite f32, got {value}")
@@ -93,13 +93,13 @@ def _broadcast_dim(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1:
         return a
-    if a is None or b is None:  # the unknown one is 1 or equals the known one, which is therefore the result
+    if a is None or b is None:  # the unknown dimension is 1 or equal to the known one
         return b if a is None else a
     raise ValueError
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """NumPy's broadcast of the shapes; raises GraphError when two known dimensions are neither equal nor 1."""
+    """Broadcast shapes as NumPy does. Raises GraphError if two known dimensions are neither equal nor 1."""
     known = [s for s in shapes if s is not None]
     rank = max((len(s) for s in known), default=0)
     out: list[Dim] = [1] * rank
@@ -114,7 +114,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def equal_shapes(*shapes: Shape) -> Shape:
-    """The shape that all shapes must equal (auto_broadcast "none"); raises GraphError if they differ."""
+    """The common shape of equal shapes (auto_broadcast "none"). Raises GraphError if they differ."""
     known = [s for s in shapes if s is not None]
     if not known:
         return None
@@ -126,24 +126,23 @@ def equal_shapes(*shapes: Shape) -> Shape:
 
 
 def combine(auto_broadcast: str, *shapes: Shape) -> Shape:
-    """The shape of an elementwise result under oneDNN's attribute auto_broadcast."""
+    """The shape of an elementwise result, by oneDNN's attribute auto_broadcast."""
     return broadcast(*shapes) if auto_broadcast == "numpy" else equal_shapes(*shapes)
 
 
 def infer_unary(src: TensorType, **attrs: Any) -> TensorType:
-    """The source is f32, bf16 or f16, and the result has its type."""
+    """The source is f32, bf16 or f16, and the result has the source's type."""
     expect_dtype("src", src, FLOATS)
     return src
 
 
 def binary_rule(*, mixed: bool = False, integer: bool = False,
                 result: DType | None = None) -> Callable[..., TensorType]:
-    """The `infer` of a binary op: both operands are f32, bf16 or f16, and their shapes broadcast.
+    """Make the `infer` of a binary op: both operands are f32, bf16 or f16, and their shapes broadcast.
 
-    Without the op's attribute `dtype` both operands have one dtype; `mixed` also allows f32 with bf16 or f16, and the
-    result is then f32. With `dtype` the operands may be any two of these floats, and the result has that dtype.
-    `integer` also allows s32, and any combination of s32 and f32 if `dtype` is f32. `result` is the output's dtype if
-    the op has a fixed one.
+    Without the op's attribute `dtype`, both operands have one dtype; `mixed` also allows f32 with bf16 or f16, for an
+    f32 result. With `dtype`, the operands may be any two of these floats, and the result has `dtype`. `integer` also
+    allows s32, and any combination of s32 and f32 if `dtype` is f32. `result` is the op's fixed output dtype, if any.
     """
     allowed = (*FLOATS, s32) if integer else FLOATS
 
@@ -155,7 +154,7 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
         if dtype is not None and dtypes != {dtype}:
             if (dtypes | {dtype}) - set(FLOATS) and not (integer and dtype == f32 and dtypes <= {f32, s32}):
                 also = ", or dtype f32 of s32 and f32" if integer else ""
-                raise GraphError(f"dtype {dtype} must be a float and so must both sources{also}, "
+                raise GraphError(f"dtype {dtype} and both sources must be floats{also}, "
                                  f"got {src_0} and {src_1}")
             return TensorType(dtype, combine(auto_broadcast, src_0.shape, src_1.shape))
         if not (mixed and f32 in dtypes and s32 not in dtypes):
@@ -171,7 +170,7 @@ Body: TypeAlias = Callable[..., Any]
 
 
 def quiet(f: Body) -> Body:
-    """Run `f` with NumPy's floating point warnings off: infinities and NaN are values like others here."""
+    """Run `f` without NumPy's floating point warnings: infinities and NaN are ordinary values here."""
 
     @functools.wraps(f)
     def run(*args: Any, **attrs: Any) -> Any:
@@ -182,10 +181,9 @@ def quiet(f: Body) -> Body:
 
 
 def in_f32(f: Body) -> Body:
-    """Run the body on f32 operands; s32 operands stay s32.
+    """Run the body on operands converted to f32; if the result is s32, on the operands as they are.
 
-    The result has the dtype of the attribute `dtype`. Without it, or if it is None, it has the dtype of the operands,
-    or f32 if they differ.
+    The result has the attribute `dtype`, if given. Otherwise it has the dtype of the operands, or f32 if they differ.
     """
     return _computed_in(np.dtype(np.float32), f)
 
@@ -211,17 +209,17 @@ def _computed_in(wide: np.dtype, f: Body) -> Body:
 
 
 def rounded(y: Any, dtype: np.dtype) -> Array:
-    """`y` rounded to f32, and from there to `dtype`."""
+    """Round `y` to f32, and then to `dtype`."""
     return np.asarray(np.asarray(y).astype(np.float32).astype(dtype))
 
 
 def widened(x: Array) -> Array:
-    """A float array as f32, which is exact; an s32 array as it is."""
+    """Convert a float array to f32, without rounding; return an s32 array as it is."""
     return x if x.dtype == np.int32 else x.astype(np.float32)
 
 
 def limited(x: Array, low: float, high: float) -> Array:
-    """`x` limited to [low, high] as f32; NaN stays, and so does the sign of a zero."""
+    """`x` limited to [low, high] as f32. NaN and the sign of zero stay."""
     a, b = np.float32(low), np.float32(high)
     return np.where(x < a, a, np.where(x > b, b, x))
 

@@ -1,4 +1,4 @@
-"""Operations that hold, move or mark values without arithmetic: constant, reshape, transpose, concat and more."""
+"""Operations without arithmetic: constants, reshape, transpose, concat and others."""
 from __future__ import annotations
 
 import math
@@ -15,18 +15,18 @@ from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, infer_unary, no
 
 
 def infer_constant(*, value: np.ndarray) -> TensorType:
-    """The array's own type; raises GraphError for a dtype that graphq does not have."""
+    """The array's own type. Raises GraphError for a dtype that graphq does not have."""
     return TensorType(as_dtype(value.dtype), value.shape)
 
 
 @register_op(infer=infer_constant)
 def constant(*, value: np.ndarray) -> np.ndarray:
-    """The array `value`. oneDNN has no such op: there a constant is a logical tensor of property "constant"."""
+    """The array `value`. In oneDNN a constant is not an op but a logical tensor of property "constant"."""
     return value
 
 
 def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
-    """The sources have one dtype, in oneDNN a float, and equal shapes except along `axis`, where sizes are added."""
+    """Sources have one dtype (in oneDNN a float) and, except along `axis`, equal shapes. Sizes along `axis` add up."""
     if not srcs:
         raise GraphError("takes at least one source, got none")
     if len({t.dtype for t in srcs}) > 1:
@@ -45,7 +45,8 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
         if k == at:
             out.append(None if None in dims or len(shapes) < len(srcs) else sum(d for d in dims if d is not None))
         elif len(known) > 1:
-            raise GraphError(f"sources must agree but for axis {at}, got {listing(map(show, shapes), 'and')}")
+            raise GraphError(f"sources must have equal shapes except along axis {at}, "
+                             f"got {listing(map(show, shapes), 'and')}")
         else:
             out.append(known.pop() if known else None)
     return TensorType(srcs[0].dtype, tuple(out))
@@ -53,13 +54,13 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
 
 @register_op(infer=infer_concat, layout="along_axis", rows="joined", onnx="Concat")
 def concat(*srcs: Array, axis: int) -> Array:
-    """The sources one after the other along `axis` (oneDNN Concat)."""
+    """Join the sources along `axis` (oneDNN Concat)."""
     return np.concatenate(srcs, axis=axis)
 
 
 @register_op(infer=infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
 def reorder(src: Array) -> Array:
-    """`src` itself; in oneDNN it gets another memory layout, which changes no element (oneDNN Reorder)."""
+    """`src` itself (oneDNN Reorder). oneDNN changes the memory layout, but no element."""
     return src
 
 
@@ -80,7 +81,7 @@ def gen_index(src: Array, *, axis: int) -> Array:
 
 
 def infer_end(src: TensorType) -> tuple[TensorType, ...]:
-    """The operation has no outputs. oneDNN's table has float sources only; its library, like graphq, takes any."""
+    """No outputs. oneDNN's table has only float sources, but its library accepts any source, like graphq."""
     return ()
 
 
@@ -92,7 +93,7 @@ def end(src: Array) -> tuple[Array, ...]:
 
 def infer_wildcard(*srcs: TensorType, dtypes: tuple[DType, ...],
                    shapes: tuple[tuple[int, ...], ...] | None) -> tuple[TensorType, ...]:
-    """There are as many outputs as `dtypes`, of the given shapes, or of unknown rank; -1 is an unknown dimension."""
+    """One output for each of `dtypes`, of the given shapes or of unknown rank. -1 is an unknown dimension."""
     if shapes is None:
         return tuple(TensorType(t, None) for t in dtypes)
     if len(shapes) != len(dtypes) or any(d < -1 for s in shapes for d in s):
@@ -104,16 +105,15 @@ def infer_wildcard(*srcs: TensorType, dtypes: tuple[DType, ...],
 @register_op(infer=infer_wildcard)
 def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (),
              shapes: list[list[int]] | None = None) -> NoReturn:
-    """An operation that oneDNN Graph does not know (oneDNN Wildcard). It has a place in a graph but no meaning.
+    """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
 
-    `dtypes` (and `shapes`, with -1 for an unknown dimension) are the types of its outputs. Running it raises
-    GraphError.
+    `dtypes` and `shapes` (-1: an unknown dimension) are the types of its outputs. Running it raises GraphError.
     """
     raise GraphError("wildcard stands for an operation that is not known, and cannot run")
 
 
 def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Dim, ...]:
-    """The dimensions of static_reshape's result for a tensor of shape `src`; raises GraphError if they do not fit."""
+    """The dimensions of static_reshape's result for shape `src`. Raises GraphError if the shapes do not fit."""
     if any(d < -1 for d in shape) or shape.count(-1) > 1:
         raise GraphError(f"shape must have dimensions >= 0 and at most one -1, got {list(shape)}")
     copied = [k for k, d in enumerate(shape) if d == 0 and special_zero]
@@ -122,7 +122,7 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
     if copied and copied[-1] >= len(src):
         raise GraphError(f"special_zero copies dimension {copied[-1]}, which {show(src)} does not have; "
                          f"shape {list(shape)}")
-    # Copied dimensions are on both sides: the other dimensions of both must give the same number of elements.
+    # Both shapes have the copied dimensions, so the products of their other dimensions must be equal.
     out: list[Dim] = [src[k] if k in copied else d for k, d in enumerate(shape)]
     rest = [d for k, d in enumerate(src) if k not in copied]
     want = math.prod(d for k, d in enumerate(shape) if k not in copied and d != -1)
@@ -138,13 +138,13 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
     if want == 0:
         raise GraphError(f"-1 is not determined next to a dimension of 0: {show(src)} to {list(shape)}")
     if not unknown and have % want != 0:
-        raise GraphError(f"cannot reshape {show(src)} to {list(shape)}: {have} elements are no multiple of {want}")
+        raise GraphError(f"cannot reshape {show(src)} to {list(shape)}: {have} elements are not a multiple of {want}")
     out[shape.index(-1)] = None if unknown and have != 0 else have // want
     return tuple(out)
 
 
 def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zero: bool) -> TensorType:
-    """The dimensions in `shape`; -1 and copied dimensions are resolved as far as they are known."""
+    """The dimensions in `shape`, with -1 and copied dimensions resolved if known."""
     return TensorType(src.dtype, reshaped(src.shape, shape, special_zero))
 
 
@@ -152,14 +152,14 @@ def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zer
 def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) -> Array:
     """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-    One -1 is computed from the other dimensions. A 0 is a dimension of 0 or, with `special_zero`, the source's
-    dimension at that position.
+    One dimension may be -1 and follows from the others. A 0 is a dimension of 0 or, with `special_zero`, the source's
+    dimension at its position.
     """
     return np.reshape(src, cast("tuple[int, ...]", reshaped(src.shape, tuple(shape), special_zero)))
 
 
 def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> TensorType:
-    """The dimensions in the given order."""
+    """The source's dimensions in the given order."""
     rank = len(order) if src.shape is None else len(src.shape)
     if len(order) != rank or sorted(k + rank if k < 0 else k for k in order) != list(range(rank)):
         raise GraphError(f"order must be a permutation of the {rank} axes of {src}, got {list(order)}")
@@ -168,5 +168,5 @@ def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> Tensor
 
 @register_op(infer=infer_static_transpose, rows="transposed")
 def static_transpose(src: Array, *, order: list[int]) -> Array:
-    """Axis k of the result is axis `order[k]` of `src`, from the end if negative (oneDNN StaticTranspose)."""
+    """Axis k of the result is axis `order[k]` of `src` (oneDNN StaticTranspose). `order` may be negative."""
     return np.asarray(np.transpose(src, order))

@@ -16,13 +16,13 @@ COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
 """The comparisons of tree nodes, in the order of ONNX TreeEnsemble's mode numbers."""
 
 BLOCK = 1 << 18
-"""The most pairs of a row and a tree that are processed at the same time."""
+"""The most (row, tree) pairs that are processed at a time."""
 
 
 def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: TensorType, missing: TensorType,
                 true: TensorType, false: TensorType, roots: TensorType, weights: TensorType, base: TensorType, *,
                 depth: int) -> TensorType:
-    """The source is f32 or f64 [rows, features], weights are [nodes, targets], base is [targets], roots are [trees].
+    """src is f32 or f64 [rows, features], weights [nodes, targets], base [targets] and roots [trees].
 
     The other operands are [nodes].
     """
@@ -33,7 +33,7 @@ def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: T
                            ("missing", missing, boolean), ("true", true, s64), ("false", false, s64)):
         expect_dtype(name, t, (dtype,))
         if t.shape != feature.shape:
-            raise GraphError(f"'{name}' must have one value a node as 'feature', {feature}, got {t}")
+            raise GraphError(f"'{name}' must have one value per node like 'feature', {feature}, got {t}")
     expect_dtype("split", split, (f32, f64))
     expect_dtype("roots", roots, (s64,))
     if src.shape is not None and len(src.shape) != 2 or weights.shape is None or len(weights.shape) != 2:
@@ -48,10 +48,10 @@ def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: T
 @quiet
 def trees(src: Array, feature: Array, split: Array, mode: Array, missing: Array, true: Array, false: Array,
           roots: Array, weights: Array, base: Array, *, depth: int) -> Array:
-    """For each row `base` plus the weights of the leaf that it reaches in each tree, added from the first tree on.
+    """Sum decision trees: for each row, `base` plus the weights of its leaf in each tree, in order (ONNX TreeEnsemble).
 
-    A node compares the row's `feature` with `split` (see COMPARE) and goes to node `true` or `false`; NaN goes to
-    `true` if `missing` is set. A leaf goes to itself; after `depth` steps all rows are at leaves. (ONNX TreeEnsemble)
+    At a node, the row's `feature` is compared with `split` (see COMPARE), and the row goes to node `true` or `false`.
+    NaN goes to `true` if `missing` is set. A leaf goes to itself. After `depth` steps all rows are at leaves.
     """
     if feature.size and not 0 <= feature.min() <= feature.max() < src.shape[1]:
         raise GraphError(f"trees: features must be in [0, {src.shape[1]}), got from {feature.min()} to {feature.max()}")

@@ -1,4 +1,4 @@
-"""Windows of convolutions and pools: checks of their attributes, padding, and the sizes of outputs."""
+"""Windows of convolutions and pools: attribute checks, padding, and output sizes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Pads: TypeAlias = list[tuple[int, int]]
 
 def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negative: dict[str, tuple[int, ...]],
                 **others: tuple[int, ...]) -> int:
-    """The number of spatial axes; raises GraphError unless every list has a valid value for each of them."""
+    """The number of spatial axes. Raises GraphError unless every list has a valid value for each axis."""
     lists = {**positive, **not_negative, **others}
     count = len(next(iter(lists.values()))) if src.shape is None else len(src.shape) - 2
     if count < 1:
@@ -28,17 +28,17 @@ def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negat
         low = 1 if name in positive else 0 if name in not_negative else None
         if len(values) != count or low is not None and any(v < low for v in values):
             least = "" if low is None else f" >= {low}"
-            raise GraphError(f"{name} must be {count} values{least}, one a spatial axis of {src}, got {list(values)}")
+            raise GraphError(f"{name} must be {count} values{least}, one per spatial axis of {src}, got {list(values)}")
     return count
 
 
 def span(taps: Dim, dilation: int) -> Dim:
-    """The number of elements of the source from the first to the last of `taps`."""
+    """The number of source elements from the first to the last tap of a window."""
     return None if taps is None else (taps - 1) * dilation + 1
 
 
 def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
-    """Padding at both ends of one axis of a convolution or pool; `same_*` gives an output of ceil(size / stride)."""
+    """The padding at both ends of an axis. `same_*` pads to an output of ceil(size / stride) elements."""
     if auto_pad == "none":
         return begin, end
     if auto_pad == "valid":
@@ -48,9 +48,9 @@ def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: i
 
 
 def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_pad: str, *, ceil: bool = False) -> Dim:
-    """The output size of one axis of a convolution or pool; raises GraphError if the window does not fit.
+    """The output size of one axis of a convolution or pool. Raises GraphError if the window does not fit.
 
-    Negative padding at the end, which oneDNN accepts, too, keeps windows off the end of the source.
+    Padding at the end may be negative, as in oneDNN: then no window reads the end of the source.
     """
     if size is None:
         return None
@@ -67,15 +67,15 @@ def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_p
 
 def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[int], pads_begin: Sequence[int],
                  pads_end: Sequence[int], auto_pad: str, *, ceil: bool = False) -> tuple[Dim, ...]:
-    """The output size of every spatial axis (see `output_size`)."""
+    """The output sizes of all spatial axes (see `output_size`)."""
     return tuple(output_size(n, w, s, pads, auto_pad, ceil=ceil) for n, w, s, pads
                  in zip(sizes, spans, strides, zip(pads_begin, pads_end, strict=True), strict=True))
 
 
 def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Array:
-    """`x` [n, c, spatial...] with `pads` elements of `fill` at both ends of its spatial axes.
+    """`x` [n, c, spatial...] with `pads` elements of `fill` added at both ends of its spatial axes.
 
-    Negative numbers at an end cut elements off. Raises CompileError if the result would take too much memory.
+    Negative padding at an end removes elements. Raises CompileError if the result would take too much memory.
     """
     sizes = [n + begin + end for n, (begin, end) in zip(x.shape[2:], pads, strict=True)]
     expect(prod([*x.shape[:2], *sizes]) * x.itemsize, f"a source of {list(x.shape)} padded by {list(pads)}")
@@ -84,9 +84,9 @@ def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Arra
 
 
 def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outputs: int, *, inside: bool) -> Array:
-    """How many taps of each window of a pool lie in the source (`inside`), or in the padded source, f32 [outputs].
+    """How many taps of each pool window lie in the source (`inside`) or in the padded source: f32 [outputs].
 
-    Negative padding at the end removes windows; the remaining windows count all elements of the source.
+    Negative padding at the end only removes windows: the other windows count all source elements.
     """
     begin, end = (0, 0) if inside else (pads[0], max(pads[1], 0))
     expect(32 * outputs, f"counting the taps of {outputs} windows")
@@ -95,7 +95,7 @@ def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outp
 
 
 def channels_first(shape: Shape, count: int, data_format: str) -> tuple[Dim, ...]:
-    """A shape as [n, c, spatial...]; all dimensions are unknown if the rank is."""
+    """A shape as [n, c, spatial...]. If the rank is unknown, so are all dimensions."""
     if shape is None:
         return (None,) * (count + 2)
     return shape if data_format == "NCX" else (shape[0], shape[-1], *shape[1:-1])
@@ -113,7 +113,7 @@ def to_channels_first(x: Array, data_format: str) -> Array:
 
 
 def from_channels_first(x: Array, data_format: str) -> Array:
-    """Reorder the axes of x from [n, c, spatial...] to `data_format`, contiguous."""
+    """Reorder the axes of x from [n, c, spatial...] to `data_format`, as a contiguous array."""
     return np.ascontiguousarray(x if data_format == "NCX" else np.moveaxis(x, 1, -1))
 
 

@@ -241,5 +241,5 @@ def test_a_loop_whose_values_grow_at_run_time_is_stopped(states, monkeypatch):
     assert gq.reference(doubling(turns, states), x=x).size == (x.size << turns if states else x.size * turns)
     monkeypatch.setattr(budget, "default_limit", lambda: 64 * MIB)
     for run in (lambda g: gq.reference(g, x=x), lambda g: gq.compile(g)(x=x)):
-        with pytest.raises(CompileError, match="states and values of a loop after .* turns.*half of the memory"):
+        with pytest.raises(CompileError, match="states and values of a loop after .* iterations.*half of the memory"):
             run(doubling(1 << 40, states))

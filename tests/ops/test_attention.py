@@ -130,7 +130,7 @@ def test_caches_of_integers(kept):
 
 
 @pytest.mark.parametrize("lengths, more, message", [
-    ([9, 3, 5], {}, "2 new tokens behind a cache of 6 rows, and room for 7, allow no length of 9 tokens"),
+    ([9, 3, 5], {}, "2 new tokens after a cache of 6 rows, with room for 7, allow no length of 9 tokens"),
     ([7, 0, 5], {}, "allow no length of 0 tokens"), ([7, 3, -2], {}, "allow no length of -2 tokens"),
     ([7, 3, 7], {"bias": floats(1, 1, 2, 6)}, "room for 6, allow no length of 7 tokens"),
     ([7, 3, 5], {"cos": floats(6, 2), "sin": floats(6, 2)}, r"positions must be in \[0, 5\], got 6"),
@@ -176,10 +176,10 @@ def test_types(infer, changed, attrs, want):
 
 @pytest.mark.parametrize("changed, attrs, message", [
     ({}, {"heads": 3}, "heads must be a positive multiple of groups, got 3 and 2"), ({}, {"groups": 0}, "got 4 and 0"),
-    ({}, {"heads": 0}, "got 0 and 2"), ({}, {"window": 3, "causal": False}, "a window of 3 keys needs causal"),
+    ({}, {"heads": 0}, "got 0 and 2"), ({}, {"window": 3, "causal": False}, "a window of 3 keys needs causal=True"),
     ({"value": None}, {}, "'key' and the operand after it"), ({"past_value": None}, {}, "'past_key' and the operand"),
     ({"sin": None}, {}, "'cos' and the operand"), ({"key_scale": "f32[2,6]"}, {"kept": "s8"}, "'key_scale' and the"),
-    (SCALES, {}, "scales are for caches of s8 and s4, and only those, got f32"), ({}, {"kept": "s8"}, "got s8"),
+    (SCALES, {}, "s8 and s4 caches need scales, and others have no scales, got f32"), ({}, {"kept": "s8"}, "got s8"),
     ({**HALVES, **SCALES}, {"kept": "f16"}, "got f16"), (HALVES, {}, "'past_key' must be f32"),
     ({"query": "f32[3,2,25]"}, {}, "of a known width for 4 heads"), ({"query": "f32[3,2,?]"}, {}, "of a known width"),
     ({**NONE, "query": "f32[3,2,24]", "past_key": None}, {"heads": 6}, "for 10 heads"),

@@ -57,7 +57,7 @@ def test_states_that_grow_without_end_are_refused(monkeypatch):
     monkeypatch.setattr(control, "ASKED", 1 << 10)
     monkeypatch.setattr("graphq.base.budget.default_limit", lambda: 1 << 20)
     text = """graph(i: s64[], go: boolean[], x: f32[?]) {\n %0 = concat(x, x, axis=0)\n return go, %0\n}"""
-    with pytest.raises(CompileError, match="the states and values of a loop after 1[4-9] turns"):
+    with pytest.raises(CompileError, match="the states and values of a loop after 1[4-9] iterations"):
         control.loop.reference(np.asarray(99), np.asarray(True), np.ones(1, np.float32), body=parse(text), states=1)
     kept = """graph(i: s64[], go: boolean[], x: f32[1000]) {\n %0 = relu(x)\n return go, x, %0\n}"""
     with pytest.raises(CompileError, match="the states and values of a loop after"):
@@ -140,12 +140,12 @@ TYPE = "graph(x: f32[2], y: f32[2]) {{\n {}\n}}"
 
 
 @pytest.mark.parametrize("attrs, message", [
-    ({"then_body": TYPE.format("return x")}, "both bodies must give as many results, got 1 and 2"),
-    ({"else_body": TYPE.format("return x")}, "the body must give 2 results at least, got 1"),
-    ({"else_body": TYPE.format("%0 = relu(y)\n return x, y, %0")}, "as many results, got 2 and 3"),
+    ({"then_body": TYPE.format("return x")}, "both bodies must return the same number of results, got 1 and 2"),
+    ({"else_body": TYPE.format("return x")}, "the body must return at least 2 results, got 1"),
+    ({"else_body": TYPE.format("%0 = relu(y)\n return x, y, %0")}, "same number of results, got 2 and 3"),
     ({"then_body": "graph(x: f32[2]) {\n %0 = relu(x)\n return x, %0\n}"}, "the body takes 1 values, got 2"),
     ({"then_body": "graph(x: f32[2], y: f32[3]) {\n return x, y\n}"}, r"the body takes f32\[3\] for 'y', got f32\[2\]"),
-    ({"then_body": "graph(x: f32[2], y: s8[2]) {\n return x, y\n}"}, r"must have one dtype .*, got s8\[2\] and f32"),
+    ({"then_body": "graph(x: f32[2], y: s8[2]) {\n return x, y\n}"}, r"must have the same dtype .*, got s8\[2\] and f32"),
     ({"cond": "f32[]"}, "'cond' must be one boolean, got f32"), ({"cond": "boolean[2]"}, "'cond' must be one boolean"),
 ])
 def test_branches_that_are_refused(attrs, message):
@@ -174,9 +174,9 @@ def test_loops_that_are_refused(types, states, message):
 def test_a_loop_without_enough_results_or_with_a_state_of_another_dtype_is_refused():
     g = parse("graph(n: s64[], c: boolean[], x: f32[2]) {\n return x\n}")
     start = "graph(i: s64[], go: boolean[], x: f32[2]) {\n "
-    with pytest.raises(GraphError, match="must give 2 results at least, got 1"):
+    with pytest.raises(GraphError, match="must return at least 2 results, got 1"):
         g.loop(*g.inputs, body=parse(start + "return go\n}"), states=1)
-    with pytest.raises(GraphError, match="a state keeps its dtype, got f32.* and then s64"):
+    with pytest.raises(GraphError, match="a state must keep its dtype, got f32.* and then s64"):
         g.loop(*g.inputs, body=parse(start + "return go, i\n}"), states=1)
 
 
@@ -243,7 +243,7 @@ def test_a_body_that_does_not_run_need_not_fit():
 
 def test_stacked_values_of_several_shapes_are_refused():
     text = "graph(i: s64[], go: boolean[], x: f32[?]) {\n %0 = concat(x, x, axis=0)\n return go, %0, x\n}"
-    with pytest.raises(GraphError, match=r"result 2 of the body must have one shape in all turns .* \[1\] and \[2\]"):
+    with pytest.raises(GraphError, match=r"2 of the body must have one shape in all iterations .* \[1\] and \[2\]"):
         control.loop.reference(np.asarray(3), np.asarray(True), np.ones(1, np.float32), body=parse(text), states=1)
 
 

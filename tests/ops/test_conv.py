@@ -201,7 +201,7 @@ BOTH = [
     ([X, W], {"dilations": [0, 1]}, r"dilations must be 2 values >= 1, .* got \[0, 1\]"),
     ([X, W], {"pads_begin": [0, -1]}, r"pads_begin must be 2 values >= 0, .* got \[0, -1\]"),
     ([X, W], {"pads_end": [-1]}, r"pads_end must be 2 values( >= 0)?, .* got \[-1\]"),
-    ([X, "f32[6,4,3]"], {}, r"'weights' must have rank 4 as src, got \[6,4,3\]"),
+    ([X, "f32[6,4,3]"], {}, r"'weights' must have the rank of src, 4, got \[6,4,3\]"),
     ([X, "f32[6,4,0,3]"], {}, r"at least one element along each axis, got weights \[6,4,0,3\]"),
     ([X, W], {"groups": 0}, "groups must be positive, got 0"),
     ([X, W, "f32[6,1]"], {}, "'bias' must be one-dimensional"),
@@ -284,7 +284,7 @@ def test_padding_of_outputs():
     assert more_at_end(None, 2) == (0, 0) and more_at_end((1, 2), 2) == (1, 2)
     assert more_at_end((1, 2, *[0] * 10), 2) == (1, 2)
     for bad in ((1,), (-1, 0), (1, 2, 3)):
-        with pytest.raises(GraphError, match=r"output_padding must be 2 values >= 0, one a spatial axis, got \["):
+        with pytest.raises(GraphError, match=r"output_padding must be 2 values >= 0, one per spatial axis, got \["):
             more_at_end(bad, 2)
 
 

@@ -120,14 +120,14 @@ def test_types(infer, types, attrs, want):
     (["f32[1,2,3]"], {}, "exactly one of sizes, scales and the operand .* got none"),
     (["f32[1,2,3]"], {"sizes": [1], "scales": [1]}, "got sizes and scales"),
     (["f32[1,2,3]", "s32[1]"], {"sizes": [1]}, "got sizes and sizes_tensor"),
-    (["f32[1,2,3]"], {"sizes": [1, 2]}, r"sizes must have one value a spatial axis of f32\[1,2,3\], got \[1, 2\]"),
-    (["f32[1,2]"], {"sizes": [1]}, "sizes must have one value a spatial axis"),
+    (["f32[1,2,3]"], {"sizes": [1, 2]}, r"sizes must have one value per spatial axis of f32\[1,2,3\], got \[1, 2\]"),
+    (["f32[1,2]"], {"sizes": [1]}, "sizes must have one value per spatial axis"),
     (["f32[1,2,3]"], {"sizes": [0]}, r"spatial sizes must be positive, got \[0\]"),
     (["f32[1,2,3]"], {"scales": [0.1], **NCX}, r"spatial sizes must be positive, got \[0\]"),
     (["f32[1,2,3]"], {"scales": [-1.0]}, "scales must be finite and positive"),
     (["f32[1,2,3]"], {"scales": [1e30]}, "sizes below"),
     (["f32[1,2,3]", "f32[1]"], {}, "'sizes_tensor' must be s32, got f32"),
-    (["f32[1,2,3]", "s32[2]"], {}, r"sizes_tensor must have one value a spatial axis of f32\[1,2,3\], got s32\[2\]"),
+    (["f32[1,2,3]", "s32[2]"], {}, r"sizes_tensor must have one value per spatial axis of f32\[1,2,3\], got s32\[2\]"),
     (["f32[1,2,3]", "s32[]"], {}, "'sizes_tensor' must be one-dimensional"),
 ])
 def test_rules(infer, types, attrs, match):

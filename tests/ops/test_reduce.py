@@ -73,7 +73,7 @@ def test_types_by_a_tensor(infer, types, keep_dims, want):
 
 @pytest.mark.parametrize("types, attrs, match", [
     (["f32[2,3]"], {"axes": [2]}, r"axes must be in \[-r, r-1\] with r = 2 for shape \[2,3\], got 2"),
-    (["f32[2,3]"], {"axes": [1, -1]}, r"axes must be different ones, got \[1, -1\]"),
+    (["f32[2,3]"], {"axes": [1, -1]}, r"axes must be different, got \[1, -1\]"),
     (["s32[2,3]"], {"axes": [1]}, "'src' must be f32, bf16 or f16, got s32"),
     (["f32[2,3]", "s32[1]"], {"axes": [1]}, r"given once, got the attribute \[1\] and an operand s32\[1\]"),
     (["f32[2,3]", "f32[1]"], {}, "'axes_tensor' must be s32, got f32"),
@@ -84,7 +84,7 @@ def test_rules(infer, types, attrs, match):
         infer("reduce_sum", *types, **attrs)
 
 
-@pytest.mark.parametrize("axes, match", [([2], "axes must be in"), ([1, -1], "axes must be different ones")])
+@pytest.mark.parametrize("axes, match", [([2], "axes must be in"), ([1, -1], "axes must be different")])
 def test_bad_axes_in_a_tensor(axes, match):
     with pytest.raises(GraphError, match=match):
         lookup("reduce_max").reference(np.zeros((2, 3), np.float32), np.int32(axes), axes=(), keep_dims=False)

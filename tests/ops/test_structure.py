@@ -41,7 +41,7 @@ def test_concat_types(infer, types, axis, want):
     ([], 0, "takes at least one source, got none"),
     (["f32[2,3]", "f16[2,3]"], 0, "the same dtype, got f32 and f16"),
     (["f32[2,3]", "f32[2]"], 0, r"the same rank, got \[2,3\] and \[2\]"),
-    (["f32[2,3]", "f32[4,4]"], 0, r"must agree but for axis 0, got \[2,3\] and \[4,4\]"),
+    (["f32[2,3]", "f32[4,4]"], 0, r"must have equal shapes except along axis 0, got \[2,3\] and \[4,4\]"),
     (["f32[2,3]", "f32[2,3]"], 2, "axis must be in .* got 2"),
 ])
 def test_concat_rules(infer, types, axis, match):
@@ -142,7 +142,7 @@ def test_reshape_types(infer, src, shape, special_zero, want):
     ("[0,3]", [1], False, "0 elements against 1"), ("[2,3]", [0, 3], False, "6 elements against 0"),
     ("[2,3]", [-1, -1], False, r"at most one -1, got \[-1, -1\]"),
     ("[*]", [-1, -1], False, "at most one -1"), ("[2,3]", [-2, 3], False, "dimensions >= 0 and at most one -1"),
-    ("[2,3]", [-1, 4], False, r"6 elements are no multiple of 4"),
+    ("[2,3]", [-1, 4], False, r"6 elements are not a multiple of 4"),
     ("[0,3]", [0, -1], False, "-1 is not determined next to a dimension of 0"),
     ("[2,3]", [3, 2, 0], True, r"special_zero copies dimension 2, which \[2,3\] does not have"),
     ("[2,3]", [0, 2], True, "3 elements against 2"), ("[?,3]", [4], False, r"3 \* \? elements against 4"),

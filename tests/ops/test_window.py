@@ -87,10 +87,10 @@ def test_lists():
     assert check_lists(src, {"strides": (1, 2)}, {"pads": (0, 0)}, ends=(-1, 0)) == 2
     assert check_lists(TensorType(f32, None), {"strides": (1, 2, 3)}, {}) == 3
     for positive, others, ends, message in (
-            ({"strides": (0, 1)}, {}, (0, 0), r"strides must be 2 values >= 1, one a spatial.*got \[0, 1\]"),
+            ({"strides": (0, 1)}, {}, (0, 0), r"strides must be 2 values >= 1, one per spatial.*got \[0, 1\]"),
             ({"strides": (1,)}, {}, (0, 0), "strides must be 2 values >= 1"),
             ({"strides": (1, 1)}, {"pads": (0, -1)}, (0, 0), r"pads must be 2 values >= 0.*got \[0, -1\]"),
-            ({"strides": (1, 1)}, {}, (0,), r"ends must be 2 values, one a spatial axis.*got \[0\]")):
+            ({"strides": (1, 1)}, {}, (0,), r"ends must be 2 values, one per spatial axis.*got \[0\]")):
         with pytest.raises(GraphError, match=message):
             check_lists(src, positive, others, ends=ends)
     with pytest.raises(GraphError, match="'src' must have a batch, a channel and spatial axes"):
