@@ -5,7 +5,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # a checkout without its links, such as an archive's
+if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # a checkout without links, such as an archive
     __path__.append(os.path.dirname(os.path.abspath(__path__[0])))  # kernels/ and passes/ lie next to graphq/
 
 from graphq import dtypes, errors, ops
@@ -42,9 +42,9 @@ __version__ = "0.1.0"
 
 
 def _partitions(self: Graph) -> list[Partition]:
-    """The partitions that oneDNN Graph would make, in an order in which they can run.
+    """The partitions that oneDNN Graph would make, in an order that can run.
 
-    Each operation is in exactly one; `partition.compile()` compiles it on its own.
+    Each operation is in exactly one partition. `partition.compile()` compiles one by itself.
     """
     from graphq.onednn.partitions import partitions
 
@@ -74,11 +74,11 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
 _MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partitions", "Predictor": "scoring.predictor",
             "load_compiled": "model.loading", "load_onednn_json": "onednn.files", "passes": "passes",
             "quantization": "quantization", "save_onednn_json": "onednn.files", "testing": "testing"}
-"""Public names and their modules, which are imported when a name is first used: building a graph needs none of them."""
+"""Public names and the modules that define them. A module is imported when its name is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a name of _MODULES when the name is first used."""
+    """Import a name of _MODULES when it is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
     with _late_imports(f"graphq.{name}"):
@@ -87,5 +87,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, without the modules that contain them."""
+    """The public names, without submodules that happen to be imported."""
     return sorted({*__all__, *(name for name in list(globals()) if name.startswith("__"))})

@@ -1,4 +1,4 @@
-"""compile: from a Graph to a CompiledGraph."""
+"""The function `compile`: a Graph or a file becomes a CompiledGraph."""
 from __future__ import annotations
 
 import os
@@ -22,11 +22,11 @@ from graphq.model.files import load_graph
 if TYPE_CHECKING:
     import graphq
 else:
-    graphq = sys.modules["graphq"]  # for tools that evaluate annotations, which contain this name
+    graphq = sys.modules["graphq"]  # the annotations contain this name, and some tools evaluate them
 
 
 Precision: TypeAlias = Literal["f32", "bf16"]
-"""The type to which operands of f32 products and convolutions are rounded: bf16, or f32 for no rounding."""
+"""The type of operands of f32 matmuls and convolutions: bf16 rounds them, f32 does not."""
 
 
 @collector_paused()
@@ -36,37 +36,37 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
             passes: Sequence[graphq.passes.Pass] | None = None, cache: bool | Literal["kernels"] = True,
             memory: int | None = None, verify: Literal["numeric"] | None = None,
             precision: Precision = "f32") -> graphq.CompiledGraph:
-    """Compile `graph`, or the graph of a file (.onnx, .json, the text form); the graph itself is not changed.
+    """Compile a graph, or a file with a graph (.onnx, .json or text form). `graph` is not changed.
 
-    `outputs`: names of the values to return, instead of the graph's outputs. A value that is returned is computed and
-    stored as the graph states it, so no fusion goes across it (`explain()` shows the fusions).
+    - `outputs`: the names of the values to return, instead of the graph's outputs. A returned value is computed and
+      stored as the graph states, so no fusion goes across it (`explain()` shows the fusions).
+    - `isa`: the highest instruction set level to use: "scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni",
+      "avx512_bf16" or "amx". The default is $GRAPHQ_ISA, or else the best level of this machine.
+    - `threads`: the most threads to use. The default is all cores that the process may use.
+    - `strict`: refuse operations that would run as NumPy references.
+    - `passes`: the passes to run instead of `passes.PIPELINE`.
+    - `cache`: keep compiled kernels and models on disk. A later process that compiles the same file or graph with the
+      same options loads the kept model; the model's `origin` says so. "kernels" keeps only kernels.
+    - `memory`: the most bytes for constants, packed weights, tables and values between steps. The default is half of
+      the machine's memory.
+    - `precision="bf16"`: round both operands of f32 matmuls and convolutions to bf16, and add their exact products in
+      f32 (`passes.RoundProducts`; see docs/numbers.md). This saves time on CPUs with AVX512-BF16.
+    - `verify="numeric"`: first test the passes. The op-by-op reference runs before and after each pass that changes the
+      graph, on inputs at rounding ties, edges of ranges, NaN and infinities. This takes seconds to minutes for a model.
 
-    `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni",
-    "avx512_bf16", "amx"; default $GRAPHQ_ISA, else the best that this machine has). `threads`: the most threads to use
-    (default: all cores the process may use). `strict`: refuse operations that would run as NumPy references. `passes`:
-    the passes to run instead of `passes.PIPELINE`. `cache`: keep compiled kernels and models on disk. The next process
-    with the same file or graph and options then finds the model, which its `origin` tells; "kernels" keeps only
-    kernels. `memory`: the bytes that constants, packed weights, tables and values between steps may take (default: half
-    of the machine's memory). Results do not depend on `isa`, `threads`, `cache` or `memory`.
-
-    `precision="bf16"`: products and convolutions of f32 take both operands rounded to bf16, and add their products,
-    which are exact, in f32 (`passes.RoundProducts`; docs/numbers.md says more). This saves time on CPUs with
-    AVX512-BF16; results are the same everywhere.
-
-    `verify="numeric"` first tests the passes: the op-by-op reference runs before and after each pass that changes the
-    graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes for a model.
-    It then raises PassError for a pass that changes numbers, with its name and a test of the smallest graph that shows
-    it.
+    Results do not depend on `isa`, `threads`, `cache`, `memory` or the CPU.
 
     Raises GraphError if the graph has no outputs, or lacks one of `outputs`. Raises KernelError for a level that this
-    machine lacks. Raises CompileError for other options that are wrong, if `strict` refuses, and for a graph that would
-    take more than `memory`. For a file it raises OSError and the errors of `load_onnx` and other readers.
+    machine lacks. Raises CompileError for other wrong options, if `strict` refuses, and for a graph that would take
+    more than `memory`. Raises PassError, with `verify`, for a pass that changes numbers; the error has the pass's name
+    and a test with the smallest failing graph. For a file it raises OSError and the errors of `load_onnx` and other
+    readers.
     """
     if not isinstance(graph, Graph | str | os.PathLike):
         in_memory = isinstance(graph, bytes | bytearray | memoryview) or hasattr(graph, "SerializeToString")
         got = type(graph).__name__ if in_memory else f"{graph!r:.80}"
         hint = "; load_onnx(model) makes a Graph of an ONNX model in memory" if in_memory else ""
-        raise GraphError(f"compile takes a Graph or a file of one, got {got}{hint}")
+        raise GraphError(f"compile takes a Graph or the path of a file with a graph, got {got}{hint}")
     if not isinstance(strict, bool):
         raise CompileError(f"strict must be True or False, got {strict!r}")
     if not (isinstance(cache, bool) or isinstance(cache, str) and cache == "kernels"):
@@ -76,7 +76,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     if precision not in get_args(Precision):
         raise CompileError(f"precision must be {' or '.join(get_args(Precision))}, got {precision!r}")
     if precision != "f32" and passes is not None:
-        raise CompileError(f"precision {precision!r} is a pass: give `passes` alone, such as "
+        raise CompileError(f"precision {precision!r} is a pass: give only `passes`, such as "
                            f"passes.PRECISIONS[{precision!r}]")
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
@@ -96,7 +96,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     with late_imports():
         from graphq.kernels import levels
     candidates = levels.choices(isa, cache)
-    best = next(candidates)  # chosen first, since its self-test is compiled while the graph is loaded
+    best = next(candidates)  # chosen first: its self-test compiles while the graph is loaded
     graph = given if isinstance(given, Graph) else load_graph(given)
     with late_imports():
         from graphq.model.compiled_graph import CompiledGraph
@@ -111,7 +111,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
-        if levels.works(level, cache):  # tested now, since its kernels are compiled while the plan is made
+        if levels.works(level, cache):  # tested last: its kernels compile while the plan is made
             break
     if kept is not None:
         kept.keep(model)
@@ -119,7 +119,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
 
 
 def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:
-    """The names of passes, by which a kept model is found; None if one of them is none of graphq's."""
+    """The names of passes, part of a kept model's key; None if a pass is not one of graphq's own."""
     with late_imports():
         from graphq.passes.pipeline import check_passes, names_of
     passes = check_passes(passes)

@@ -1,4 +1,4 @@
-"""Element types of tensors: those of oneDNN, under oneDNN's names, and those that only ONNX has."""
+"""Element types of tensors: oneDNN's types, under oneDNN's names, and further types of ONNX."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class DType:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same DType; a DType also equals its name, so that `value.dtype == "u8"` holds."""
+        """Whether both are the same DType. A DType also equals its name: `value.dtype == "u8"` holds."""
         if isinstance(other, DType):
             return self.name == other.name
         return self.name == other if isinstance(other, str) else NotImplemented
@@ -91,7 +91,7 @@ Name: TypeAlias = Literal[
     "f32", "bf16", "f16", "f8_e4m3", "f8_e5m2", "s64", "s32", "s8", "u8", "s4", "u4", "boolean", "f64", "f8_e4m3fnuz",
     "f8_e5m2fnuz", "f8_e8m0", "f4_e2m1", "u64", "u32", "s16", "u16", "s2", "u2", "float16", "float32", "float64",
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
-"""The names of the dtypes and NumPy's names for them, as a type for type checkers."""
+"""For type checkers: the names of the dtypes, and NumPy's names for them."""
 
 DTypeLike: TypeAlias = "DType | Name | np.dtype | type"
 

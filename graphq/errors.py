@@ -1,25 +1,25 @@
-"""The exceptions that graphq raises. Each message names the node, the rule that is broken, and the values."""
+"""The exceptions that graphq raises. Each message names the node, the broken rule and the values."""
 from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs an extra's packages, from a checkout: the package index has another graphq."""
+    """The command that installs the packages of an extra. It needs a checkout: 'graphq' on PyPI is another project."""
     return f'pip install -e ".[{extra}]" in a checkout of graphq'
 
 
 LONGEST = 4000
-"""The most characters of a message: names, equations and lists of a model may have any length."""
+"""The most characters of an error message. Names and lists in a model may have any length."""
 
 
 class GraphqError(Exception):
-    """Base class of all errors that graphq raises on purpose; the middle of a long message is left out."""
+    """Base class of all errors that graphq raises on purpose. A long message loses its middle."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(shortened(str(message)))
 
 
 def shortened(message: str) -> str:
-    """A message of at most LONGEST characters; a note replaces the part that is left out."""
+    """The message in at most LONGEST characters. If it is longer, a note replaces the middle."""
     gone = len(message) - LONGEST + 100
     if len(message) <= LONGEST:
         return message
@@ -32,7 +32,7 @@ class GraphError(GraphqError, ValueError):
 
 
 class ParseError(GraphqError, ValueError):
-    """A text or file is not a graph; the message names the place."""
+    """A text or file is not a valid graph; the message names the place in it."""
 
 
 class VerifyError(GraphqError):
@@ -40,10 +40,10 @@ class VerifyError(GraphqError):
 
 
 class PassError(VerifyError):
-    """A pass changed a graph's numbers, found by `verify="numeric"`: a defect of the pass, not of the user's graph.
+    """A pass changed a graph's numbers (`verify="numeric"`): a defect of the pass, not of the user's graph.
 
-    `name` is the name of the pass. `test` is a test for pytest that fails as long as the pass has the defect, with the
-    smallest graph that was found; None if the defect could not be repeated.
+    `name` is the pass's name. `test` is the source of a pytest test with the smallest failing graph that was found. It
+    fails as long as the pass has the defect. `test` is None if the defect could not be reproduced.
     """
 
     def __init__(self, message: str, name: str, test: str | None) -> None:
@@ -56,7 +56,7 @@ class PassError(VerifyError):
 
 
 class InputError(GraphqError, ValueError):
-    """Arrays given to a graph or compiled model do not fit its inputs."""
+    """The arrays of a call do not fit the inputs of the graph or compiled model."""
 
 
 class CompileError(GraphqError):
@@ -64,4 +64,4 @@ class CompileError(GraphqError):
 
 
 class KernelError(GraphqError, RuntimeError):
-    """A kernel cannot run here: an instruction set, a self-test or the threading layer refuses."""
+    """A kernel cannot run on this machine: it lacks instructions, or a self-test or the threading layer fails."""

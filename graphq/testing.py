@@ -26,19 +26,20 @@ __all__ = ["check_pass", "check_round_trip", "check_same_numbers", "random_array
 def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, inputs: str | None = None,
                count: int | None = None, seed: int = 0, rtol: float | None = None, atol: float | None = None,
                sizes: Mapping[str, tuple[int, ...]] | None = None, vary: bool = True) -> Graph:
-    """Run `rewrite` on the text `before` and compare with the text `after`; returns the graph after the pass.
+    """Run a pass on the graph `before` and compare the result with the text `after`. Returns the changed graph.
 
     With `inputs`, such as "x: f32[4], y: f32[4]", both texts are only the statements of a graph with these inputs.
-    `after=None` says that nothing may change, `after=ANY` that any text will do. `sizes` gives shapes to inputs whose
-    shapes the text leaves open. The function asserts:
+    `after=None` means that nothing may change, `after=ANY` that any result is accepted. `sizes` has shapes for inputs
+    whose shapes are open. The function asserts that
 
-    - the text, and the number of rewrites, `count` (by default 0 if the text stays, else at least 1)
-    - that both texts stay the same when they are parsed and printed, and that the graph verifies
-    - that the references of both graphs agree on adversarial inputs, as `check_same_numbers` does, by default within
-      the pass's own `tolerance`, which is 0 unless the pass sets it
+    - the text is `after`, and the pass reports `count` rewrites (default: 0 if the text stays, else at least 1)
+    - both graphs survive printing and parsing, and the changed graph verifies
+    - the references of both graphs agree on adversarial inputs (`check_same_numbers`). The default tolerance is the
+      pass's own `tolerance`, or 0
 
-    Then the pass is tried on the same text with other constants, attributes and sizes (`graphq.validation.variations`),
-    as far as it applies to them: it must keep the numbers there, too, and may not raise. `vary=False` leaves that out.
+    Then it repeats the comparison of numbers with other constants, attributes and sizes in the same text
+    (`graphq.validation.variations`). The pass may leave such a graph as it is, but may not raise. `vary=False` skips
+    this.
     """
     if inputs is not None:
         before = f"graph({inputs}) {{\n{before}\n}}"
@@ -82,10 +83,10 @@ def check_same_numbers(a: Graph, b: Graph, *, seed: int = 0, rtol: float = 0.0, 
                        sizes: Mapping[str, tuple[int, ...]] | None = None) -> None:
     """Assert that the references of two graphs with the same inputs and outputs agree on adversarial inputs.
 
-    Adversarial inputs (`graphq.validation.inputs`) are random numbers; ties of the graph's scales, the edges of their
-    ranges, and numbers that the graph holds; the extremes of each type; NaN, infinities, signed zeros and subnormal
-    numbers. Without tolerances results are compared bit for bit, where all NaN count as equal. `rtol` is relative to
-    the largest element of an output.
+    Adversarial inputs (`graphq.validation.inputs`) are random numbers; rounding ties and range edges of the graph's
+    scales; numbers that the graph contains; the extremes of each type; NaN, infinities, signed zeros and subnormal
+    numbers. Without tolerances, results must be equal bit for bit, except that all NaN count as equal. `rtol` is
+    relative to the largest element of an output.
     """
     assert a.output_names == b.output_names, f"the outputs are {a.output_names} and {b.output_names}"
     found = find_difference(a, b, seed=seed, rtol=rtol, atol=atol, sizes=sizes)
@@ -94,6 +95,6 @@ def check_same_numbers(a: Graph, b: Graph, *, seed: int = 0, rtol: float = 0.0, 
 
 def random_inputs(graph: Graph, seed: int = 0,
                   sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs, the same for the same seed; `sizes` gives the shapes that the graph leaves open."""
+    """Random arrays for all inputs, equal for equal seeds. `sizes` has shapes for inputs with open shapes."""
     rng = np.random.default_rng(seed)
     return {name: random_array(type, rng) for name, type in input_types(graph, sizes).items()}

@@ -27,7 +27,7 @@ def test_files_of_graphs_are_compiled(tmp_path):
         assert np.array_equal(gq.compile(path, threads=1)(x), np.maximum(x, 0))
     with pytest.raises(FileNotFoundError):
         gq.compile("none.txt")
-    with pytest.raises(GraphError, match="compile takes a Graph or a file of one, got 3"):
+    with pytest.raises(GraphError, match="compile takes a Graph or the path of a file with a graph, got 3"):
         gq.compile(3)
 
 

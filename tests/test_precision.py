@@ -162,7 +162,7 @@ def test_wrong_precisions(wrong):
 
 
 def test_it_stands_beside_no_passes():
-    with pytest.raises(CompileError, match="precision 'bf16' is a pass: give `passes` alone"):
+    with pytest.raises(CompileError, match="precision 'bf16' is a pass: give only `passes`"):
         gq.compile(convolutions()[0], precision="bf16", passes=PIPELINE)
 
 

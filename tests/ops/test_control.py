@@ -255,5 +255,5 @@ def test_types_that_both_branches_have():
     for other in (None, (2,), (2, 3, 4)):
         assert both(TensorType(f32, (2, 3)), TensorType(f32, other)) == TensorType(f32, None)
         assert both(TensorType(f32, other), TensorType(f32, (2, 3))) == TensorType(f32, None)
-    with pytest.raises(GraphError, match="must have one dtype"):
+    with pytest.raises(GraphError, match="must have the same dtype"):
         both(TensorType(f32, (2,)), TensorType(s8, (2,)))
