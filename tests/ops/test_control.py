@@ -145,7 +145,7 @@ TYPE = "graph(x: f32[2], y: f32[2]) {{\n {}\n}}"
     ({"else_body": TYPE.format("%0 = relu(y)\n return x, y, %0")}, "same number of results, got 2 and 3"),
     ({"then_body": "graph(x: f32[2]) {\n %0 = relu(x)\n return x, %0\n}"}, "the body takes 1 values, got 2"),
     ({"then_body": "graph(x: f32[2], y: f32[3]) {\n return x, y\n}"}, r"the body takes f32\[3\] for 'y', got f32\[2\]"),
-    ({"then_body": "graph(x: f32[2], y: s8[2]) {\n return x, y\n}"}, r"must have the same dtype .*, got s8\[2\] and f32"),
+    ({"then_body": "graph(x: f32[2], y: s8[2]) {\n return x, y\n}"}, r"must have the same .*, got s8\[2\] and f32"),
     ({"cond": "f32[]"}, "'cond' must be one boolean, got f32"), ({"cond": "boolean[2]"}, "'cond' must be one boolean"),
 ])
 def test_branches_that_are_refused(attrs, message):

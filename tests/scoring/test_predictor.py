@@ -148,7 +148,7 @@ def test_bad_inputs():
                         ({**good, "z": 1}, "takes inputs"),
                         ({**good, "x": good["x"].astype(np.float64)}, "'x' must be f32"),
                         ({**good, "x": good["x"][:, :5]}, "'x' must be f32"), ({**good, "x": good["x"][0]}, "'x' must"),
-                        ({**good, "x": good["x"][:2]}, "as many rows each, got {'x': 2, 'y': 3}"),
+                        ({**good, "x": good["x"][:2]}, "same number of rows, got {'x': 2, 'y': 3}"),
                         ({**good, "factor": np.ones(3, np.float32)}, "'factor' must be f32")):
         with pytest.raises(gq.InputError, match=said.replace("[", r"\[")):
             predictor(given)
