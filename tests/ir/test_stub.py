@@ -43,5 +43,5 @@ def test_help_lists_the_operations():
     for name in STATED:
         assert f" {name}(self, " in text, name
     assert " matmul(self, src, weights, bias=None, /, *, transpose_a: bool = False" in text
-    assert "`src @ weights`, plus `bias`" in text
+    assert "`src @ weights + bias`" in text
     assert set(OPS) <= set(dir(gq.Graph))
