@@ -1,1 +1,1 @@
-"""oneDNN Graph's formats and tools: JSON files, kinds of operations, and partitions."""
+"""oneDNN Graph's JSON files, kinds of operations, and partitions."""

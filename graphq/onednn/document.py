@@ -1,4 +1,4 @@
-"""The JSON document of ONEDNN_GRAPH_DUMP as Python data, and its conversion to text; reader.py reads it."""
+"""The JSON document of ONEDNN_GRAPH_DUMP as Python data, and its text; reader.py reads it."""
 from __future__ import annotations
 
 import json
@@ -11,11 +11,11 @@ from graphq.dtypes import ONEDNN
 from graphq.ir.tensor_type import Dim, TensorType
 
 UNKNOWN = -(2**63)
-"""oneDNN's mark of an unknown dimension or stride; as the only dimension of a shape it means an unknown rank."""
+"""oneDNN's mark of an unknown dimension or stride; a shape with only this mark has an unknown rank."""
 
 
 class FileAttribute(NamedTuple):
-    """An attribute as it is in the file: its declared type, and its value (a list as a tuple)."""
+    """An attribute in the file: its declared type, and its value (a tuple for a list)."""
 
     type: str
     value: Any
@@ -23,7 +23,7 @@ class FileAttribute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogicalTensor:
-    """A tensor at one port of an op. `shape` has None for unknown dimensions and is None for an unknown rank."""
+    """A tensor at a port of an op. An unknown dimension is None; with an unknown rank, `shape` is None."""
 
     id: int
     dtype: str
@@ -40,7 +40,7 @@ class LogicalTensor:
 
 @dataclass(frozen=True, slots=True)
 class FileOp:
-    """An operation of the file; `attrs` is None when the file leaves the field out."""
+    """An operation in the file; `attrs` is None if the file has no such field."""
 
     id: int
     name: str
@@ -51,19 +51,19 @@ class FileOp:
 
     @property
     def label(self) -> str:
-        """The name of the op in errors."""
+        """The op's label in errors."""
         return f"op {self.id} {shown(self.name)} ({shown(self.kind)[1:-1]})"
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """A whole document; `header` holds all fields except "graph", in the file's order."""
+    """A document; `header` has all fields except "graph", in the file's order."""
 
     header: Mapping[str, Any]
     ops: tuple[FileOp, ...]
 
     def with_ops(self, ops: Sequence[FileOp]) -> GraphFile:
-        """A copy of the document with these operations."""
+        """A copy of the document with other operations."""
         return replace(self, ops=tuple(ops))
 
 
@@ -86,7 +86,7 @@ def dense_stride(shape: tuple[Dim, ...] | None) -> tuple[int, ...]:
 
 
 def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[int, ...]:
-    """Dense strides of dimensions that lie in memory in the given order, outermost first."""
+    """Dense strides if the dimensions lie in memory in this order, outermost first."""
     out, size = [0] * len(shape), 1
     for k in reversed(order):
         out[k] = size

@@ -1,15 +1,13 @@
 """oneDNN Graph JSON files, as ONEDNN_GRAPH_DUMP writes them: `load_onednn_json` and `save_onednn_json`.
 
-An operation that computes `scores` from `q` and an unnamed value has the name `scores=matmul(q|)`. Ports without a name
-are empty. Characters of a name other than letters, digits and `_.-~/:` are written as %XX, as in URLs, so that tools
-which print names in lists can split the lists. A value named t<id> is identified by its id and needs no name in the
-file.
+The format has no names of values, so operations carry them: a matmul of `q` and an unnamed value that gives `scores` is
+named `scores=matmul(q|)`. Characters other than letters, digits and `_.-~/:` become %XX, as in URLs; tools that print
+lists of names can therefore split them. A value named t<id> needs no name in the file, because it has this id there.
 
-Values of a loaded graph are named t<id>, or, in a file that graphq wrote, by the names that are put into it here. The
-nodes keep the file's id and name in `node.meta`, and the graph keeps the document in `graph.meta["onednn"]`. Saving
-therefore writes strides, property types, ports, the spelling of attributes and attributes equal to their defaults as
-they were loaded, except for changes that passes have made. An output's dtype in the file stands for the attribute
-`dtype`, and a second output of SoftMax for `keep_stats`.
+Values of a loaded graph are named t<id> unless the file has such names. Nodes keep the file's id and name in
+`node.meta`, and the graph keeps the document in `graph.meta["onednn"]`. Saving therefore repeats strides, property
+types, ports, spellings of attributes and attributes equal to their defaults, except where passes have changed them. An
+output's dtype in the file stands for the attribute `dtype`, and a second output of SoftMax for `keep_stats`.
 """
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ _NAMED = re.compile(r"([^=()]*)=\w+\(([^=()]*)\)")
 
 
 def name_of(node: Node) -> str | None:
-    """The name of an operation with the names of its ports, or None if no port has a name."""
+    """The name for an operation that carries the names of its ports, or None if no port has a name."""
     outputs, inputs = (_listed(ports) for ports in (node.outputs, [v for v in node.inputs if v is not None]))
     return f"{outputs}={node.op.name}({inputs})" if (outputs + inputs).strip("|") else None
 
@@ -47,12 +45,12 @@ def _listed(ports: Sequence[Value]) -> str:
 
 
 def states_names(record: FileOp) -> bool:
-    """Whether the record's name states the names of its ports."""
+    """Whether the record's name carries the names of its ports."""
     return bool(_NAMED.fullmatch(record.name))
 
 
 def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
-    """The names of tensors by their ids, each name once; if operations disagree on a tensor, the first one counts."""
+    """Names of tensors by id. A name stands for one tensor; if operations disagree, the first operation decides."""
     ids: dict[str, int] = {}
     names: dict[int, str] = {}
     for op in ops:
@@ -64,7 +62,7 @@ def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
 
 
 def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTensor, str]]:
-    """The ports with the names that `text`, as `_listed` writes it, gives them; ports without a name are left out."""
+    """The ports and their names in `text`, the form that `_listed` writes; ports without a name are left out."""
     parts = text.split("|") if ports else []
     if len(parts) != len(ports):
         return []
@@ -76,7 +74,7 @@ def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTenso
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 
 REQUIRED = frozenset({("StaticReshape", "special_zero")})
-"""Attributes that oneDNN requires and that have a default here: they are always written."""
+"""Attributes with a default in graphq that oneDNN requires: they are always written."""
 
 Adjust = Callable[[FileOp, Sequence[Value]], FileOp]
 
@@ -84,8 +82,8 @@ Adjust = Callable[[FileOp, Sequence[Value]], FileOp]
 def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
     """Load the graph of a file in oneDNN's ONEDNN_GRAPH_DUMP format.
 
-    Unknown dimensions are inferred if the operations tell them. Raises ParseError if the file is not of the format,
-    GraphError if the graph breaks a rule; both name file, op and field.
+    The operations' shape rules fill in unknown dimensions if possible. Raises ParseError if the file is not in the
+    format, GraphError if the graph breaks a rule; both name file, op and field.
     """
     return to_graph(read_graph_file(path), os.fspath(path))
 
@@ -93,10 +91,10 @@ def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
 def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` in oneDNN's ONEDNN_GRAPH_DUMP format.
 
-    The format holds no tensor data: a constant is written as an input of property "constant". Tensors have ids (N for a
-    value named tN) but no names. The names of an operation's operands and results are therefore joined to be its own
-    name, and loading reads them from there. Raises GraphError for anything that the format cannot express: partitions,
-    ops that are not oneDNN's, an input that no op uses, an output that no op computes.
+    The format has no tensor data: a constant becomes an input of property "constant". Tensors have ids (N for a value
+    named tN) but no names, so the names of an operation's operands and results become part of its own name, and loading
+    reads them from there. Raises GraphError for anything that the format cannot express: partitions, ops that are not
+    oneDNN's, an input that no op uses, an output that no op computes.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
@@ -106,7 +104,7 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 # -- from the document to the graph ---------------------------------------------------------------------------
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
-    """The graph of a document; errors call it `where`, and `adjust` may change an op once its operands are known."""
+    """Convert a document to a graph; errors call it `where`. `adjust` may change an op once its operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
     inputs, outputs = interface(file, where)
     graph = Graph(name or Path(where).stem or "graph")
@@ -164,7 +162,7 @@ def _refuse(where: str, message: str) -> NoReturn:
 
 # -- from the graph to the document ---------------------------------------------------------------------------
 def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
-    """The document of a graph; with `fill` inferred shapes replace unknown ones of the loaded file."""
+    """Convert a graph to a document; with `fill`, inferred shapes replace unknown shapes of the loaded file."""
     file = graph.meta.get("onednn") or GraphFile(_HEADER, ())
     old = {op.id: (k, op) for k, op in enumerate(file.ops)}
     ids = _tensor_ids(graph)
@@ -179,13 +177,13 @@ def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
         id = record.id if record is not None else next(fresh)
         taken.add(id)
         placed.append((place, _record(node, id, record, ids, fill)))
-    if all(place < len(file.ops) for place, _ in placed):  # nothing new: in the file's order
+    if all(place < len(file.ops) for place, _ in placed):  # nothing new: keep the file's order
         placed.sort(key=lambda p: p[0])
     return _with_ports(file.with_ops([op for _, op in placed]), graph, ids)
 
 
 def _tensor_ids(graph: Graph) -> dict[Value, int]:
-    """An id for every value: N for a value named tN, the file's id for a value from a file, free ids for all others."""
+    """An id for every value: N for a value named tN, the file's id for values from a file, otherwise a free id."""
     values = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
     ids = {v: int(m[1]) for v in values if v.name and (m := ID.fullmatch(v.name)) and int(m[1]) < 2**64}
     used = set(ids.values())
@@ -213,7 +211,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
 
 
 def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
-    """The attributes to write: the file's that still hold, then others that are required or not at their default."""
+    """The attributes to write: unchanged ones as in the file, then others that are required or not defaults."""
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
@@ -227,7 +225,7 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
 
 
 def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> LogicalTensor:
-    """A value as a port of an op; the port of the file stays as it is unless passes have changed the value's type."""
+    """Describe a value as a port of an op; a port of the file stays as it is unless the value's type has changed."""
     if old is not None and old.id == id and old.dtype == value.dtype.name and (
             old.shape == value.shape if fill else shapes_agree(old.shape, value.shape, ones=value.node is not None)):
         return old
@@ -240,7 +238,7 @@ def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> Log
 
 
 def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> GraphFile:
-    """The document, with a new list of ports if the old one would not give the graph's inputs and outputs in order."""
+    """Add lists of ports to the document, unless it already gives the graph's inputs and outputs in order."""
     constants = {ids[n.output] for n in graph.nodes if n.op.name == "constant"}
     inputs, outputs = [ids[v] for v in graph.inputs], list(dict.fromkeys(ids[v] for v in graph.outputs))
     used = {t.id for op in file.ops for t in op.inputs}

@@ -1,9 +1,8 @@
 """oneDNN Graph's partitioning: rewrites that group an anchor with the operations before and after it.
 
 Unlike a fusion of PIPELINE, a group need not be one kernel: compiling a group runs PIPELINE on its body. The rewrites
-of GROUPS run in their order, each from the last operation of the graph to the first, so that a larger pattern takes its
-operations before a smaller one does. A quantize ends the chain after an anchor; the dequantize after it begins the next
-group.
+of GROUPS run in order, larger patterns first, each from the graph's last operation to its first. A quantize ends the
+chain after an anchor; the dequantize after it begins the next group.
 """
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from graphq.rewrite.partition import Fusion, carve, is_convex
 from graphq.rewrite.rule import ANY, Match, Pass
 
 MAX_CHAIN = 32
-"""The most operations in a chain: oneDNN has up to 20 unary and binary ones, with casts and quantizations between."""
+"""The most operations in a chain; oneDNN allows 20 unary and binary operations, plus casts and quantizations."""
 
 MOVES = ("static_transpose", "static_reshape", "reorder")
 CASTS = ("dequantize", "dynamic_dequantize", "type_cast")
@@ -26,43 +25,43 @@ PROLOGUE = frozenset({*POST, *MOVES})
 
 
 class Group(Fusion):
-    """A rewrite that replaces a match by a partition, together with operations before it that nothing else uses.
+    """A rewrite that turns a match, with operations before it that nothing else uses, into a partition.
 
-    These operations are casts of operands, and operations of PROLOGUE that compute an operand from graph inputs.
-    Results besides the root's, such as softmax's statistics, may be used outside. `refuses(match)` may return a reason
+    These operations are casts of operands, and operations of PROLOGUE that compute an operand from graph inputs. Other
+    nodes may use further results of the match, such as softmax's statistics. `refuses(match)` may return a reason
     against a match.
     """
 
     several_results = True
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse the match, besides those that hold for every group."""
+        """A reason to refuse the match, in addition to `check`'s own; None to accept it."""
         return None
 
     def check(self, g: Graph, match: Match) -> str | None:
-        """The reason of `refuses`; else a reason if a value that leaves the group comes back into it."""
+        """The reason of `refuses`, or a reason if a value leaves the group and comes back into it."""
         reason = self.refuses(match)
         if reason is not None:
             return reason
-        # Where each node has one result, only the root's is used outside, so no path leaves the group and comes back.
+        # If each node has one result, only the root's is used outside: no path leaves the group and comes back.
         if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(g, self.members(match)):
             return None
-        return "a further result comes back to the group from outside"
+        return "a further result leaves the group and comes back into it"
 
     def members(self, match: Match) -> list[Node]:
-        """The matched nodes, and the nodes that they absorb, in graph order."""
+        """The matched nodes and the nodes that they absorb, in graph order."""
         return sorted(absorbing(match.nodes), key=GRAPH_ORDER)
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """The partition's value in place of the root; uses of its further results are replaced here."""
+        """Add the partition; returns the value that replaces the root. Uses of further results are replaced here."""
         new = enclose(g, self.members(match), self.anchor, match.root)
         return new[match.root.output]
 
 
 def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Value, Value]:
-    """Put a partition of the convex set `members` in the place of `last`; returns a map from old results to new ones.
+    """Put a partition with the convex set `members` before `last`; returns a map from old results to new ones.
 
-    The uses of all results are replaced, except for the value of `last` if it has a single output.
+    Replaces the uses of all results, except for the result of `last` if it has only one.
     """
     body, operands, results = carve(g, members)
     with g.before(last):
@@ -76,7 +75,7 @@ def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Valu
 
 
 def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: Node) -> None:
-    """Add again, behind the partition, the nodes before `last` that use its results, and remove the old ones."""
+    """Move the nodes before `last` that use the partition's results behind the partition."""
     moved = dict(new)
     late = []
     for node in [n for n in g.nodes if n.position < last.position and n not in members]:
@@ -93,10 +92,10 @@ def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: No
 
 
 def absorbing(matched: tuple[Node, ...]) -> set[Node]:
-    """The matched nodes, and nodes before them that nothing else uses: casts, and PROLOGUE operations on inputs."""
+    """The matched nodes, plus casts and PROLOGUE operations on inputs that nothing else uses."""
     members = set(matched)
     above = _above(matched)
-    # The greatest set whose nodes all satisfy the rule: start from all, and drop those that break it until none does.
+    # Find the largest set that satisfies the rule: start with all nodes, and drop nodes that break it, repeatedly.
     whole = set(above)
     while bad := {n for n in whole if not (_used_inside(n, members | whole) and _complete(n, members | whole))}:
         whole -= bad
@@ -108,7 +107,7 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
 
 
 def _above(matched: tuple[Node, ...]) -> set[Node]:
-    """The PROLOGUE nodes that lead to the matched nodes through at most MAX_CHAIN PROLOGUE nodes."""
+    """The PROLOGUE nodes before the matched nodes, in chains of at most MAX_CHAIN PROLOGUE nodes."""
     seen: set[Node] = set()
     edge = set(matched)
     for _ in range(MAX_CHAIN):
@@ -130,14 +129,14 @@ GROUP_ANCHORS = (
     "matmul", "convolution", "conv_transpose", "avg_pool", "max_pool", "batch_norm_inference", "layer_norm",
     "group_norm", "rms_norm", "softmax", "log_softmax", "interpolate", "concat", "reduce_l1", "reduce_l2", "reduce_max",
     "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum")
-"""Operations that can be the main one of a group, its anchor, as in oneDNN's partitions."""
+"""Operations that can be the anchor of a group, as in oneDNN's partitions."""
 
 ELTWISE = tuple(op for op in POST if op not in ("dequantize", "dynamic_dequantize"))
 AFTER = (*ELTWISE, *MOVES)
 BETWEEN = (*POST, *MOVES)
 UNARY = tuple(op for op in POST if len(OPS[op].operands) == 1 or op.startswith("dynamic"))
 NORMED = ("matmul", "convolution", "conv_transpose")
-"""Anchors that a batch normalisation may follow in a group, where it scales and shifts the anchor's channels."""
+"""Anchors that a batch normalization of their channels may follow in a group."""
 
 
 class GroupAttention(Group):
@@ -155,7 +154,7 @@ class GroupAttention(Group):
 class GroupGatedMlp(Group):
     """f?(matmul(f?(matmul(x, gate)) * f?(matmul(x, up)), down)) -> partition
 
-    x may be cast for each product; the gated product may be cast, quantized and multiplied by a smoothing scale.
+    x may be cast for each matmul; the gated result may be cast, quantized and multiplied by a smoothing scale.
     """
 
     anchor = "gated_mlp"
@@ -168,10 +167,10 @@ class GroupGatedMlp(Group):
         return g.repeat(AFTER, out, max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """Gate and up must multiply the same source."""
+        """A reason to refuse matmuls `gate` and `up` of different inputs."""
         down, *others = sorted((n for n in match.nodes if n.op.name == "matmul"), key=lambda n: -n.position)
         sources = {uncast(n.inputs[0]) for n in others}
-        return None if len(sources) == 1 else f"gate and up multiply {len(sources)} different sources"
+        return None if len(sources) == 1 else f"gate and up multiply {len(sources)} different inputs"
 
 
 def uncast(value: Value | None) -> Value | None:
@@ -240,12 +239,12 @@ class GroupMove(Group):
         return g.repeat((*MOVES, "type_cast", "add", "quantize", "dynamic_quantize"), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse the match if it moves nothing, has several adds, or an add of outside values only."""
+        """A reason to refuse a match that moves nothing, has several adds, or adds only outside values."""
         if not any(n.op.name in MOVES for n in match.nodes):
             return "nothing moves"
         sums = [n for n in match.nodes if n.op.name == "add"]
         if len(sums) > 1 or sums and not any(v.node in match.nodes for v in sums[0].operands):
-            return "a sum that is not the only one of what has moved"
+            return "more than one sum, or a sum of only outside values"
         return None
 
 
@@ -259,7 +258,7 @@ class GroupEltwise(Group):
 
 
 def group_statistics(graph: Graph) -> int:
-    """Group each anchor that also returns statistics, together with the casts before it and nothing after it."""
+    """Group each anchor that also returns statistics with the casts before it, and nothing after it."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, (node,))
@@ -280,5 +279,5 @@ GROUPS: tuple[Pass, ...] = (
 
 
 def group(graph: Graph) -> int:
-    """Group all that GROUPS match; returns the number of partitions."""
+    """Apply GROUPS to the graph; returns the number of partitions."""
     return sum(rewrite(graph) for rewrite in GROUPS)

@@ -1,4 +1,4 @@
-"""The translation between oneDNN's operations and graphq's: names, attributes, types and their spelling in files."""
+"""Translate oneDNN's operations to graphq's and back: kinds, attributes, and their spelling in files."""
 from __future__ import annotations
 
 import types
@@ -22,34 +22,34 @@ KINDS = tuple("""
     Reorder Round Select Sigmoid SoftMax SoftPlus Sqrt Square SquaredDifference StaticReshape StaticTranspose
     Subtract Tanh TypeCast Wildcard
 """.split())
-"""The kinds, which are oneDNN's names of its forward operations, as files of ONEDNN_GRAPH_DUMP spell them."""
+"""The kinds: oneDNN's names of its forward operations, as ONEDNN_GRAPH_DUMP spells them."""
 
 _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 
-# Attributes of graphq's operations that a file states by the number of outputs.
+# Attributes of graphq's operations that files express by the number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
-# Attributes that oneDNN does not have: it leaves the choice open, or a reader of the value determines it.
+# Attributes that files lack: oneDNN leaves the choice open, or the user of the value decides it.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
-# Values of graphq's attributes that oneDNN's attributes cannot have, with the message for each.
+# Values of attributes that oneDNN does not have, with an error message for each.
 _VALUES = {"asymmetric": "Interpolate's coordinate_transformation_mode is half_pixel or align_corners, got asymmetric",
            "stepwise": "SoftMax's mode is none or inf_as_zero, got stepwise"}
 
 
 def expect_value(value: Any) -> None:
-    """Raise GraphError for a value that no attribute of oneDNN can have."""
+    """Raise GraphError for a value that oneDNN's attributes do not have."""
     if isinstance(value, str) and value in _VALUES:
         raise GraphError(_VALUES[value])
 
 
 def canonical_kind(kind: str) -> str:
-    """The spelling of a kind in files; the kind may be spelled as in oneDNN's documentation."""
+    """The spelling of a kind in files; oneDNN's documentation may spell it differently."""
     return _ALIASES.get(kind, kind)
 
 
 def op_of_kind(kind: str) -> Op:
-    """graphq's operation for one of oneDNN's kinds; raises GraphError for an unknown kind."""
+    """graphq's operation for a oneDNN kind; raises GraphError if the kind is unknown."""
     kind = canonical_kind(kind)
     if kind not in KINDS:
         raise GraphError(f"kind: {shown(kind)} is not one of oneDNN's {len(KINDS)} forward operations"
@@ -61,7 +61,7 @@ def op_of_kind(kind: str) -> Op:
 
 
 def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
-    """The op's attributes from those of a file; raises GraphError for an unknown or missing one, or a wrong type."""
+    """Convert attributes of a file to graphq's; raises GraphError if one is unknown, missing or of a wrong type."""
     out = {}
     for name, a in given.items():
         form = attribute_form(op, name)
@@ -78,7 +78,7 @@ def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any
 
 
 def attribute_form(op: Op, name: str) -> str | None:
-    """The type of an attribute in files ("s64[]"), or None if files do not have it."""
+    """The type of an attribute in files, such as "s64[]"; None if files do not have the attribute."""
     if name not in op.attributes or _BY_OUTPUTS.get(op.name) == name or (op.name, name) in _OURS:
         return None
     annotation = _plain(op.attributes[name].annotation)
@@ -97,7 +97,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def _value(op: Op, name: str, value: Any) -> Any:
-    """The file's value in graphq's spelling: 0 and 1 are booleans, "None" is "none"."""
+    """Convert a file's value to graphq's spelling: 0 and 1 become booleans, "None" becomes "none"."""
     annotation = _plain(op.attributes[name].annotation)
     if annotation is bool:
         return bool(value)
@@ -110,9 +110,9 @@ def _value(op: Op, name: str, value: Any) -> Any:
 
 def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],
             readers: Sequence[tuple[FileOp, int]]) -> dict[str, Any]:
-    """The attributes of a dequantize, with a `group_axis` if it dequantizes weights of a ConvTranspose with groups.
+    """Add a `group_axis` to a dequantize's attributes if it dequantizes weights of a grouped ConvTranspose.
 
-    `readers` are the operations that read its result, each with the number of the operand. oneDNN 3.13 takes scales of
+    `readers` are the operations that read its result, each with the index of the operand. oneDNN 3.13 takes scales of
     these weights in two ways: for the channels of one group, as its documentation says, or for the channels of all
     groups, one after another. Only the second way needs `group_axis`.
     """
@@ -136,7 +136,7 @@ def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],
 
 def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
                   declared: Sequence[LogicalTensor]) -> dict[str, Any]:
-    """Add the attributes that the file states by the types and number of its outputs."""
+    """Add the attributes that the file expresses by the types and the number of the outputs."""
     if op.name == "wildcard":
         shapes = [t.shape for t in declared]
         known = None if None in shapes else [[-1 if d is None else d for d in s or ()] for s in shapes]
@@ -165,7 +165,7 @@ def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -
 def kind_of(node: Node) -> str:
     """oneDNN's kind of a node; raises GraphError for an operation or a grouped scale that files cannot express."""
     if node.op.kind not in KINDS:
-        raise GraphError(f"save: {node.graph.describe(node)} is no oneDNN operation"
+        raise GraphError(f"save: {node.graph.describe(node)} is not a oneDNN operation"
                          + ("; save the graph before its passes" if node.op.name == "partition" else ""))
     if node.attrs.get("group_axis") is not None and not any(
             u.node is not None and u.node.op.name == "conv_transpose" and u.number == 1 for u in node.output.uses):

@@ -1,4 +1,4 @@
-"""oneDNN's partition API: `graph.partitions()` finds the operations that belong together; each compiles alone."""
+"""oneDNN's partition API: `graph.partitions()` splits a graph into partitions; each compiles separately."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ UNSUPPORTED = frozenset({"wildcard", "end"})
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A partition as oneDNN Graph makes it: operations of a graph that are compiled as one.
+    """A partition as in oneDNN Graph: operations of a graph that are compiled together.
 
-    `ops` are nodes of the graph in order. `op_ids` are the ids of these nodes: those of the file that the graph was
-    loaded from, or else their places in the graph. `inputs` and `outputs`, which oneDNN calls ports, are the graph's
-    values that enter and leave, without constants. `anchor` names the main operation or the pattern that the partition
-    was made for. `graph` is the partition as a graph of its own, whose inputs and outputs have the ports' names (`v<N>`
-    for an unnamed one). `supported` is False for a Wildcard or an End, each of which is a partition of its own.
+    `ops` are nodes of the graph in order. `op_ids` are their ids in the file that the graph was loaded from, or else
+    their places in the graph. `inputs` and `outputs` (oneDNN's ports) are the values that enter and leave the
+    partition, without constants. `anchor` names the main operation or the matched pattern. `graph` is the partition as
+    a separate graph; its inputs and outputs have the names of the ports (`v<N>` if unnamed). `supported` is False for a
+    Wildcard or an End; each is a partition by itself.
     """
 
     id: int
@@ -40,13 +40,13 @@ class Partition:
     graph: Graph
 
     def compile(self, **options: Any) -> CompiledGraph:
-        """Compile it as `graphq.compile` does, with its `options`; raises GraphError if it is not supported."""
+        """Compile the partition with the `options` of `graphq.compile`; raises GraphError if it is not supported."""
         if not self.supported:
             raise GraphError(f"{self} cannot be compiled")
         return compile(self.graph, **options)
 
     def __str__(self) -> str:
-        """The partition in one line: its id, anchor, operations, inputs and outputs."""
+        """Format the partition in one line: id, anchor, operations, inputs and outputs."""
         ops = ", ".join(f"{i}:{n.op.name}" for i, n in zip(self.op_ids, self.ops, strict=True))
         ports = [", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs)]
         mark = "" if self.supported else " (not supported)"
@@ -54,10 +54,10 @@ class Partition:
 
 
 def partitions(graph: Graph) -> list[Partition]:
-    """The partitions of `graph`, in an order in which they can run; each operation is in exactly one.
+    """Split `graph` into partitions, in an order that can run; each operation is in exactly one partition.
 
     Each partition is convex: no path between two of its operations goes through an operation outside. The graph is not
-    changed, and may have open shapes. Raises GraphError for anything but a Graph.
+    changed, and it may have open shapes. Raises GraphError for anything but a Graph.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"partitions takes a Graph, got {graph!r}")
@@ -81,7 +81,7 @@ def partitions(graph: Graph) -> list[Partition]:
 
 
 def _op_ids(graph: Graph) -> dict[Node, int]:
-    """An id for each node: its id in the file, or else its place or, if that is taken, the next free number."""
+    """An id for each node: its id in the file, else its place, or the next free number if the place is taken."""
     ids = {n: n.meta["id"] for n in graph.nodes if "id" in n.meta}
     used = set(ids.values())
     for place, node in enumerate(graph.nodes):
@@ -105,7 +105,7 @@ def _names(graph: Graph) -> dict[Value, str]:
 
 
 def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
-    """The values that enter the operations, constants included, and the values that leave them or that nothing uses."""
+    """The values that enter the operations (with constants), and the results that are used outside or not at all."""
     inside = set(ops)
     entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside)
     leaving = (o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
@@ -114,7 +114,7 @@ def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
 
 def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
            names: Mapping[Value, str]) -> Graph:
-    """A graph of just these operations, whose inputs and outputs are called by the values' `names`."""
+    """A graph with only these operations; its inputs and outputs are named by `names`."""
     out = Graph(name)
     new: dict[Value, Value] = {}
     for v in entering:
@@ -134,9 +134,9 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
 
 
 def order(parts: Sequence[Partition]) -> nx.DiGraph:
-    """The graph of partitions, with an edge from each to every partition that uses its outputs."""
+    """The graph of partitions, with an edge from each partition to every user of its outputs."""
     with late_imports():
-        import networkx as nx  # here, since the import takes 0.2 s
+        import networkx as nx  # not at the top: the import takes 0.2 s
 
     dag = nx.DiGraph()
     dag.add_nodes_from(parts)

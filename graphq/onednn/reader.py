@@ -1,7 +1,7 @@
-"""The reader of the JSON document that ONEDNN_GRAPH_DUMP writes: it checks every field, and computes nothing.
+"""Read and check the JSON documents that ONEDNN_GRAPH_DUMP writes; files.py converts them to graphs.
 
-A file is not trusted: size, nesting, numbers and dimensions are checked first. Every error names file, operation and
-field. files.py gives the operations their meaning.
+Files are not trusted: size, nesting, numbers and dimensions are checked first. Every error names file, operation and
+field.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_OPS = 20_000
 MAX_RANK = 12
 
 F32_LIMIT = 3.4028235677973366e38
-"""From this number on, 2**128 - 2**103, rounding to f32 gives infinity."""
+"""2**128 - 2**103: this and larger numbers round to infinity in f32."""
 
 ATTRIBUTE_TYPES = ("bool", "s64", "s64[]", "f32", "f32[]", "string")
 LAYOUTS = ("undef", "any", "strided", "opaque")
@@ -34,13 +34,13 @@ _HEADER = {"engine_kind": ("any", "cpu", "gpu"), "fpmath_mode": ("strict", "bf16
 
 
 def read_graph_file(path: str | os.PathLike[str]) -> GraphFile:
-    """The document in the file `path`; raises ParseError that names file, op and field."""
+    """Read the document in the file `path`; raises ParseError, naming file, op and field."""
     text = read_text(path)
     return parse_graph_file(text, os.fspath(path))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The UTF-8 text of a regular file of at most MAX_BYTES; raises ParseError for any other."""
+    """Read the UTF-8 text of a regular file of at most MAX_BYTES; raises ParseError for any other file."""
     name = str(path_of(path))
     try:
         return _read_bytes(name).decode("utf-8")
@@ -59,14 +59,14 @@ def _read_bytes(path: str) -> bytes:
 
 
 def parse_graph_file(text: str, where: str) -> GraphFile:
-    """The document that `text` states; errors call it `where`."""
+    """Parse a document; errors call it `where`."""
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as e:
         fail(where, f"not JSON, line {e.lineno}, column {e.colno}: {e.msg}")
     except RecursionError:
         fail(where, "not a graph: nested too deeply")
-    except (ValueError, OverflowError) as e:  # a key twice, NaN, an integer of thousands of digits
+    except (ValueError, OverflowError) as e:  # a duplicate key, NaN, an integer of thousands of digits
         fail(where, f"not JSON: {str(e)[:200]}")
     fields = _fields(document, where, ("version", "graph"), (*_HEADER, "input_ports", "output_ports"))
     header = {k: v for k, v in fields.items() if k != "graph"}
@@ -97,7 +97,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_version(value: Any, where: str) -> None:
@@ -131,7 +131,7 @@ def _attribute(x: Any, where: str) -> FileAttribute:
 
 
 def attribute_value(type: str, value: Any, where: str) -> Any:
-    """`value` as a value of this attribute type, with a list as a tuple; raises ParseError if it is not of the type."""
+    """Convert `value` to this attribute type, lists to tuples; raises ParseError if it is of another type."""
     if type == "s64[]":
         return _integers(value, where, -(2**63), 2**63 - 1)
     if type == "f32[]":
@@ -192,14 +192,14 @@ def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
 
 
 def _check_stride(t: LogicalTensor, where: str) -> None:
-    """Check oneDNN's rules: one stride for each dimension, and no two elements at one place unless a stride is 0."""
+    """Check oneDNN's rules: one stride per dimension, and no two elements at one place unless a stride is 0."""
     if t.shape is None:
         if t.stride not in ((), (UNKNOWN,)):
             fail(where, f"must be unknown for a shape of unknown rank, got {shown(list(t.stride))}")
         return
     text = f"got stride {shown(list(t.stride))} for shape {shown(list(t.shape))}"
     if len(t.stride) != len(t.shape):
-        fail(where, f"must have one entry a dimension, {text}")
+        fail(where, f"must have one entry per dimension, {text}")
     if any(s < 0 and s != UNKNOWN for s in t.stride) or UNKNOWN in t.stride and None not in t.shape:
         fail(where, f"must not be negative, {text}")
     if 0 in t.shape or None in t.shape:

@@ -1,4 +1,4 @@
-"""The order of a oneDNN document's operations, the producers of its tensors, and the graph's inputs and outputs."""
+"""The order of a oneDNN document's operations, its tensors, and its graph's inputs and outputs."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
 
 
 def in_order(file: GraphFile, where: str) -> list[FileOp]:
-    """The ops in an order in which producers come first; it is the file's own order if that is valid.
+    """Sort the ops: producers come first, and a valid order of the file stays.
 
-    Raises GraphError for an op id that appears twice, a tensor with two producers, and a cycle.
+    Raises GraphError for a duplicate op id, a tensor with two producers, or a cycle.
     """
     ops: dict[int, FileOp] = {}
     for op in file.ops:
@@ -48,10 +48,10 @@ def _producers(file: GraphFile, where: str) -> dict[int, FileOp]:
 
 
 def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
-    """The logical tensors by id, each as its producer declares it or, without a producer, its first user.
+    """The logical tensors by id, as declared by the producer or, without a producer, by the first user.
 
-    Raises GraphError if another port declares another dtype or shape. A user may declare 1 for a dimension that is
-    larger at the producer, as in oneDNN's int8_maxpool_add_mul_fusion: the producer's shape counts.
+    Raises GraphError if another port declares another dtype or shape. Exception: a user may declare 1 for a dimension
+    that is larger at the producer (as in oneDNN's int8_maxpool_add_mul_fusion), and the producer's shape counts.
     """
     out = {t.id: t for op in file.ops for t in op.outputs}
     made = set(out)
@@ -67,11 +67,11 @@ def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
 
 
 def interface(file: GraphFile, where: str) -> tuple[list[int], list[int]]:
-    """The ids of the graph's inputs and outputs; those that the file lists as ports come first.
+    """The ids of the graph's inputs and outputs; ports that the file lists come first.
 
-    Outputs are all tensors that no op uses or only an End uses, and those that the file lists. Listed ids of tensors
-    that do not exist are ignored (int8_softmax_add has one). Raises GraphError for a listed input that an op computes,
-    and for a listed output that no op computes.
+    Outputs are listed tensors, and all tensors that no op or only an End uses. Listed ids of tensors that do not exist
+    are ignored (int8_softmax_add has one). Raises GraphError for a listed input that an op computes, and for a listed
+    output that no op computes.
     """
     made = dict.fromkeys(t.id for op in file.ops for t in op.outputs)
     used = dict.fromkeys(t.id for op in file.ops for t in op.inputs)
