@@ -1,6 +1,6 @@
 """ONNX models: `load_onnx` makes a graph of an ONNX model, `save_onnx` writes a graph as an ONNX model.
 
-Both need the package onnx (the extra `onnx`). The first call imports it and the tables of operators, which takes long.
+Both need the package onnx (the extra `onnx`). The first call imports it with the tables of operators; this takes long.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: in
 
     Inputs and outputs keep their names and order. An input with an initializer becomes a constant. Symbolic dimensions
     are open: each call of the compiled model sets them. External data must lie in the model's folder. Local functions
-    are expanded. An If with a constant condition becomes its branch. A node for which graphq has no operation becomes
+    are expanded. An If with a constant condition becomes its branch. If graphq has no operation for a node, it becomes
     an `onnx_node`, and ONNX's reference runs it; `explain()` lists these nodes.
 
     Raises ParseError if `source` is not a model or its data is missing. Raises GraphError, naming the node, if the
@@ -49,7 +49,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) ->
     Runtime and `load_onnx` add the elements of an AveragePool in another order.
 
     Raises GraphError, naming the operation, if ONNX's operators cannot express the operation with the same numbers, or
-    if it needs a newer operator set, which the message names. A partition needs opset 21. Raises GraphqError if the
+    if it needs a newer operator set (the message names it). A partition needs opset 21. Raises GraphqError if the
     package onnx is missing.
     """
     _module("saving").save_onnx(graph, path, opset=opset)

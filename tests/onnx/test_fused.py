@@ -116,7 +116,7 @@ BAD = {
     "FusedGemm Clip": ([("a", A2), ("B", B2)], {"activation": "Clip"}, "FusedGemm 'o0': attribute 'activation' is"),
     "FusedGemm shapes": ([("a", A2), ("B", floats(7, 8))], {"activation": "Relu"}, "FusedGemm 'o0': "),
     "FusedMatMul batches": ([("a", A2), ("B", B2)], {"transBatchA": 1},
-                            "FusedMatMul 'o0': attribute 'transBatchA' needs dimensions of batches"),
+                            "FusedMatMul 'o0': attribute 'transBatchA' needs batch dimensions"),
 }
 
 

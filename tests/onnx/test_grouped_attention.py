@@ -357,7 +357,7 @@ BAD = {
     "window cache": (changed(), {"sliding_window_cache": 1}, "attribute 'sliding_window_cache': .* not supported"),
     "padded queries": (([*changed(True)[0], ("n", np.ones(2, np.int32))], changed()[1]), {},
                        r"input 16 \(query_seqlens\): queries with padding"),
-    "products": (changed(), {"qk_output": 1}, "attribute 'qk_output': the products are not given"),
+    "products": (changed(), {"qk_output": 1}, "attribute 'qk_output': an output of query-key"),
 }
 
 

@@ -18,7 +18,7 @@ REFUSED = [  # the version, the graph, what is said
         "{ o = Neg(i) }> ('', x) }", "Scan 'y': a Scan of batches, as it was before version 9"),
     *((9, f"(float[3,4] x) => (float[3,4] y) {{ y = Scan <num_scan_inputs = {count}, "
           "body = b (float[4] i) => (float[4] o) { o = Neg(i) }> (x) }", message)
-      for count, message in ((2, r"num_scan_inputs must be in \[0, 1\], the operands, got 2"),
+      for count, message in ((2, r"num_scan_inputs must be in \[0, 1\], the number of operands, got 2"),
                              (-1, "num_scan_inputs must be in"))),
     (9, "(float[3,4] x) => (float[3,4] y) { y = Scan <num_scan_inputs = 1, "
         "body = b (float[4] i, float[4] j) => (float[4] o) { o = Add(i, j) }> (x) }",
@@ -28,13 +28,13 @@ REFUSED = [  # the version, the graph, what is said
     (17, "(float[1,2,7] x, float[3,2,3] w) => (float[1,3,n] y) { y = Conv <pads = [1]> (x, w) }",
      r"Conv 'y': pads must be 2 numbers, got \[1\]"),
     *((17, f"(double[1,2,7] x, double[2,3,3] w) => (double[1,3,n] y) {{ y = ConvTranspose <{attribute}> (x, w) }}",
-       "a ConvTranspose of f64, .* takes strides, pads and dilations alone")
+       "a ConvTranspose of f64 .* takes only strides, pads and dilations")
       for attribute in ("output_shape = [14]", "output_padding = [0]", 'auto_pad = "SAME_UPPER"')),
     (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"ij->ik\"> (x) }",
      "equation 'ij->ik' has names in its result that no operand has"),
     (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"ijk->i\"> (x) }", "'ijk' does not fit rank 2"),
     (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"i->i\"> (x) }", "'i' does not fit rank 2"),
-    (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"ij,jk->i\"> (x) }", "is of 2 operands, got 1"),
+    (17, "(float[2,3] x) => (float[n] y) { y = Einsum <equation = \"ij,jk->i\"> (x) }", "needs 2 operands, got 1"),
     (18, "(float[4] x) => (float[2] y, float[2] z) { y, z = Split <num_outputs = 3> (x) }",
      "num_outputs must be the number of outputs, 2, got 3"),
     *((13, f"(float[4] x) => (float[a] y, float[b] z) <int64[{len(s)}] s = {{{', '.join(map(str, s))}}}> "
@@ -47,9 +47,9 @@ REFUSED = [  # the version, the graph, what is said
      "training in version 9 of f32 is not supported"),
     (17, "(double[2,3,4,5] x) => (double[2,3,4,5] y) { y = LRN <size = 3> (x) }", r"f64\[2,3,4,5\] is not of f32"),
     (17, "(double[1,1,4] x) => (double[1,1,n] y, int64[1,1,n] z) { y, z = MaxPool <kernel_shape = [2]> (x) }",
-     r"places of maxima of f64\[1,1,4\] are not supported"),
+     r"indices of maxima of f64\[1,1,4\] are not supported"),
     (17, "(float[1,1,2000] x) => (float[1,1,n] y, int64[1,1,n] z) { y, z = MaxPool <kernel_shape = [1025]> (x) }",
-     r"one by one, of at most 1024, got windows \[1025\]"),
+     r"windows of at most 1024 elements, got \[1025\]"),
     (17, "(bool[1,1,4] x) => (bool[1,1,8] y) <float[3] s = {1, 1, 2}> { y = Resize(x, '', s) }",
      "booleans are not resized"),
     (17, "(double[1,1,4] x) => (double[1,1,1] y) { y = GlobalLpPool <p = 3> (x) }", "a norm of p 3 takes f32, bf16"),

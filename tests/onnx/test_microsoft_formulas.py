@@ -88,7 +88,7 @@ def test_blocks_in_any_order_and_zero_points_of_f32(bits, zero_points, ordered):
 
 def test_blocks_of_other_sizes_are_refused():
     places = np.int32([0] * 20 + [1] * 12)
-    with pytest.raises(gq.GraphqError, match=r"input 4 \(g_idx\) must have each block 16 times"):
+    with pytest.raises(gq.GraphqError, match=r"input 4 \(g_idx\) must name each block 16 times"):
         results("MatMulNBits", [("x", floats(3, 32)), ("B", u8(5, 2, 8)), ("S", floats(5, 2)), ("Z", None),
                                 ("G", places)], {"K": 32, "N": 5, "block_size": 16})
 

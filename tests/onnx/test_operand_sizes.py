@@ -153,7 +153,7 @@ def test_scales_of_columns_of_a_quantized_layer_with_one_zero_point(of_w, of_r):
 
 def test_weights_of_a_state_beyond_8_bits_are_refused():
     inputs = [(n, s8(1, 20) if n == "RZ" else x) for n, x in LSTM]
-    with pytest.raises(GraphError, match="DynamicQuantizeLSTM 'o0': input 2 less its zero points must have 8 bits"):
+    with pytest.raises(GraphError, match="DynamicQuantizeLSTM 'o0': input 2 minus its zero points must have 8 bits"):
         gq.load_onnx(node_model("DynamicQuantizeLSTM", inputs, {"hidden_size": 5}))
 
 

@@ -28,7 +28,7 @@ ROWS = """(scores, before) => (rows) {
     all = Add(first, places)
     rows = Cast<to = 6>(all)
 }"""
-"""An ONNX function: the positions of the queries, [batch or 1, 1, queries, 1], if `before` keys precede them."""
+"""An ONNX function: the positions of the queries, [batch or 1, 1, queries, 1], after the first `before` keys."""
 
 COLUMNS = """(scores) => (columns) {
     zero = Constant<value_int = 0>()
@@ -52,7 +52,7 @@ REPEAT = """(x, heads) => (y) {
     copies = Expand(apart, wide)
     y = Reshape(copies, whole)
 }"""
-"""An ONNX function: keys or values, repeated for all `heads` of queries. ShareHeads undoes it before products."""
+"""An ONNX function: keys or values, repeated for all `heads` of queries. The rewrite ShareHeads removes the copies."""
 
 LENGTH = """(x) => (length) {
     length = Shape<start = 2, end = 3>(x)
@@ -62,11 +62,11 @@ LENGTH = """(x) => (length) {
 
 @imports("Attention")
 def attention(c: Call) -> Outputs:
-    """Import Attention 23 and 24 in the steps of ONNX's function, with masks that kernels compute where they add them.
+    """Import Attention 23 and 24 in the steps of ONNX's function; kernels compute the masks as they add them.
 
-    Masks are comparisons of positions in s32, and keys that a query does not see get -inf added, one mask after
-    another. So no matrix of the size of the scores is in memory. Other versions, operands of several dtypes, and in
-    version 24 masks that are shorter than the keys become ONNX's own function.
+    Masks compare positions in s32 and add -inf to the scores of hidden keys, one mask after another. So no mask of the
+    size of the scores is in memory. ONNX's own function serves other versions, operands of several dtypes, and in
+    version 24 masks that are shorter than the keys.
     """
     q, k, v = (c.input(n) for n in range(3))
     precision = c.attr("softmax_precision")
@@ -86,7 +86,7 @@ def attention(c: Call) -> Outputs:
     if size is None:
         raise GraphError("the size of a head must be known")
     if c.version >= 24 and mask is not None and (keys is None or _dim(mask, -1) != keys):
-        return by_body(c)  # which pads the mask
+        return by_body(c)  # ONNX's function pads the mask
     scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(size))
     q, k = (g.multiply(x, one(x, np.sqrt(np.float32(scale)))) for x in (q, k))
     if _dim(q, 1) is None or _dim(q, 1) != _dim(k, 1):
@@ -99,7 +99,7 @@ def attention(c: Call) -> Outputs:
     masked = reduce(g.add, masks, scores)
     p, = standard(c, "Softmax", [_cast(c, masked, wide)], axis=-1)
     p = _cast(c, p, q.dtype)
-    if c.has(3) or c.has(6):  # a row that sees no key is 0
+    if c.has(3) or c.has(6):  # the result is 0 if a query sees no key
         most = g.reduce_max(reduce(g.add, masks), axes=[-1], keep_dims=True)
         p = g.select(g.equal(most, one(most, -np.inf)), one(p, 0), p)
     y = g.matmul(p, v)
@@ -114,19 +114,19 @@ def _dim(x: Value, axis: int) -> Dim:
 
 
 def _by_heads(c: Call, x: Value, name: str) -> Value:
-    """`x` as [batch, heads, length, size]; if it has three dimensions, the attribute `name` is the number of heads."""
+    """Reshape `x` to [batch, heads, length, size]; the attribute `name` gives the heads of 3-D operands."""
     if x.shape is None or len(x.shape) not in (3, 4):
         raise GraphError(f"the rank of query, key and value must be known, got {x.type}")
     if len(x.shape) == 4:
         return x
     if c.attr(name, 0) < 1:
-        c.refuse(f"attribute '{name}' must be positive beside {x.type}")
+        c.refuse(f"attribute '{name}' must be positive, because {x.type} has three dimensions")
     split = c.graph.static_reshape(x, shape=[0, 0, c.attr(name), -1], special_zero=True)
     return c.graph.static_transpose(split, order=[0, 2, 1, 3])
 
 
 def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
-    """The numbers that are added to the scores: the mask of the node, 0 or -inf for causality and for padding."""
+    """The values to add to the scores: the node's mask, and 0 or -inf for causality and padding."""
     g, masks = c.graph, []
 
     def hiding(seen: Value) -> Value:
@@ -148,7 +148,7 @@ def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
 
 
 def up_to_own(c: Call, scores: Value, before: Value | np.ndarray) -> Value:
-    """Which keys a query sees that sees those up to its own position; `before` keys precede the first query."""
+    """The causal mask: true for keys up to the query's own position; `before` keys precede the first query."""
     rows, columns = written(c, ROWS, scores=scores, before=before)[0], written(c, COLUMNS, scores=scores)[0]
     return c.graph.less_equal(columns, rows)
 
@@ -156,5 +156,5 @@ def up_to_own(c: Call, scores: Value, before: Value | np.ndarray) -> Value:
 def _cast(c: Call, x: Value, dtype: Any) -> Value:
     y = cast_to(c, x, dtype)
     if y is None:
-        raise GraphError(f"{x.dtype} is not cast to {dtype}")
+        raise GraphError(f"graphq cannot cast {x.dtype} to {dtype}")
     return y

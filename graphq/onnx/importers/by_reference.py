@@ -1,8 +1,7 @@
-"""Importers of operators that ONNX's reference evaluator runs, because graphq has no operations for them.
+"""Importers of operators that ONNX's reference evaluator runs because graphq has no operations for them.
 
-Where the reference differs from the specification, the node is written in another form that the reference computes
-correctly, or refused with a message that names it.
-tests/onnx/test_every_operator.py compares all forms with another implementation.
+If the reference contradicts the specification, the importer expresses the node in a form that the reference computes
+correctly, or refuses it. tests/onnx/test_every_operator.py compares all forms with another implementation.
 """
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 
 @imports("Det", "DeformConv")
 def in_f32(c: Call) -> Outputs:
-    """Import Det and DeformConv; f16 and bf16 are computed in f32, since the reference rounds partial sums."""
+    """Import Det and DeformConv; f16 and bf16 are computed in f32, because the reference rounds partial sums."""
     x, g = c.input(0), c.graph
     if x.dtype not in (bf16, f16):
         return None
@@ -26,14 +25,14 @@ def in_f32(c: Call) -> Outputs:
 
 @imports("RoiAlign")
 def roi_align(c: Call) -> Outputs:
-    """Import RoiAlign. Before version 16 it does not shift by half a pixel; the reference does unless told not to.
+    """Import RoiAlign; before version 16, ask the reference explicitly not to shift by half a pixel.
 
-    Numbers of images that do not exist, which the reference would take from elsewhere, are refused.
+    Refuses indices of images that do not exist: the reference would read other images.
     """
     shape, images = c.input(0).shape, c.data(2)
     if shape and shape[0] is not None and images is not None and \
             (wrong := images[(images < 0) | (images >= shape[0])]).size:
-        c.refuse(f"input 2 must have numbers of images in [0, {shape[0] - 1}], got {wrong[0]}")
+        c.refuse(f"input 2 must have indices of images in [0, {shape[0] - 1}], got {wrong[0]}")
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
@@ -41,13 +40,13 @@ def roi_align(c: Call) -> Outputs:
 
 @imports("MaxRoiPool")
 def max_roi_pool(c: Call) -> Outputs:
-    """Refuse MaxRoiPool, for which ONNX has no reference implementation."""
+    """Refuse MaxRoiPool: ONNX has no reference implementation."""
     c.refuse("MaxRoiPool is not supported")
 
 
 @imports("OneHot")
 def one_hot(c: Call) -> Outputs:
-    """Import OneHot. The depth may be a tensor of one element; the reference accepts only a scalar."""
+    """Import OneHot; a depth with one element becomes a scalar, because the reference accepts only scalars."""
     depth = c.input(1)
     if depth.shape != (1,):
         return None
@@ -57,7 +56,7 @@ def one_hot(c: Call) -> Outputs:
 
 @imports("Unique")
 def unique(c: Call) -> Outputs:
-    """Import Unique. If `sorted` is 0, the reference keeps the order of elements only along the first axis."""
+    """Import Unique; refuse `sorted` 0 except along the first axis: elsewhere the reference loses the order."""
     x = c.input(0)
     if not c.attr("sorted", 1) and c.attr("axis", 0) not in (0, -len(x.shape or ())):
         c.refuse(f"the order of elements along axis {c.attr('axis')} of {x.type}, sorted 0, is not supported")
@@ -74,7 +73,7 @@ TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
 
 @imports("LinearRegressor", domain=ML)
 def linear_regressor(c: Call) -> Outputs:
-    """Import LinearRegressor: `x @ coefficients.T + intercepts`, transformed; coefficients have a row per target."""
+    """Import LinearRegressor: `transform(x @ coefficients.T + intercepts)`; coefficients have one row per target."""
     x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
     if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:
         c.refuse(f"post_transform {transform} of {x.type} is not supported")
@@ -90,13 +89,13 @@ def linear_classifier(c: Call) -> Outputs:
     """Leave LinearClassifier to the reference if there is a row of coefficients for each label; else refuse it."""
     labels = c.attr("classlabels_ints") or c.attr("classlabels_strings") or ()
     if len(c.attr("intercepts") or labels) != len(labels):
-        c.refuse("one row of coefficients for two labels, whose second score ONNX leaves open, is not supported")
+        c.refuse("one row of coefficients for two labels is not supported: ONNX does not define the second score")
     return None
 
 
 @imports("Normalizer", domain=ML)
 def normalizer(c: Call) -> Outputs:
-    """Import Normalizer. MAX divides by a row's greatest element; the reference uses that of greatest magnitude."""
+    """Import Normalizer; MAX divides by a row's greatest element (the reference by the one of greatest magnitude)."""
     x, g = c.input(0), c.graph
     if c.attr("norm", "MAX") != "MAX":
         return None
@@ -106,7 +105,7 @@ def normalizer(c: Call) -> Outputs:
 
 @imports("SVMClassifier", "SVMRegressor", domain=ML)
 def support_vectors(c: Call) -> Outputs:
-    """Leave support vector machines of floats to the reference, unless they give probabilities; refuse all others."""
+    """Leave support vector machines to the reference; refuse integers and probabilities."""
     if c.input(0).dtype.name.startswith("s") or c.attr("prob_a"):
         c.refuse("support vector machines of integers or with probabilities are not supported")
     return None

@@ -1,4 +1,4 @@
-"""Helpers of importers: they express an operator by another operator of ONNX, or by a function in ONNX's text form."""
+"""Helpers that express an operator by another ONNX operator, or by a function in ONNX's text form."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
 from graphq.onnx.protos.fallback import name_within
 
 OPSET = 21
-"""The version of ONNX's operator set that `standard` uses unless told otherwise; `save_onnx` writes the same one."""
+"""The default operator set of `standard`, and the one that `save_onnx` writes."""
 
 NEWER = 23
 """The first version of ONNX's operator set that has Attention and RotaryEmbedding."""
@@ -22,7 +22,7 @@ NEWER = 23
 
 def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
-    """Import the ONNX operator `op_type` of version `opset` on these operands; returns its outputs."""
+    """Import an ONNX operator of the operator set `opset` on these operands; returns its outputs."""
     prefix = f"{_prefix(c)}{op_type}"
     scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})

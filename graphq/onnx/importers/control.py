@@ -1,4 +1,4 @@
-"""Importers of If, Loop and Scan, whose graphs become bodies; an If of a constant condition becomes its branch."""
+"""Importers of If, Loop and Scan: their graphs become bodies. An If with a constant condition becomes its branch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from graphq.ops.control import common_type
 
 @imports("If")
 def if_(c: Call) -> Outputs:
-    """Import If; if the condition is a constant, only the branch that it chooses is imported."""
+    """Import If; with a constant condition, import only the chosen branch."""
     branches = [c.attr("then_branch"), c.attr("else_branch")]
     cond = c.data(0)
     if cond is not None:
@@ -31,7 +31,7 @@ def if_(c: Call) -> Outputs:
 
 @imports("Loop")
 def loop(c: Call) -> Outputs:
-    """Import Loop. The shapes of states are known if the body keeps them."""
+    """Import Loop; the shape of a state is known only if the body keeps it."""
     body = c.attr("body")
     captured = list(dict.fromkeys(_captured(c, body)))
     trips, cond = (c.graph.add_constant(np.asarray(default)) if given is None else given for given, default
@@ -49,14 +49,14 @@ def loop(c: Call) -> Outputs:
 
 @imports("Scan")
 def scan(c: Call) -> Outputs:
-    """Import Scan since version 9; older versions, which have batches, are not imported."""
+    """Import Scan since version 9; refuse older versions, because they have batches."""
     if c.version < 9:
         c.refuse("a Scan of batches, as it was before version 9, is not supported")
     body, scanned = c.attr("body"), c.attr("num_scan_inputs")
     captured = list(dict.fromkeys(_captured(c, body)))
     values = [c.input(k) for k in range(len(c.inputs))]
     if not 0 <= scanned <= len(values):
-        c.refuse(f"num_scan_inputs must be in [0, {len(values)}], the operands, got {scanned}")
+        c.refuse(f"num_scan_inputs must be in [0, {len(values)}], the number of operands, got {scanned}")
     states = values[:len(values) - scanned]
     outputs = len(body.output) - len(states)
     axes = list(c.attr("scan_input_axes", [0] * scanned))
@@ -82,14 +82,15 @@ def _without(t: TensorType, axis: int) -> TensorType:
 
 
 EXACT = 4
-"""The most times that a loop's body is built before all sizes of states become unknown, so that large loops end too."""
+"""After this many builds of a loop's body, all sizes of its states become unknown: this limits the builds."""
 
 
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
-    """Build a loop's body for types of the states that stay the same from iteration to iteration.
+    """Build a loop's body for types of the states that hold in every iteration.
 
-    The types are those of the initial states. While the body's results have other shapes, dimensions that differ become
-    unknown, and the body is built again: a state may have another size only after it has gone through other states.
+    The first build uses the types of the initial states. If the body changes a dimension, it becomes unknown and the
+    body is built again. Several builds may be needed, because a size may pass through other states before it reaches a
+    state.
     """
     types = [v.type for v in states]
     for k in count(1):
@@ -103,7 +104,7 @@ def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorTyp
 
 
 def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
-    """The names of the values, other than constants, that a graph takes from the graph around it."""
+    """Names of the values that a graph takes from the graph around it, except for constants."""
     own = {v.name for v in (*proto.input, *proto.initializer)}
     for node in proto.node:
         for name in used_names(node):
@@ -116,7 +117,7 @@ def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
 
 
 def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Sequence[str]) -> Graph:
-    """`proto` as a graph; its inputs are those of `proto`, which have `types`, and then the captured values."""
+    """Import `proto` as a graph; its inputs are the inputs of `proto`, of these types, then the captured values."""
     if len(types) != len(proto.input):
         c.refuse(f"the graph '{proto.name}' takes {len(proto.input)} values, got {len(types)}")
     graph = Graph(proto.name or "body")

@@ -1,4 +1,4 @@
-"""Importers of convolutions, and of STFT: the Fourier transforms of frames as a convolution."""
+"""Importers of convolutions, and of STFT as a convolution."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lo
 
 
 def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
-    """The attributes that say where the windows of a convolution or pool lie; it has `count` spatial axes."""
+    """Strides, pads, dilations and layout of a convolution or pool, as graphq's attributes."""
     pads = c.attr("pads") or [0] * (2 * count)
     if len(pads) != 2 * count:
         c.refuse(f"pads must be {2 * count} numbers, got {list(pads)}")
@@ -32,14 +32,14 @@ def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
 
 
 def spatial(x: Value) -> int:
-    """The number of spatial axes; raises GraphError when the rank is not known."""
+    """The number of spatial axes; raises GraphError if the rank is not known."""
     if x.shape is None or len(x.shape) < 3:
         raise GraphError(f"needs a batch, a channel and spatial axes, got {x.type}")
     return len(x.shape) - 2
 
 
 def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any]) -> None:
-    """Refuse a window that is larger than its padded source along an axis of known size; channels come first."""
+    """Refuse a window that is larger than the padded input along an axis of known size; channels come first."""
     spans = [span(k, d) for k, d in zip(kernel, attrs["dilations"], strict=True)]
     try:
         output_sizes((x.shape or ())[2:], spans, attrs["strides"], attrs["pads_begin"], attrs["pads_end"],
@@ -49,18 +49,18 @@ def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any
 
 
 def expect_kernel(c: Call, w: Value) -> None:
-    """Refuse a `kernel_shape` that differs from the shape of the weights, whose channels come first."""
+    """Refuse a `kernel_shape` that contradicts the shape of the weights (channels first)."""
     given = c.attr("kernel_shape")
     if given is None or w.shape is None:
         return
     taps = w.shape[2:]
     if len(given) != len(taps) or any(k is not None and k != g for k, g in zip(taps, given, strict=True)):
-        c.refuse(f"kernel_shape must be that of the weights {w.type}, got {list(given)}")
+        c.refuse(f"kernel_shape must agree with the weights {w.type}, got {list(given)}")
 
 
 @imports("Conv")
 def conv(c: Call) -> Outputs:
-    """Import Conv, whose weights are OIX."""
+    """Import Conv (weights OIX)."""
     x, w = c.input(0), c.input(1)
     attrs = windows(c, spatial(x))
     expect_kernel(c, w)
@@ -71,13 +71,13 @@ def conv(c: Call) -> Outputs:
 
 @imports("ConvTranspose")
 def conv_transpose(c: Call) -> Outputs:
-    """Import ConvTranspose (weights IOX); `output_shape` and `auto_pad` become pads by ONNX's own rule."""
+    """Import ConvTranspose (weights IOX); `output_shape` and `auto_pad` become pads by ONNX's rule."""
     x, w = c.input(0), c.input(1)
     count = spatial(x)
     attrs = windows(c, count)
     expect_kernel(c, w)
     if x.dtype == f64 and {"output_shape", "output_padding", "auto_pad"} & {*c.attrs}:
-        c.refuse("a ConvTranspose of f64, which ONNX's reference runs, takes strides, pads and dilations alone")
+        c.refuse("a ConvTranspose of f64 runs by ONNX's reference and takes only strides, pads and dilations")
     more = list(c.attr("output_padding") or [0] * count)
     sizes: Sequence[int] | None = c.attr("output_shape")
     if sizes is not None or attrs["auto_pad"] != "none":
@@ -101,18 +101,18 @@ def conv_transpose(c: Call) -> Outputs:
 
 
 MOST = 1 << 24
-"""The most weights of a convolution that `stft` builds; larger transforms are left to ONNX's reference."""
+"""The most weights of a convolution that `stft` builds; ONNX's reference runs larger transforms."""
 
 
 @imports("STFT")
 def stft(c: Call) -> Outputs:
-    """Import STFT: each frame times the window's cosines and sines, as a convolution whose stride is the frame step.
+    """Import STFT of real or complex f32 signals as a convolution with the frame step as stride.
 
-    It takes f32, real or complex. Results differ from those of a fast transform by rounding errors of f32.
+    The weights are cosines and sines times the window. Results differ from a fast transform's by f32 rounding errors.
     """
     x, g = c.input(0), c.graph
     if x.dtype != f32:
-        c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference has other lengths than its shape inference")
+        c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference and shape inference disagree on others")
     if x.shape is not None and len(x.shape) == 2:  # ONNX Runtime accepts signals without the last dimension
         x = g.static_reshape(x, shape=[0, -1, 1], special_zero=True)
     if x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
@@ -128,7 +128,7 @@ def stft(c: Call) -> Outputs:
         c.refuse(f"the window must have the frame's length {length}, got {list(window.shape)}")
     angle = 2 * np.pi / length * (np.outer(np.arange(bins), np.arange(length)) % length)
     cosines, sines = np.cos(angle) * window, np.sin(angle) * window
-    real, imaginary = (cosines, -sines), (sines, cosines)  # weights of a sample's real and imaginary part
+    real, imaginary = (cosines, -sines), (sines, cosines)  # weights of the real and the imaginary part of a sample
     weights = np.stack([np.concatenate(part) for part in (real, imaginary)[:x.shape[2]]], axis=1)
     frames = g.convolution(g.static_transpose(x, order=[0, 2, 1]), g.constant(weights.astype(np.float32)),
                            strides=[int(known(c, 1).reshape(()))], pads_begin=[0], pads_end=[0], dilations=[1],

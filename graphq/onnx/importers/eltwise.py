@@ -1,4 +1,4 @@
-"""Importers of elementwise operators. Each docstring names the operators."""
+"""Importers of lane-wise operators."""
 from __future__ import annotations
 
 from functools import reduce
@@ -19,9 +19,9 @@ from graphq.ops.rules import FLOATS
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
-"""For each source dtype, the target dtypes for which ONNX's Cast becomes type_cast."""
+"""Casts that become type_cast: targets by source dtype."""
 BY_F32 = {**dict.fromkeys((boolean, s8, u8, s16, u16), (bf16, f16)), s32: (f16,), s64: (f16,)}
-"""For each integer dtype, the floats to which it is cast by f32: integers that f32 rounds are beyond those of f16."""
+"""Casts by way of f32, as float targets by integer dtype. Integers that f32 would round exceed f16's range."""
 
 
 @imports("Add", "Sub", "Mul", "Div")
@@ -33,7 +33,7 @@ def binary(c: Call) -> Outputs:
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
-    """Add the operation `function`, or `arithmetic` for dtypes that this operation does not take."""
+    """Add the operation `function`, or `arithmetic` for the dtypes that only `arithmetic` accepts."""
     if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
         return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
     return c.graph.add_node(lookup(function), [a, b], {})[0]
@@ -48,7 +48,7 @@ def variadic(c: Call) -> Outputs:
 
 @imports("Neg")
 def neg(c: Call) -> Outputs:
-    """Import Neg as `x * -1`, which equals `-x`, signs of zeros included."""
+    """Import Neg as `x * -1`: it equals `-x`, including signs of zeros."""
     x = c.input(0)
     return _binary(c, "multiply", x, c.graph.add_constant(one(x, -1)))
 
@@ -73,7 +73,7 @@ def mod(c: Call) -> Outputs:
 
 @imports("Pow")
 def pow_(c: Call) -> Outputs:
-    """Import Pow: `x**y` for a constant scalar y of any dtype; y = 2 is a product."""
+    """Import Pow: `x**y` for a constant scalar y of any dtype; y = 2 becomes square."""
     if "axis" in c.attrs:
         return standard(c, "Pow", [*aligned(c)])
     y = c.data(1)
@@ -85,9 +85,9 @@ def pow_(c: Call) -> Outputs:
 
 @imports("Clip")
 def clip(c: Call) -> Outputs:
-    """Import Clip, whose limits are attributes before version 11, then operands.
+    """Import Clip; limits are attributes before version 11, operands since.
 
-    In versions 6 to 10 a limit that is left out is that of f32, so infinities become finite.
+    In versions 6 to 10 missing limits default to the largest f32, so infinities become finite.
     """
     x, largest = c.input(0), float(np.finfo(np.float32).max) if 6 <= c.version < 11 else np.inf
     limits = [c.attr("min", -largest), c.attr("max", largest)]
@@ -115,7 +115,7 @@ def mean(c: Call) -> Outputs:
 
 @imports("Selu")
 def selu(c: Call) -> Outputs:
-    """Import Selu: `gamma * elu(x)`, for f32 only, since narrower floats would be rounded after each step."""
+    """Import Selu: `gamma * elu(x)`, for f32 only: narrower floats would be rounded after each step."""
     if c.input(0).dtype != f32:
         return None
     alpha, gamma = (1.67326319217681884765625, 1.05070102214813232421875) if c.version >= 6 else (1.6732, 1.0507)
@@ -166,7 +166,7 @@ def prelu(c: Call) -> Outputs:
 
 @imports("Gelu")
 def gelu(c: Call) -> Outputs:
-    """Import Gelu: by erf for `approximate` none, by tanh for tanh."""
+    """Import Gelu, by erf or, for `approximate` tanh, by tanh."""
     modes: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {"none": "gelu_erf", "tanh": "gelu_tanh"}
     return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
 
@@ -179,14 +179,14 @@ def greater_or_equal(c: Call) -> Outputs:
 
 @imports("Where")
 def where(c: Call) -> Outputs:
-    """Import Where: select for floats, choose for other dtypes."""
+    """Import Where: `select` for floats, `choose` for other dtypes."""
     build = c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose
     return build(c.input(0), c.input(1), c.input(2))
 
 
 @imports("Identity", "Dropout")
 def identity(c: Call) -> Outputs:
-    """Import Identity, and Dropout outside of training if its output of the mask is not used."""
+    """Import Identity, and Dropout outside of training if nothing uses its mask output."""
     training = c.data(2)
     if c.outputs > 1 or c.has(2) and (training is None or training.any()):
         return None
@@ -195,7 +195,7 @@ def identity(c: Call) -> Outputs:
 
 @imports("Cast")
 def cast(c: Call) -> Outputs:
-    """Import Cast to `to`; ONNX's reference runs casts of f8 and narrower dtypes, which have more attributes."""
+    """Import Cast; ONNX's reference runs casts with f8 or narrower dtypes, because they have more attributes."""
     return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
 
 
@@ -206,7 +206,7 @@ def cast_like(c: Call) -> Outputs:
 
 
 def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
-    """`x` as `dtype`; None for dtypes that graphq does not cast."""
+    """Cast `x` to `dtype`; None if graphq has no such cast."""
     if dtype == x.dtype:
         return x
     if dtype in ROUNDED.get(x.dtype, ()):
@@ -222,5 +222,5 @@ def one(like: Value, value: float) -> np.ndarray:
 
 
 def in_f32(c: Call, x: Value) -> Value:
-    """`x`, of a float type, in f32."""
+    """Cast `x`, of any float dtype, to f32."""
     return x if x.dtype == f32 else c.graph.type_cast(x, dtype=f32)

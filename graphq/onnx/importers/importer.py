@@ -1,9 +1,9 @@
 """The table of importers, and the conversion of ONNX nodes to operations.
 
-An importer is a function that takes a `Call`, a node with its operands and attributes, and returns the values of the
-node's outputs. It returns None, or raises GraphError, if graphq has no operation for these operands. The node then
-becomes an onnx_node, and the importer is asked again when more types or constants are known. An importer raises
-`Refused` for a node that breaks a rule of its operator.
+An importer is a function that takes a `Call` (a node with its operands and attributes) and returns the values of the
+node's outputs. If graphq has no operation for these operands, the importer returns None or raises GraphError. The node
+then becomes an onnx_node, and the importer is called again when more types or constants are known. If a node breaks a
+rule of its operator, the importer raises `Refused`.
 """
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ Importer: TypeAlias = "Callable[[Call], Outputs]"
 
 MICROSOFT = "com.microsoft"
 DOMAINS = {"ai.onnx": ""}
-"""For each alias of a domain of operators, the name that is used here."""
+"""Aliases of operator domains, and the names that graphq uses."""
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                     "RandomUniformLike"})
-"""Operators of random numbers, whose results ONNX does not determine; they are refused."""
+"""Operators of random numbers; they are refused, because ONNX does not define their results."""
 
 RENAMED = {"keep_dims": "keepdims"}
-"""The ONNX names of attributes whose names in graphq are different."""
+"""ONNX's names of attributes, if graphq's names differ."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""The errors that an importer may raise if operands or attributes have ranks or lengths that no valid node has."""
+"""Exceptions that an importer may raise for a malformed node, for example for a wrong rank or length."""
 
 
 class Refused(GraphError):
@@ -79,7 +79,7 @@ def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
 
 
 def operation_of(op_type: str) -> Op | None:
-    """The operation whose `Op.onnx` names this operator of ONNX's own domain; None if there is none."""
+    """The operation with this operator of ONNX's own domain as its `Op.onnx`, or None."""
     return next((op for op in walk_ops() if op.onnx == op_type), None)
 
 
@@ -113,7 +113,7 @@ class Call:
 
     @lazy_property
     def attrs(self) -> dict[str, Any]:
-        """The attributes that the node has; tensors as arrays, text as str."""
+        """The node's attributes; tensors are arrays, text is str."""
         out = {}
         for a in self.node.attribute:
             value = helper.get_attribute_value(a)
@@ -132,11 +132,11 @@ class Call:
         return self.attrs.get(name, default)
 
     def has(self, k: int) -> bool:
-        """Whether input `k` is there."""
+        """Whether input `k` is present."""
         return k < len(self.inputs) and self.inputs[k] is not None
 
     def input(self, k: int) -> Value:
-        """Input `k`; raises Refused when it is absent."""
+        """Input `k`; raises Refused if it is absent."""
         if not self.has(k):
             self.refuse(f"input {k} is required")
         value = self.inputs[k]
@@ -144,7 +144,7 @@ class Call:
         return value
 
     def optional(self, k: int) -> Value | None:
-        """Input `k`, or None when it is absent."""
+        """Input `k`, or None if it is absent."""
         return self.inputs[k] if k < len(self.inputs) else None
 
     def data(self, k: int) -> np.ndarray | None:
@@ -153,7 +153,7 @@ class Call:
         return None if value is None else value.data
 
     def ints(self, name: str, k: int) -> tuple[int, ...] | None:
-        """The integers of attribute `name`, as older versions of an operator have them, or of input `k`, as newer ones.
+        """Integers from attribute `name` (older versions of an operator) or input `k` (newer versions).
 
         None if the node has neither. Raises GraphError if the value of the input is not known yet.
         """
@@ -164,20 +164,20 @@ class Call:
         return tuple(self.numbers(k, f", the {name},"))
 
     def numbers(self, k: int, what: str = "") -> list[int]:
-        """The integers of input `k`, as Sizes if open sizes decide them; raises GraphError if they are not known."""
+        """The integers of input `k`, as Sizes if they depend on open sizes; raises GraphError if they are unknown."""
         data = known(self.input(k))
         if data is None:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [number(element, data, i) for i in range(number(np.size, data))]  # a guard will check the length
+        return [number(element, data, i) for i in range(number(np.size, data))]  # a guard checks the length
 
     def floats(self) -> bool:
         """Whether each input is f32, bf16 or f16."""
         return len({v.dtype for v in self.inputs if v is not None} - set(FLOATS)) == 0
 
     def expect(self, k: int, *shapes: Shape) -> None:
-        """Refuse input `k` unless it is absent or has one of these shapes; None stands for a size that may be any."""
+        """Refuse input `k` unless it is absent or has one of these shapes; None stands for any size."""
         value = self.optional(k)
         if value is not None and not any(shapes_agree(shape, value.shape) for shape in shapes):
             self.refuse(f"input {k} must be {listing(dict.fromkeys(map(show, shapes)), 'or')}, got {value.type}")
@@ -200,22 +200,22 @@ def width(value: Value) -> Dim:
 
 
 def label(node: NodeProto) -> str:
-    """How messages name the node: `Conv 'name'`; if it has no name, by the name of its first output."""
+    """The node's label in messages: `Conv 'name'`; a node without a name is called after its first output."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
 
 
 def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
-    """Add the nodes of `proto`, whose inputs and initializers are in the scope; returns the values of its outputs."""
+    """Import the nodes of `proto` (inputs and initializers are in the scope); returns the values of its outputs."""
     for node in proto.node:
         import_node(graph, node, scope, written=True)
     return [scope.values[v.name] for v in proto.output]
 
 
 def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = False) -> None:
-    """Add one node to the graph, and its outputs to the scope; error messages begin with the node's name.
+    """Import one node, and add its outputs to the scope; error messages begin with the node's name.
 
-    A node that is `written` in the model is refused if it breaks a type constraint of its operator. ONNX's functions
-    break some for operands that the function's operator may have.
+    A node that is `written` in the model is refused if it breaks a type constraint of its operator. Nodes of ONNX's
+    functions are not checked, because some of them break such constraints for valid operands of the function.
     """
     first = len(graph.nodes)
     try:
@@ -236,9 +236,9 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
-    """Add an onnx_node for the node, or constants if its operands are constants; returns the outputs by name.
+    """Add an onnx_node, or constants if all operands are constants; returns the outputs by name.
 
-    `why` says why graphq has no operation for the node; reports find it in the `meta` of the onnx_node.
+    `why`, the reason why graphq has no operation for the node, goes into the onnx_node's `meta` for reports.
     """
     operands, attrs = single(node, scope.opsets, scope.values)
     names = [slot.name for slot in parsed(attrs["model"].tobytes()).graph.input]
@@ -253,7 +253,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """The outputs of operations that replace an onnx_node, or of an onnx_node with fewer operands.
+    """Replace an onnx_node by operations, or by an onnx_node with fewer operands; returns the outputs.
 
     None if graphq still has no operations for it and no operand has become a constant.
     """
@@ -269,9 +269,9 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 
 
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
-    """The results of an onnx_node in a run, computed by graphq's operations; None if graphq has none for it.
+    """Compute an onnx_node's results at run time by graphq's operations; None if graphq has no operations for it.
 
-    The node therefore has the same results in a run as it has when its operands are constants.
+    The results are therefore the same at run time as for constant operands at compile time.
     """
     proto = parsed(model)
     node = proto.graph.node[0]
@@ -288,7 +288,7 @@ def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.n
 
 
 def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None]) -> Scope:
-    """The scope of the one node of a model: its operands, and the initializers as constants of `graph`."""
+    """The scope of a one-node model: its operands, and its initializers as constants of `graph`."""
     scope = Scope({i.domain: i.version for i in model.opset_import})
     for slot, value in zip(model.graph.input, operands, strict=True):
         assert value is not None
@@ -300,7 +300,7 @@ def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None])
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
                 written: bool = False) -> tuple[dict[str, Value] | None, str]:
-    """Import one node: returns its outputs by name and "", or None and the reason why its importer gives none."""
+    """Import one node; returns its outputs by name and "", or None and why graphq has no operation for it."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
@@ -330,7 +330,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
     except MALFORMED as e:
         if domain == MICROSOFT:
             raise Refused(f"malformed: {type(e).__name__}: {e}") from None
-        return None, f"malformed: {type(e).__name__}: {e}"  # ONNX's shape inference then says what is wrong
+        return None, f"malformed: {type(e).__name__}: {e}"  # ONNX's shape inference will report the fault
     if outs is None:
         lacking = f"graphq has no operation for {node.op_type}({_given(node, inputs)})"
         if domain == MICROSOFT:
@@ -341,14 +341,14 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
 
 
 def _given(node: NodeProto, inputs: Sequence[Value | None]) -> str:
-    """What a node is given: the types of its operands, and its attributes."""
+    """The types of a node's operands and its attributes, for messages."""
     operands = ["none" if v is None else f"{'constant ' * (v.data is not None)}{v.type}" for v in inputs]
     return ", ".join([*operands, *(str(helper.printable_attribute(a)).replace(" = ", "=")[:80] for a in node.attribute
                                    if not a.HasField("g"))])
 
 
 def by_declaration(c: Call) -> Outputs:
-    """Import an operator that an operation's `Op.onnx` names; attributes that the node leaves out have ONNX's defaults.
+    """Import an operator that an operation's `Op.onnx` names; missing attributes have ONNX's defaults.
 
     If an attribute of the operation is an input of the operator, the input must be a constant.
     """
@@ -368,14 +368,14 @@ def by_declaration(c: Call) -> Outputs:
 
 
 def attribute_default(proto: AttributeProto) -> Any:
-    """The default of an attribute in an ONNX schema; for an f32 the shortest decimal that rounds to it."""
+    """The default of an attribute in an ONNX schema; floats become the shortest decimal that rounds to the same f32."""
     value = helper.get_attribute_value(proto)
     return value.decode() if isinstance(value, bytes) else float(str(np.float32(value))) if isinstance(value, float) \
         else value
 
 
 def aligned(c: Call) -> tuple[Value, Value]:
-    """The two operands, made to broadcast as in NumPy: before version 7 ONNX aligned the second one to `axis`."""
+    """Both operands, ready to broadcast as in NumPy; before version 7, ONNX aligned the second operand to `axis`."""
     a, b, axis = c.input(0), c.input(1), c.attr("axis")
     if c.version >= 7 or axis is None:
         return a, b
@@ -384,7 +384,7 @@ def aligned(c: Call) -> tuple[Value, Value]:
 
 
 def by_body(c: Call) -> Outputs:
-    """Import the operator as the function that ONNX defines it by; raises GraphError if there is none."""
+    """Import the operator by ONNX's function for it; raises GraphError if ONNX has no function."""
     domain = DOMAINS.get(c.node.domain, c.node.domain)
     prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
     body = body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
@@ -394,7 +394,7 @@ def by_body(c: Call) -> Outputs:
 
 
 def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """Add the nodes of a function's body, without inputs that are absent or None; returns its first outputs."""
+    """Import the nodes of a function's body, without absent inputs; returns the first `outputs` of its outputs."""
     values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
     absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
@@ -406,7 +406,7 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Replace results of constants alone by constants, from node number `first` on; returns the new `outs`.
+    """Fold nodes with only constant operands, from node number `first` on; returns the new `outs`.
 
     Large masks stay, as in the pass fold_constants.
     """

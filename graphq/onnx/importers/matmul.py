@@ -1,4 +1,4 @@
-"""Importers of products of floats: Gemm, and Einsum, which becomes transposes, products and sums."""
+"""Importers of Gemm, and of Einsum as transposes, matmuls and sums."""
 from __future__ import annotations
 
 from collections import Counter
@@ -19,7 +19,8 @@ from graphq.ops.rules import FLOATS
 def gemm(c: Call) -> Outputs:
     """Import Gemm: `alpha * A' @ B' + beta * C`.
 
-    Dtypes other than floats run by ONNX's reference. It lacks versions before 7, whose nodes are changed to the newest.
+    Dtypes other than floats run by ONNX's reference. It lacks versions before 7: older nodes are converted to the
+    newest.
     """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
@@ -27,14 +28,14 @@ def gemm(c: Call) -> Outputs:
 
 
 def product(c: Call, a: Value, b: Value) -> Value:
-    """`alpha * A' @ B'`, by the node's transA, transB and alpha; a factor of 1 adds no operation."""
+    """`alpha * A' @ B'`, by the node's transA, transB and alpha; an alpha of 1 adds no operation."""
     g, alpha = c.graph, c.attr("alpha", 1.0)
     y = g.matmul(a, b, transpose_a=bool(c.attr("transA", 0)), transpose_b=bool(c.attr("transB", 0)))
     return y if alpha == 1 else g.multiply(y, one(y, alpha))
 
 
 def plus_bias(c: Call, y: Value) -> Value:
-    """`y` plus `beta` times input 2, if it is there; a factor of 1 adds no operation."""
+    """`y` plus `beta` times input 2, if it is present; a beta of 1 adds no operation."""
     g, bias, beta = c.graph, c.optional(2), c.attr("beta", 1.0)
     if bias is None or beta == 0:
         return y
@@ -61,7 +62,7 @@ class Term(NamedTuple):
 
 @imports("Einsum")
 def einsum(c: Call) -> Outputs:
-    """Import Einsum of floats: operands are combined from left to right, by matmul if they share summed axes."""
+    """Import Einsum of floats from left to right; operands with common summed axes are combined by a matmul."""
     if not c.floats():
         return None
     terms, out = _terms(c)
@@ -76,13 +77,13 @@ def einsum(c: Call) -> Outputs:
 def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
     """The operands with the names of their axes, and the names of the result's axes.
 
-    The axes of an ellipsis are named by their position, counted from the ellipsis's end.
+    Axes of an ellipsis are named by their position, counted from the end of the ellipsis.
     """
     left, arrow, right = c.attr("equation").replace(" ", "").partition("->")
     values = [c.input(k) for k in range(len(c.inputs))]
     texts = left.split(",")
     if len(texts) != len(values):
-        c.refuse(f"equation '{c.attr('equation')}' is of {len(texts)} operands, got {len(values)}")
+        c.refuse(f"equation '{c.attr('equation')}' needs {len(texts)} operands, got {len(values)}")
     terms = [Term(v, _named(c, text, len(dims_of(v)))) for text, v in zip(texts, values, strict=True)]
     dots = max((t.names for t in terms), key=lambda names: sum(n.startswith(".") for n in names))
     more = tuple(n for n in dots if n.startswith("."))
@@ -93,19 +94,19 @@ def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
 
 
 def _named(c: Call, text: str, rank: int) -> tuple[str, ...]:
-    """The names of the axes in `text`. Repeated names, which stand for diagonals, are not supported."""
+    """The names of the axes in `text`; repeated names (diagonals) are not supported."""
     before, dots, after = text.partition("...")
     more = rank - len(before) - len(after)
     if more < 0 or more and not dots:
         c.refuse(f"equation '{c.attr('equation')}': '{text}' does not fit rank {rank}")
     names = (*before, *(f".{k}" for k in range(more, 0, -1)), *after)
     if len(set(names)) < len(names):
-        raise GraphError(f"equation '{c.attr('equation')}' takes a diagonal")
+        raise GraphError(f"equation '{c.attr('equation')}' takes a diagonal, which graphq does not support")
     return names
 
 
 def _contracted(g: Graph, a: Term, b: Term, later: Collection[str]) -> Term:
-    """The product of two terms, summed along the axes that neither a later term nor the result has."""
+    """Multiply two terms, and sum along the axes that neither a later term nor the result has."""
     a, b = (_summed(g, x, {*later, *y.names}) for x, y in ((a, b), (b, a)))
     both = [n for n in a.names if n in b.names]
     batch, inner = [n for n in both if n in later], [n for n in both if n not in later]
@@ -128,7 +129,7 @@ def _summed(g: Graph, t: Term, keep: Collection[str]) -> Term:
 
 
 def _ordered(g: Graph, t: Term, names: Sequence[str]) -> Value:
-    """The value with its axes in the order of `names`, some of which it may lack."""
+    """The value with its axes in the order of `names`; it may lack some of them."""
     return g.static_transpose(t.value, order=[t.names.index(n) for n in names if n in t.names])
 
 

@@ -31,7 +31,7 @@ def scatter(c: Call) -> Outputs:
 
 @imports("GridSample")
 def grid_sample(c: Call) -> Outputs:
-    """Import GridSample, whose modes have other names before version 20."""
+    """Import GridSample; its modes have other names before version 20."""
     mode = c.attr("mode", "linear")
     return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
                                padding_mode=c.attr("padding_mode", "zeros"),
@@ -40,7 +40,7 @@ def grid_sample(c: Call) -> Outputs:
 
 @imports("Slice")
 def slice_(c: Call) -> Outputs:
-    """Import Slice, whose starts, ends, axes and steps are attributes before version 10, then constants."""
+    """Import Slice; starts, ends, axes and steps are attributes before version 10, constants since."""
     starts, ends = c.ints("starts", 1), c.ints("ends", 2)
     if starts is None or ends is None:
         c.refuse("starts and ends are required")
@@ -51,7 +51,7 @@ def slice_(c: Call) -> Outputs:
 
 @imports("Split")
 def split(c: Call) -> Outputs:
-    """Import Split as a slice for each output, of the given sizes, or of equal sizes and a smaller last one."""
+    """Import Split as one slice per output, of the given sizes, or of equal sizes with a smaller last slice."""
     dims, outputs = dims_of(c.input(0)), len(c.node.output)
     if c.attr("num_outputs", outputs) != outputs:
         c.refuse(f"num_outputs must be the number of outputs, {outputs}, got {c.attr('num_outputs')}")
@@ -69,13 +69,13 @@ def split(c: Call) -> Outputs:
 
 @imports("Expand")
 def expand(c: Call) -> Outputs:
-    """Import Expand to the broadcast of the operand's shape and `shape`."""
+    """Import Expand; the result's shape is the broadcast of the operand's shape and `shape`."""
     shape = tuple(c.numbers(1))
     return expanded(c, c.input(0), shape)
 
 
 def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
-    """`x` expanded to the broadcast of its shape with `shape`; `x` itself if that is its own shape."""
+    """Expand `x` to the broadcast of its shape with `shape`; returns `x` itself if nothing changes."""
     if min(shape, default=0) < 0:
         c.refuse(f"a shape must have no negative dimensions, got {list(shape)}")
     dims = dims_of(x)
@@ -84,7 +84,7 @@ def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
 
 @imports("Pad")
 def pad(c: Call) -> Outputs:
-    """Import Pad in modes constant, edge, reflect, wrap; pads are for all axes or for `axes`."""
+    """Import Pad in modes constant, edge, reflect and wrap; pads apply to `axes`, by default to all axes."""
     pads, axes = c.ints("pads" if c.version > 1 else "paddings", 1), c.ints("axes", 3)
     rank = len(dims_of(c.input(0)))
     if pads is None:
@@ -101,9 +101,9 @@ def pad(c: Call) -> Outputs:
 
 @imports("Tile")
 def tile(c: Call) -> Outputs:
-    """Import Tile as a reshape that adds dimensions of 1, an expand over them, and a reshape."""
+    """Import Tile: add dimensions of 1, expand them, and merge them."""
     dims, repeats = dims_of(c.input(0)), c.numbers(1)
-    if c.version < 6:  # input 1 is one number of repetitions, and input 2 is the axis
+    if c.version < 6:  # input 1 is the number of repetitions, input 2 the axis
         axis = c.numbers(2)[0] % len(dims)
         repeats = [repeats[0] if k == axis else 1 for k in range(len(dims))]
     if len(repeats) != len(dims) or min(repeats, default=0) < 0:
@@ -116,7 +116,7 @@ def tile(c: Call) -> Outputs:
 
 @imports("DepthToSpace")
 def depth_to_space(c: Call) -> Outputs:
-    """Import DepthToSpace, in modes DCR and CRD, as a reshape, a transpose and a reshape."""
+    """Import DepthToSpace (modes DCR and CRD) as a reshape, a transpose and a reshape."""
     n, channels, h, w = dims_of(c.input(0))
     b = c.attr("blocksize")
     depth = channels // (b * b)

@@ -1,4 +1,4 @@
-"""Importers of reductions, softmax and normalisations."""
+"""Importers of reductions, softmax and normalizations."""
 from __future__ import annotations
 
 import math
@@ -24,7 +24,7 @@ REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "re
 
 @imports(*REDUCTIONS)
 def reduction(c: Call) -> Outputs:
-    """Import a reduction that is one operation of graphq."""
+    """Import a reduction that graphq has as one operation."""
     return _reduced(c, c.input(0), c.node.op_type)
 
 
@@ -45,16 +45,16 @@ def log_of_sum(c: Call) -> Outputs:
 
 @imports("ReduceLogSumExp")
 def log_of_sum_of_powers(c: Call) -> Outputs:
-    """Import ReduceLogSumExp by ONNX's function; versions without a function are left to ONNX's reference."""
+    """Import ReduceLogSumExp by ONNX's function; ONNX's reference runs versions without a function."""
     if c.input(0).dtype not in (*FLOATS, f64):
         c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
     return by_body(c)
 
 
 def _reduced(c: Call, x: Value, name: str) -> Value | None:
-    """The reduction `name` of x along `axes`, which is an attribute or, in newer versions, a constant input.
+    """Reduce `x` along `axes`: an attribute or, in newer versions, a constant input.
 
-    Without axes it reduces all of them or, with noop_with_empty_axes, none.
+    Without axes, reduce all axes or, with noop_with_empty_axes, none.
     """
     axes = c.ints("axes", 1)
     if not axes:
@@ -72,7 +72,7 @@ def _reduced(c: Call, x: Value, name: str) -> Value | None:
 def softmax(c: Call) -> Outputs:
     """Import Softmax and LogSoftmax: along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    f16 and bf16 are computed in the steps of ONNX's function, each of which rounds its result; a sum is rounded once.
+    f16 and bf16 are computed in the steps of ONNX's function; each step rounds its result once, sums as well.
     """
     g, x = c.graph, c.input(0)
     is_log = c.node.op_type == "LogSoftmax"
@@ -87,7 +87,7 @@ def softmax(c: Call) -> Outputs:
 
 
 def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to input 0 as a matrix whose columns are the dimensions from `axis` on, as before version 13."""
+    """Apply `build` to input 0 as a matrix, with the dimensions from `axis` on as columns (before version 13)."""
     x, dims = c.input(0), dims_of(c.input(0))
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
@@ -96,7 +96,7 @@ def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
 
 @imports("Hardmax")
 def hardmax(c: Call) -> Outputs:
-    """Import Hardmax along `axis` since version 13, by ONNX's reference."""
+    """Import Hardmax; ONNX's reference runs version 13 and newer, and older versions as matrices."""
     return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])
 
 
@@ -113,8 +113,8 @@ def lp_normalization(c: Call) -> Outputs:
 def batch_normalization(c: Call) -> Outputs:
     """Import BatchNormalization for inference.
 
-    If `spatial` is 0, which old versions allow, each element of an image has its own parameters. f64 runs by ONNX's
-    reference, in the newest version of the operator, since the reference takes a wrong channel axis in older ones.
+    Old versions allow `spatial` 0: then each element of an image has its own parameters. ONNX's reference runs f64, in
+    the newest version of the operator, because the reference takes a wrong channel axis in older versions.
     """
     x, g = c.input(0), c.graph
     if c.outputs > 1 or c.attr("training_mode", 0):
@@ -144,7 +144,7 @@ def mean_variance_normalization(c: Call) -> Outputs:
 
 
 def _log_in_steps(g: Graph, x: Value, *, axis: int) -> Value:
-    """LogSoftmax as ONNX defines it by other operators."""
+    """LogSoftmax in the steps of ONNX's function."""
     less = g.subtract(x, g.reduce_max(x, axes=[axis], keep_dims=True))
     return g.subtract(less, g.log(g.reduce_sum(g.exp(less), axes=[axis], keep_dims=True)))
 
@@ -155,7 +155,7 @@ def layer_normalization(c: Call) -> Outputs:
     """Import LayerNormalization over the dimensions from `axis` on, with statistics in f32."""
     if c.attr("stash_type", 1) != 1:
         return None
-    if c.outputs > 1:  # statistics are f32 even for narrower floats
+    if c.outputs > 1:  # statistics are f32 for narrower floats as well
         x, g = c.input(0), c.graph
         if x.dtype not in (bf16, f16):
             return None
@@ -178,7 +178,7 @@ def layer_normalization(c: Call) -> Outputs:
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
-    """Whether a scale or bias may have to be broadcast to the dimensions of x from `axis` on; some may be unknown."""
+    """Whether a scale or bias may have to broadcast to the dimensions of `x` from `axis` on (some may be unknown)."""
     if parameter.shape is None or x.shape is None:
         return False
     dims, tail = parameter.shape, x.shape[axis:]
@@ -189,9 +189,9 @@ def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
 
 
 def _same_shape(y: Value, x: Value) -> Value:
-    """y; raises GraphError if a scale or bias has made it larger than x."""
+    """Return `y`; raises GraphError if a scale or bias has made it larger than `x`."""
     if x.type.known and y.shape != x.shape:
-        raise GraphError(f"scale and bias must broadcast into {x.type}, together they are {y.type}")
+        raise GraphError(f"scale and bias must broadcast to {x.type}, but give {y.type}")
     return y
 
 
@@ -205,7 +205,7 @@ def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
 
 @imports("GroupNormalization", "InstanceNormalization")
 def group_normalization(c: Call) -> Outputs:
-    """Import GroupNormalization with a scale for each channel, and InstanceNormalization, whose groups are channels."""
+    """Import GroupNormalization with a scale per channel, and InstanceNormalization (one group per channel)."""
     instance = c.node.op_type == "InstanceNormalization"
     if not instance and (c.version < 21 or c.attr("stash_type", 1) != 1):
         return None
@@ -216,9 +216,9 @@ def group_normalization(c: Call) -> Outputs:
 
 @imports("LRN")
 def lrn(c: Call) -> Outputs:
-    """Import LRN: local response normalisation across the channels, which come first."""
+    """Import LRN: local response normalization across channels; channels come first."""
     if c.input(0).dtype not in FLOATS:
-        c.refuse(f"{c.input(0).type} is not of f32, bf16 or f16, and ONNX's reference adds up over the batch")
+        c.refuse(f"{c.input(0).type} is not of f32, bf16 or f16, and ONNX's reference is wrong: it sums over the batch")
     attrs = {name: c.attr(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
     return _in_f32(c, lambda x: c.graph.lrn(x, size=c.attr("size"), data_format="NCX", **attrs))
 
@@ -237,7 +237,7 @@ def rms_normalization(c: Call) -> Outputs:
 
 @imports("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(c: Call) -> Outputs:
-    """Import RMSNormalization under its older name; a second output is the inverse root mean square, in f32."""
+    """Import RMSNormalization under its older name; the second output is the inverse root mean square in f32."""
     if c.attr("stash_type", 1) != 1:
         c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
     y = rms_normalization(c)

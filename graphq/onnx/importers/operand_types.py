@@ -1,4 +1,4 @@
-"""Which operands of an ONNX operator must have one dtype: by ONNX's own schemas, and by a table for com.microsoft."""
+"""Rules for operands that must have one dtype, from ONNX's schemas and from a table for com.microsoft."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,12 +22,14 @@ OPERANDS = {"com.microsoft": QUANTIZED | BINARY | {
     "QAttention": "TUSSS-TUS", "QGemm": "TSTUSU-S", "QLinearAdd": "T-TT-T-T", "QLinearConv": "T-TU-U",
     "QLinearMul": "T-TT-T-T", "QLinearWhere": "-TFTTFTFT", "Range": "TTT", "RotaryEmbedding": "T-TT",
     "SkipLayerNormalization": "TTTTT", "SkipSimplifiedLayerNormalization": "TTTT"}}
-"""For operators of domains of which ONNX has no schemas, a letter for each operand: operands with the same letter have
-one dtype, "-" stands for any. Source: the schemas of ONNX Runtime."""
+"""Letters for the operands of operators without schemas in ONNX.
+
+Operands with the same letter have one dtype; "-" stands for any dtype. Source: the schemas of ONNX Runtime.
+"""
 
 
 def clash(node: NodeProto, domain: str, version: int, inputs: Sequence[Value | None]) -> str | None:
-    """What is wrong if operands that share a type variable of the operator's schema differ in their dtypes, or None."""
+    """The error message if operands with the same type variable have different dtypes, or None."""
     variables, more = type_variables(node.op_type, domain, version)
     seen: dict[str, tuple[int, Value]] = {}
     for k, value in enumerate(inputs):
@@ -43,7 +45,7 @@ def clash(node: NodeProto, domain: str, version: int, inputs: Sequence[Value | N
 
 @lru_cache(4096)
 def type_variables(op_type: str, domain: str, version: int) -> tuple[tuple[str | None, ...], str | None]:
-    """The type variable of each operand, and that of further operands if the last one stands for any number."""
+    """The type variable of each operand, and the type variable of further operands if the last is variadic."""
     if domain in OPERANDS:
         return tuple(None if x == "-" else x for x in OPERANDS[domain].get(op_type, "")), None
     schema = onnx.defs.get_schema(op_type, version, domain)

@@ -26,12 +26,12 @@ BYTES = (s8, u8)
 
 
 def pool(c: Call) -> dict[str, Any]:
-    """The attributes of a pool.
+    """The attributes of a pool in graphq, with ONNX's `ceil_mode` as a rounding type or as pads.
 
-    With `ceil_mode`, ONNX leaves out a last window that would start beyond the source; oneDNN's rounding up does not.
-    If the two differ, pads_end is changed so that rounding down gives ONNX's windows. With auto_pad the ceil_mode makes
-    no difference, as ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError if the ceil_mode matters and a
-    spatial dimension is not known yet.
+    With `ceil_mode`, ONNX leaves out a last window that would start after the input; oneDNN's rounding up keeps it. If
+    the two differ, pads_end changes, and rounding down gives ONNX's windows. With auto_pad, ceil_mode makes no
+    difference: ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError if ceil_mode matters and a spatial
+    dimension is not known yet.
     """
     x = c.input(0)
     attrs = {**windows(c, spatial(x)), "kernel": c.attr("kernel_shape"), "rounding_type": "floor"}
@@ -43,9 +43,9 @@ def pool(c: Call) -> dict[str, Any]:
 
 
 def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
-    """The pads_end with which rounding down gives the windows of ONNX's ceil_mode.
+    """Find pads_end such that rounding down gives the windows of ONNX's ceil_mode.
 
-    The second result is whether the node's own pads_end with oneDNN's rounding up gives the same windows.
+    The second result says whether oneDNN's rounding up gives the same windows with the node's own pads_end.
     """
     ends, as_onednn = [], True
     for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"],
@@ -64,10 +64,10 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
 
 
 def with_pads(c: Call) -> Outputs:
-    """The node with explicit pads in place of `ceil_mode` and `auto_pad`, for ONNX's reference; None if it has neither.
+    """Replace `ceil_mode` and `auto_pad` by explicit pads, for ONNX's reference; None if the node has neither.
 
-    Before version 22 ONNX's shape inference counts a window that starts beyond the source. The reference refuses
-    `auto_pad` if it rounds up, and gives other shapes if windows are dilated.
+    With `ceil_mode`, ONNX's shape inference before version 22 counts windows that start after the input. With
+    `auto_pad`, the reference refuses to round up and gives wrong shapes for dilated windows.
     """
     attrs, x = pool(c), c.input(0)
     if not c.attr("ceil_mode", 0) and attrs["auto_pad"] == "none":
@@ -83,7 +83,7 @@ def with_pads(c: Call) -> Outputs:
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
-    """Apply `pick` to input 0; 8-bit integers are converted to f32, and the result back, rounded to nearest even."""
+    """Apply `pick` to input 0; 8-bit integers are converted to f32 and back, rounded to nearest even."""
     x = c.input(0)
     if x.dtype not in BYTES:
         return pick(x)
@@ -91,7 +91,7 @@ def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
 
 
 def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to x with its channels moved first and back; in x they come after `count` spatial axes.
+    """Apply `build` to x with channels first; in x and the result, channels come after `count` spatial axes.
 
     If `count` is None, the channels of x come first already.
     """
@@ -102,12 +102,12 @@ def channels_first(x: Value, count: int | None, build: Callable[[Value], Value])
 
 
 MOST_PLACES = 1 << 10
-"""The most elements of a window for which indices of maxima are computed: each element takes a few nodes."""
+"""The largest window, in elements, of a MaxPool with indices: each element needs a few nodes."""
 
 
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
-    """Import MaxPool, whose second output is the indices of the maxima."""
+    """Import MaxPool; its second output is the indices of the maxima."""
     x = c.input(0)
     if c.outputs > 1:
         return _with_places(c)
@@ -115,17 +115,17 @@ def max_pool(c: Call) -> Outputs:
 
 
 def _with_places(c: Call) -> list[Value]:
-    """The maxima, and their indices among all elements of the input; of equal maxima the first.
+    """The maxima, and their indices among all elements of the input; the first of equal maxima counts.
 
-    The elements of the windows are compared one after the other. With `storage_order` 1 indices are counted as if the
-    first spatial axis varied fastest. Indices run over all images and channels; ONNX's reference implementation counts
-    within each channel instead if strides are 1.
+    The elements of a window are compared one after the other. With `storage_order` 1, the first spatial axis varies
+    fastest in the indices. Indices run over all images and channels; with strides of 1, ONNX's reference deviates and
+    counts within each channel.
     """
     x, g, attrs = c.input(0), c.graph, pool(c)
     if x.dtype not in (*FLOATS, *BYTES):
-        c.refuse(f"places of maxima of {x.type} are not supported")
+        c.refuse(f"indices of maxima of {x.type} are not supported")
     if prod(attrs["kernel"]) > MOST_PLACES:
-        c.refuse(f"places of maxima are found one by one, of at most {MOST_PLACES}, got windows {attrs['kernel']}")
+        c.refuse(f"indices of maxima need windows of at most {MOST_PLACES} elements, got {attrs['kernel']}")
     if x.dtype in BYTES:
         x = g.cast(x, dtype=f32)
     dims = dims_of(x)
@@ -150,22 +150,22 @@ def _with_places(c: Call) -> list[Value]:
 
 
 def _places_of_image(dims: Sequence[int], first_fastest: bool) -> np.ndarray:
-    """The indices of elements within one channel of one image, s64 [1, 1, *dims]."""
+    """Indices of the elements of one channel of one image, s64 [1, 1, *dims]."""
     places = np.arange(prod(dims), dtype=np.int64)
     return (places.reshape(dims[::-1]).T if first_fastest else places.reshape(dims))[None, None]
 
 
 def _first_places(dims: Sequence[int]) -> np.ndarray:
-    """For each channel of each image, the index of its first element, s64 [n, c, 1, ...]."""
+    """The index of the first element of each channel of each image, s64 [n, c, 1, ...]."""
     count = dims[0] * dims[1]
     return (np.arange(count, dtype=np.int64) * prod(dims[2:])).reshape(*dims[:2], *[1] * (len(dims) - 2))
 
 
 @imports("LpPool")
 def lp_pool(c: Call) -> Outputs:
-    """Import LpPool: `(sum |x|**p)**(1 / p)`, where the sum is the mean of a window times its number of elements.
+    """Import LpPool: `(sum |x|**p)**(1 / p)`; the sum is an average pool times the number of elements.
 
-    Padding adds 0 to the sum, so it may be counted.
+    The average may count padding, because padding adds 0 to the sum.
     """
     attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
     if set(attrs.pop("dilations")) - {1} or x.dtype not in FLOATS:
@@ -187,12 +187,12 @@ def avg_pool(c: Call) -> Outputs:
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # left to ONNX's reference; ceil_mode stays, as pads would be counted
+    if set(attrs.pop("dilations")) - {1}:  # ONNX's reference runs it; ceil_mode stays: pads would be counted
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
-    if not exclude and ends != counted:  # the mean leaves out ceil_mode's padding, but would count pads_end
+    if not exclude and ends != counted:  # the mean counts pads, but not ceil_mode's padding
         x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
         beyond = [a - b for a, b in zip(ends, counted, strict=True)]
         attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True
@@ -201,14 +201,14 @@ def avg_pool(c: Call) -> Outputs:
 
 @imports("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> Outputs:
-    """Import a global pool as a pool whose one window is the whole image; maxima of integers and f64 as ReduceMax."""
+    """Import a global pool as a pool with one window, the whole image; maxima of integers and f64 as ReduceMax."""
     count = spatial(c.input(0))
     sizes = dims_of(c.input(0))[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
                              "pads_end": [0] * count, "data_format": "NCX"}
     if c.node.op_type == "GlobalMaxPool":
         if 0 in sizes:
-            c.refuse(f"an image without pixels has no greatest one, got {c.input(0).type}")
+            c.refuse(f"an image without pixels has no maximum, got {c.input(0).type}")
         if c.input(0).dtype not in FLOATS:
             return standard(c, "ReduceMax", [c.input(0), pixels(c)])
         return c.graph.max_pool(c.input(0), **attrs)
@@ -216,7 +216,7 @@ def global_pool(c: Call) -> Outputs:
 
 
 def pixels(c: Call) -> Value:
-    """The spatial axes of input 0 as a constant of axis numbers."""
+    """The indices of input 0's spatial axes, as a constant."""
     return c.graph.add_constant(np.arange(2, 2 + spatial(c.input(0))))
 
 
@@ -233,7 +233,7 @@ def global_lp_pool(c: Call) -> Outputs:
 
 @imports("Upsample")
 def upsample(c: Call) -> Outputs:
-    """Import Upsample, and Resize of version 10; before version 9 the scales are attributes."""
+    """Import Upsample; before version 9 its scales are attributes."""
     mode = c.attr("mode", "nearest")
     if c.version < 7:
         scales = np.array([1, 1, c.attr("height_scale"), c.attr("width_scale")], np.float32)
@@ -244,20 +244,20 @@ def upsample(c: Call) -> Outputs:
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
-    """Import Resize before version 11 in its newer form: element o lies at o / scale, and mode nearest rounds down."""
+    """Import Upsample, or Resize before version 11: element o lies at o / scale, and mode nearest rounds down."""
     return standard(c, "Resize", [c.input(0), None, scales], mode=mode, nearest_mode="floor",
                     coordinate_transformation_mode="asymmetric")
 
 
 @imports("Resize")
 def resize(c: Call) -> Outputs:
-    """Import Resize in mode nearest by whole factors, and in mode linear to sizes that the scales give exactly.
+    """Import Resize in mode nearest by integer factors, and in mode linear to sizes that the scales give exactly.
 
     ONNX's reference runs all other forms.
     """
     x = c.input(0)
     if x.dtype == boolean:
-        c.refuse("booleans are not resized: ONNX's reference has floats and integers alone")
+        c.refuse("booleans are not resized: ONNX's reference has only floats and integers")
     if c.version < 11:
         return _asymmetric(c, c.input(1), c.attr("mode", "nearest"))
     old = dims_of(x)
@@ -269,7 +269,7 @@ def resize(c: Call) -> Outputs:
     mode = c.attr("mode", "nearest")
     if mode == "nearest":
         whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
-        # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest element for half_pixel.
+        # For an integer r, floor(o / r) = floor((o + 1/2) / r): the nearest element for half_pixel.
         rule = transformation, c.attr("nearest_mode", "round_prefer_floor")
         return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX")) \
             if whole and rule in WHOLE else None
@@ -281,20 +281,19 @@ def resize(c: Call) -> Outputs:
 
 
 WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
-"""Pairs of coordinate transformation and rounding by which, for a whole factor r, element o is source element floor(o /
-r)."""
+"""Pairs of coordinate transformation and rounding that give element o = source element floor(o / r) for integers r."""
 
 
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     if c.has(3):
         if c.attr("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in c.attrs:
-            raise GraphError("sizes with axes or a policy are left to ONNX")
+            raise GraphError("sizes with axes or a policy are left to ONNX's reference")
         new, scales = tuple(c.numbers(3)), None
     elif "axes" in c.attrs:
-        raise GraphError("axes are left to ONNX")
+        raise GraphError("axes are left to ONNX's reference")
     else:
         scales = tuple(float(np.float32(s)) for s in known(c, 2))
         new = tuple(number(scaled, d, s) for d, s in zip(old, scales, strict=False))
     if len(new) != len(old):
-        raise GraphError(f"one size an axis is needed, got {len(new)} for rank {len(old)}")
+        raise GraphError(f"one size per axis is needed, got {len(new)} for rank {len(old)}")
     return new, scales or tuple(n / d if d else 1.0 for n, d in zip(new, old, strict=True))

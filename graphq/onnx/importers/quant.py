@@ -1,8 +1,8 @@
 """Importers of quantized operators: each becomes a float operation between dequantize and quantize.
 
-One set of fusions then serves all of them. Constant scales become attributes of quantize and dequantize, other scales
-operands of dynamic_quantize and dynamic_dequantize. A form that these operations cannot express becomes quantize_linear
-or dequantize_linear.
+One set of fusions then serves all of them. Constant scales become attributes of quantize and dequantize. Other scales
+become operands of dynamic_quantize and dynamic_dequantize. If these operations cannot express a form, it becomes
+quantize_linear or dequantize_linear.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Parameters(NamedTuple):
 
     @property
     def per_tensor(self) -> bool:
-        """Whether there is one scale for the whole tensor."""
+        """Whether the tensor has one scale."""
         return self.scale.shape in ((), (1,))
 
     @property
@@ -42,7 +42,7 @@ class Parameters(NamedTuple):
 
     @property
     def usual(self) -> bool:
-        """Whether scale and zero point are constants, and the scale finite."""
+        """Whether scale and zero point are constants, and the scales are finite."""
         return self.constant and bool(np.isfinite(np.asarray(self.scale.data, np.float64)).all())
 
     @property
@@ -53,7 +53,7 @@ class Parameters(NamedTuple):
 
 @imports("QuantizeLinear")
 def quantize_linear(c: Call) -> Outputs:
-    """Import QuantizeLinear 10 to 25; x / scale is rounded to the scale's dtype, before version 23 to that of x."""
+    """Import QuantizeLinear, versions 10 to 25; x / scale rounds to the scale's dtype (before 23 to x's dtype)."""
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
     p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
@@ -73,14 +73,14 @@ def dequantize_linear(c: Call) -> Outputs:
 
 @imports("QuantizeLinear", domain=MICROSOFT)
 def quantize_linear_microsoft(c: Call) -> Outputs:
-    """Import com.microsoft's QuantizeLinear, version 1: without an axis there is one scale for all."""
+    """Import com.microsoft's QuantizeLinear, version 1: per-tensor without an axis."""
     x, zp = c.input(0), c.optional(2)
     return quantized(c, x, _microsoft(c, zp), t.u8 if zp is None else zp.dtype)
 
 
 @imports("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear_microsoft(c: Call) -> Outputs:
-    """Import com.microsoft's DequantizeLinear, version 1: without an axis there is one scale for all."""
+    """Import com.microsoft's DequantizeLinear, version 1: per-tensor without an axis."""
     return dequantized(c, c.input(0), _microsoft(c, c.optional(2)), None)
 
 
@@ -93,7 +93,7 @@ def _microsoft(c: Call, zp: Value | None) -> Parameters:
 
 @imports("DynamicQuantizeLinear")
 def dynamic_quantize_linear(c: Call) -> Outputs:
-    """Import DynamicQuantizeLinear, version 11: compute the range, then quantize by it."""
+    """Import DynamicQuantizeLinear, version 11: derive scale and zero point from the range, then quantize."""
     x = c.input(0)
     scale, zp = c.graph.dynamic_range(x)
     return c.graph.dynamic_quantize(x, scale, zp, dtype=t.u8), scale, zp
@@ -112,11 +112,11 @@ def conv_integer(c: Call) -> Outputs:
 def qlinear_matmul(c: Call) -> Outputs:
     """Import QLinearMatMul, versions 10 and 21.
 
-    A tensor has one scale and zero point; a may have one for each row, and b one for each column, for all batches.
+    Scales and zero points are per-tensor, per row of a, or per column of b, the same for the whole batch.
     """
     a, b = c.input(0), c.input(3)
     if any(len(c.input(k).shape or ()) > 1 for k in (1, 4)):
-        raise GraphError("scales of batches are left to ONNX")
+        raise GraphError("scales per batch element are left to ONNX's reference")
     pa, pb = parameters(c, a, c.input(1), c.optional(2), -2), parameters(c, b, c.input(4), c.optional(5), -1)
     factor = _factor(c, pa, pb)
     if factor is not None:
@@ -127,7 +127,7 @@ def qlinear_matmul(c: Call) -> Outputs:
 @imports("QLinearConv")
 @imports("QLinearConv", domain=MICROSOFT)
 def qlinear_conv(c: Call) -> Outputs:
-    """Import QLinearConv, whose bias has the scale x_scale * w_scale; com.microsoft's may have channels last."""
+    """Import QLinearConv; its bias has the scale x_scale * w_scale. com.microsoft's may have channels last."""
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
     pw = parameters(c, w, c.input(4), c.optional(5), 0, mixed=True)
@@ -144,9 +144,9 @@ def qlinear_conv(c: Call) -> Outputs:
 
 
 def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
-    """The f32 factor `p.scale * q.scale / y_scale` by which ONNX Runtime and ONNX's reference multiply integer sums.
+    """The f32 factor of integer sums in ONNX Runtime and ONNX's reference: `p.scale * q.scale / y_scale`.
 
-    None unless all scales and zero points are constants, the scales are f32, and p and y have one scale for the tensor.
+    None unless all scales and zero points are constants, the scales are f32, and p and y are per-tensor.
     """
     y = c.data(6)
     known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
@@ -160,7 +160,7 @@ def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
 
 
 def _units(c: Call, x: Value, p: Parameters) -> Value:
-    """`x` minus its zero point, as f32, without its scale."""
+    """`x` minus its zero point, as f32, not multiplied by its scale."""
     ones = c.graph.constant(np.ones(p.scale.type.dims, np.float32))
     return dequantized(c, x, Parameters(ones, p.zero_point, p.axis))
 
@@ -173,14 +173,14 @@ def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
 
 
 def result(c: Call, y: Value, k: int, default: DType) -> Value:
-    """`y` quantized by the scale and zero point at inputs `k` and `k + 1`."""
+    """Quantize `y` with the scale and zero point in inputs `k` and `k + 1`."""
     zp = c.optional(k + 1)
     return quantized(c, y, parameters(c, y, c.input(k), zp, 1), default if zp is None else zp.dtype)
 
 
 def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool = True,
               precision: DType = t.f32) -> Value:
-    """`x` quantized to `dtype` with these parameters, by the simplest operation that can express them."""
+    """Quantize `x` to `dtype` by the simplest operation that can express the parameters."""
     plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
     if plain and p.usual and dtype in QUANTIZED and p.scale.dtype in FLOATS:
         _check_constant(c, p, zeros=False)
@@ -194,7 +194,7 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
 
 
 def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -> Value:
-    """`x` dequantized to `dtype`, or to the dtype of the scale if `dtype` is None."""
+    """Dequantize `x` to `dtype`, or to the scale's dtype if `dtype` is None."""
     zp = p.zero_point
     if x.dtype in WIDER and x.data is not None and (zp is None or zp.data is not None and zp.dtype == x.dtype):
         x, p = _wider(c, x), p._replace(zero_point=None if zp is None else _wider(c, zp))
@@ -211,7 +211,7 @@ def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -
 
 
 WIDER = {t.s2: t.s4, t.u2: t.u4}
-"""The type of 4 bits, which kernels take, that constants of a type of 2 bits become."""
+"""The 4-bit types that 2-bit constants become: kernels have no 2-bit types."""
 
 
 def _wider(c: Call, x: Value) -> Value:
@@ -220,7 +220,7 @@ def _wider(c: Call, x: Value) -> Value:
 
 
 def _group(x: Value, p: Parameters) -> list[int] | None:
-    """The group_shape of a dynamic_dequantize, empty without blocks; None if several blocks do not divide the axis."""
+    """The group_shape of a dynamic_dequantize, empty without blocks; None if blocks do not divide the axis."""
     if not p.block_size:
         return []
     dims = x.type.dims
@@ -231,9 +231,9 @@ def _group(x: Value, p: Parameters) -> list[int] | None:
 
 def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0, *,
                mixed: bool = False) -> Parameters:
-    """The parameters of `x`, with the axis counted from the front; raises Refused if they do not fit `x`.
+    """Check the scale and zero point of `x`; returns them with the axis counted from the front.
 
-    If `mixed`, there may be one scale and several zero points, or the reverse.
+    If `mixed`, one scale may go with several zero points, or the reverse. Raises Refused if they do not fit `x`.
     """
     if mixed and zp is not None and zp.type.known and scale.type.known and 1 in (zp.type.size, scale.type.size):
         many = max(scale, zp, key=lambda v: v.type.size).type.dims
@@ -249,14 +249,14 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
         c.refuse(str(e))
     if zp is not None and zp.type.known and scale.type.known and zp.type.size != scale.type.size:
         c.refuse(f"scale and zero point must have the same shape, got {scale.type} and {zp.type}")
-    if zp is not None and zp.type.known and zp.shape != scale.shape:  # one has the shape [], the other [1]
+    if zp is not None and zp.type.known and zp.shape != scale.shape:  # the shapes are [] and [1]
         zp = c.graph.static_reshape(zp, shape=scale.type.dims) if zp.data is None else \
             c.graph.constant(zp.data.reshape(scale.type.dims))
     return Parameters(scale, zp, axis, block_size)
 
 
 def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
-    """`x` with the shape `dims`, as often as needed if it is one number."""
+    """`x` with the shape `dims`; a single number is repeated."""
     if x.type.dims == dims:
         return x
     if x.data is not None:
@@ -267,8 +267,8 @@ def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
 def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:
     """Refuse constant scales that are NaN or -inf or, unless `zeros`, 0.
 
-    Infinite scales are allowed: quantizers write them if masks of -inf were calibrated. Scales may be negative:
-    symmetric quantizers use negative scales of blocks to make full use of a range of -8 to 7.
+    Infinite scales are allowed: quantizers write them after calibration with masks of -inf. Negative scales are
+    allowed: symmetric quantizers of blocks use them to exploit the whole range of -8 to 7.
     """
     data = p.scale.data
     if data is None:
@@ -286,7 +286,7 @@ def _scales(p: Parameters) -> list[float]:
 
 
 def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
-    """The zero points as an attribute; zero points of floats and of s32 must be 0 and are left out."""
+    """The zero points as an attribute; for floats and s32 they must be 0, and the result is None."""
     if p.zero_point is None:
         return None
     data = p.zero_point.data

@@ -18,14 +18,14 @@ USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "DynamicQuantizeLSTM": ["Sigmoid",
          "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 Direction = Callable[[Value, int, bool], Sequence[Value]]
-"""A layer in one direction: a function of (input, number of the direction, reverse) that returns a sequence.
+"""A recurrence in one direction: a function of (input, index of the direction, reverse).
 
-The sequence has all states, the last state and, for LSTM, the last cell.
+It returns all states, the last state and, for LSTM, the last cell.
 """
 
 
 def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
-    """Apply `build`; f16 and bf16 are computed in f32. f64 is refused: the reference ignores lengths and directions."""
+    """Apply `build`, in f32 for f16 and bf16; refuse f64, because the reference ignores lengths and directions."""
     g, dtype = c.graph, c.input(0).dtype
     if dtype == t.f32:
         return build(c)
@@ -37,7 +37,7 @@ def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
 
 @imports("LSTM", "GRU", "RNN")
 def layer(c: Call) -> Outputs:
-    """Import LSTM, GRU and, with the activation tanh, RNN, with weights W and R for each direction."""
+    """Import LSTM, GRU and RNN (only with tanh); each direction has weights W and R."""
     direction = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}[c.node.op_type]
     return _in_f32(c, lambda c: _directions(c, partial(direction, c)))
 
@@ -49,10 +49,10 @@ def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 
 def _of_input(c: Call, x: Value, d: int) -> Value:
-    """The products of the input; the input itself for weights of the identity.
+    """The matmul of the input with W, or the input itself if W is the identity.
 
-    With these `save_onnx` writes layers whose products of the input are computed before. Only infinities, of which the
-    products with zeros are NaN, would change by them.
+    `save_onnx` writes an identity if the matmul is outside of the recurrence. Leaving it out changes only infinities:
+    their products with zeros would be NaN.
     """
     weights = _of(c, 1, d)
     if weights.data is not None and np.array_equal(weights.data, np.eye(len(weights.data))):
@@ -78,7 +78,7 @@ def _peepholes(c: Call, d: int) -> Value | None:
 
 
 def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
-    """A GRU: the last gate's recurrent bias is added to its recurrent product, all other biases to the gates."""
+    """Add a GRU; the last gate's recurrent bias goes to its recurrent product, all other biases to the gates."""
     g, bias = c.graph, None
     gates = _of_input(c, x, d)
     if c.has(3):
@@ -98,10 +98,10 @@ def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 @imports("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(c: Call) -> Outputs:
-    """Import DynamicQuantizeLSTM, whose weights W and R are integers and transposed.
+    """Import DynamicQuantizeLSTM; its weights W and R are integers and transposed.
 
-    Each direction has one scale for its W and one for its R, or one for each column, and so with zero points. The input
-    is quantized once, and the state in each step.
+    Each direction has its own scales and zero points for W and R, per-tensor or per column. The input is quantized
+    once, the state in each step.
     """
     g, count = c.graph, _count(c)
     c.expect(0, (None, None, None))
@@ -128,7 +128,7 @@ def _quantized(c: Call, units: Value, _x: Value, d: int, reverse: bool) -> Seque
     gates = g.matmul(units, dequantized(c, w, parameters(c, w, w_scale, w_zp, -1, mixed=True)))
     integers = (r.astype(np.float32) - r_zp.astype(np.float32)).T
     if np.ptp(integers) > 255:
-        c.refuse(f"input 2 less its zero points must have 8 bits, got {integers.min():g} to {integers.max():g}")
+        c.refuse(f"input 2 minus its zero points must have 8 bits, got {integers.min():g} to {integers.max():g}")
     return g.lstm(_biased(c, gates, d), g.constant(np.ascontiguousarray(integers)), *_first(c, d),
                   g.constant(np.atleast_1d(r_scale)), c.optional(4), _peepholes(c, d), reverse=reverse)
 
@@ -141,7 +141,7 @@ def _constant(c: Call, k: int) -> np.ndarray:
 
 
 def _directions(c: Call, direction: Direction) -> list[Value]:
-    """The outputs Y, Y_h and, for LSTM, Y_c, in which the results of all directions are joined."""
+    """The outputs Y, Y_h and, for LSTM, Y_c, joined over all directions."""
     way, count = c.attr("direction", "forward"), _count(c)
     check(c, count)
     rows_first = bool(c.attr("layout", 0))
@@ -164,7 +164,7 @@ def _swapped(g: Graph, x: Value, rows_first: bool) -> Value:
 
 
 def check(c: Call, count: int) -> None:
-    """Refuse options that graphq does not have and that ONNX's reference ignores, which would give other numbers."""
+    """Refuse options that neither graphq nor ONNX's reference implements (the reference ignores them)."""
     given = [a.decode() if isinstance(a, bytes) else a for a in c.attr("activations", ())]
     usual = USUAL[c.node.op_type]
     if given not in ([], usual * count):
@@ -187,7 +187,7 @@ def _size(x: Value) -> int:
 
 
 def _of(c: Call, k: int, d: int) -> Value:
-    """The part of input `k` that belongs to direction `d`, without the axis of directions."""
+    """The part of input `k` for direction `d`, without the axis of directions."""
     x, g = c.input(k), c.graph
     if x.data is not None:
         return g.add_constant(x.data[d])

@@ -1,4 +1,4 @@
-"""Importers of operators on shapes. If shapes are known, the results are constants or operations on fixed shapes."""
+"""Importers of operators on shapes; known shapes give constants or operations on fixed shapes."""
 from __future__ import annotations
 
 import math
@@ -18,7 +18,7 @@ from graphq.ops.rules import normal_axis
 
 
 def dims_of(value: Value) -> tuple[int, ...]:
-    """The value's dimensions; raises GraphError when they are not known yet."""
+    """The value's dimensions; raises GraphError if they are not known yet."""
     return value.type.dims
 
 
@@ -41,7 +41,7 @@ def size(c: Call) -> Outputs:
 
 @imports("Constant")
 def constant(c: Call) -> Outputs:
-    """Import Constant, which has one of the attributes value, value_float(s), value_int(s), sparse_value."""
+    """Import Constant; its one attribute is value, value_float(s), value_int(s) or sparse_value."""
     (name, value), = c.attrs.items()
     if name == "sparse_value":
         return c.graph.add_constant(dense(value, "attribute 'sparse_value'"))
@@ -73,11 +73,11 @@ def range_(c: Call) -> Outputs:
 
 @imports("Reshape")
 def reshape(c: Call) -> Outputs:
-    """Import Reshape: a dimension of 0 is that of the source unless `allowzero`; -1 is computed."""
+    """Import Reshape; 0 copies the input's dimension unless `allowzero`, and -1 is computed."""
     wanted = c.attr("shape") if c.version < 5 else c.numbers(1)
     x = c.input(0)
     if not x.type.known and (-1 in wanted or 0 in wanted):
-        # static_reshape can express an unknown dimension, but importers of later nodes need known ones.
+        # static_reshape accepts unknown dimensions, but importers of later nodes need known ones.
         raise GraphError(f"the shape of {x.type} is not known yet")
     return c.graph.static_reshape(x, shape=wanted, special_zero=not c.attr("allowzero", 0))
 
@@ -95,7 +95,7 @@ def flatten(c: Call) -> Outputs:
 
 @imports("Unsqueeze")
 def unsqueeze(c: Call) -> Outputs:
-    """Import Unsqueeze: insert dimensions of 1 at `axes` of the result."""
+    """Import Unsqueeze: insert dimensions of 1 at `axes`, counted in the result."""
     axes, dims = c.ints("axes", 1) or (), list(dims_of(c.input(0)))
     rank = len(dims) + len(axes)
     ones = (1,) * rank
@@ -116,7 +116,7 @@ def squeeze(c: Call) -> Outputs:
 
 
 def known(c: Call, k: int) -> np.ndarray:
-    """The array of input `k`; raises GraphError when it is not known yet."""
+    """The array of input `k`; raises GraphError if it is not known yet."""
     data = c.input(k).data
     if data is None:
         raise GraphError(f"input {k} is not known before it runs")
@@ -124,8 +124,8 @@ def known(c: Call, k: int) -> np.ndarray:
 
 
 def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
-    """The dimensions of a constant to be made; raises Refused for negative ones, CompileError for too much memory."""
+    """Check the shape of a new constant; raises Refused if negative, CompileError if it needs too much memory."""
     if any(d < 0 for d in dims):
-        raise Refused(f"a constant of shape {list(dims)} is refused")
+        raise Refused(f"a constant must have no negative dimensions, got shape {list(dims)}")
     reserve(math.prod(dims) * dtype.itemsize, f"a constant {dtype}{list(dims)}")
     return dims

@@ -15,12 +15,12 @@ from graphq.onnx.importers.shape import limited
 
 MODES = {"BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4, "BRANCH_NEQ": 5, "LEAF": 0}
 DEEPEST = 4096
-"""The most steps from a root to a leaf; deeper trees are refused, and so are nodes that form a cycle."""
+"""The most steps from a root to a leaf; deeper trees and cycles are refused."""
 
 
 @dataclass
 class Forest:
-    """The nodes of all trees, as arrays that become the operands of the operation `trees`; a leaf points to itself."""
+    """The nodes of all trees, as arrays for the operation `trees`; a leaf points to itself."""
 
     feature: np.ndarray
     split: np.ndarray
@@ -39,18 +39,18 @@ class Forest:
         return c.graph.trees(x, *(c.graph.add_constant(np.ascontiguousarray(a)) for a in operands), depth=self.depth(c))
 
     def depth(self, c: Call) -> int:
-        """The number of steps after which every path from a root has reached a leaf."""
+        """The number of steps until every path from a root has reached a leaf."""
         count, at = len(self.feature), np.unique(self.roots)
         for name in ("true", "false", "roots"):
             ids = getattr(self, name)
             if ids.size and not 0 <= ids.min() <= ids.max() < count:
-                c.refuse(f"trees: a node of number {ids.min()} or {ids.max()}, of {count}")
+                c.refuse(f"trees: node numbers go from {ids.min()} to {ids.max()}, but there are {count} nodes")
         for steps in range(min(count, DEEPEST) + 1):
             at = at[self.true[at] != self.false[at]]
             if not at.size:
                 return steps
             at = np.unique(np.concatenate([self.true[at], self.false[at]]))
-        c.refuse("trees: the nodes of a tree go round in circles, or are too deep")
+        c.refuse("trees: the nodes of a tree form a cycle, or the tree is too deep")
 
 
 def _source(c: Call) -> Value:
@@ -60,19 +60,19 @@ def _source(c: Call) -> Value:
 
 @imports("TreeEnsemble", domain="ai.onnx.ml")
 def tree_ensemble(c: Call) -> Outputs:
-    """Import TreeEnsemble if leaves are summed and there are no set membership tests and no transforms."""
+    """Import TreeEnsemble if leaves are summed, without set membership tests and transforms."""
     a = c.attrs
     modes = np.asarray(a["nodes_modes"], np.uint8)
     _expect_plain(c, c.attr("post_transform", 0), c.attr("aggregate_function", 1) > 1)
     if c.attr("aggregate_function", 1) != 1 or modes.max(initial=0) > 5:
-        raise GraphError("graphq has trees of sums without transforms, and no sets of members")
+        raise GraphError("graphq supports only trees with summed leaves, without transforms and set membership tests")
     inner, leaves = len(modes), len(a["leaf_targetids"])
     own = np.arange(inner, inner + leaves)
     true, false = (np.where(np.asarray(a[f"nodes_{w}leafs"], bool), inner, 0) + np.asarray(a[f"nodes_{w}nodeids"])
                    for w in ("true", "false"))
     weights = np.zeros(limited((inner + leaves, a["n_targets"]), a["leaf_weights"].dtype), a["leaf_weights"].dtype)
     weights[own, a["leaf_targetids"]] = a["leaf_weights"]
-    same = true == false  # a tree of one leaf is written as a node with that leaf on both sides
+    same = true == false  # a tree of one leaf is a node with that leaf on both sides
     true, false = np.concatenate([true, own]), np.concatenate([false, own])
     roots = np.asarray(a["tree_roots"])
     roots = np.where(np.append(same, np.zeros(leaves, bool))[roots], true[roots], roots)
@@ -86,18 +86,18 @@ def tree_ensemble(c: Call) -> Outputs:
 
 
 def _expect_plain(c: Call, transform: Any, extreme: bool) -> None:
-    """Refuse forms that ONNX's reference does not have: transforms, and minima or maxima of several targets."""
+    """Refuse forms that ONNX's reference lacks: transforms, and minima or maxima of several targets."""
     if transform not in (0, "NONE") or extreme and c.attr("n_targets") > 1:
         c.refuse("transforms, and a minimum or maximum of several targets, are not supported")
 
 
 @imports("TreeEnsembleRegressor", domain="ai.onnx.ml")
 def tree_ensemble_regressor(c: Call) -> Outputs:
-    """Import TreeEnsembleRegressor if leaves are summed and the result is not transformed."""
+    """Import TreeEnsembleRegressor if leaves are summed, without transforms."""
     aggregate = c.attr("aggregate_function", "SUM")
     _expect_plain(c, c.attr("post_transform", "NONE"), aggregate in ("MIN", "MAX"))
     if aggregate != "SUM":
-        raise GraphError("graphq has trees of sums alone")
+        raise GraphError("graphq supports only trees with summed leaves")
     return _old(c, "target", c.attr("n_targets")).value(c, _source(c))
 
 
@@ -106,10 +106,10 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
     """Import TreeEnsembleClassifier of integer classes: the class of the greatest score, and the scores."""
     classes, transform = c.attr("classlabels_int64s"), c.attr("post_transform", "NONE")
     if not classes or transform not in ("NONE", "SOFTMAX", "LOGISTIC"):
-        raise GraphError("graphq has trees of classes that are numbers, with the transforms NONE, SOFTMAX, LOGISTIC")
+        raise GraphError("graphq supports trees with integer classes and the transforms NONE, SOFTMAX, LOGISTIC")
     ids = set(c.attr("class_ids"))
     if len(classes) < 2 or len(ids) == 1 and (len(classes) > 2 or ids != {0}):
-        raise GraphError("graphq has trees of two or more classes")
+        raise GraphError("graphq supports trees with two or more classes")
     g, scores = c.graph, _old(c, "class", len(classes)).value(c, _source(c))
     if len(ids) == 1:  # column 0 has the score of the second class; the score of the first follows from it
         second = g.slice(scores, axes=[1], starts=[0], ends=[1], steps=[1])
@@ -122,7 +122,7 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
 
 
 def _old(c: Call, what: str, targets: int) -> Forest:
-    """The forest of a node of versions 1 to 3, where trees have numbers and number their nodes separately."""
+    """The forest of a node of versions 1 to 3; there, node numbers are unique only within a tree."""
     keys = list(zip(c.attr("nodes_treeids"), c.attr("nodes_nodeids"), strict=True))
     number = {key: k for k, key in enumerate(keys)}
     own = np.arange(len(keys))
@@ -147,7 +147,7 @@ def _old(c: Call, what: str, targets: int) -> Forest:
 
 
 def _numbers(c: Call, name: str, dtype: DType) -> np.ndarray:
-    """The numbers of the attribute `name`, or of `name` with the ending `_as_tensor`, which may have another dtype."""
+    """The numbers of the attribute `name`, or of `name` + `_as_tensor`; the latter keep their dtype."""
     values: Any = c.attr(f"{name}_as_tensor", c.attr(name, ()))
     return np.asarray(values, getattr(values, "dtype", dtype.numpy))
 

@@ -21,7 +21,8 @@ def multi_head_attention(c: Call) -> Outputs:
     """Import MultiHeadAttention: query, key, value [batch, length, width], one bias, masks, past keys and values."""
     q, k, v = (_wide(c.input(i)) for i in range(3))
     if c.has(8) or c.has(9) or c.outputs > 3:
-        raise GraphError("past sequence lengths, cache indirection and the products as an output are not supported")
+        raise GraphError("past sequence lengths, cache indirection and outputs of query-key products are not "
+                         "supported")
     _expect_sizes(c, heads := c.positive("num_heads"))
     if c.has(3):
         q, k, v = _biased(c, (q, k, v))
@@ -34,7 +35,7 @@ def multi_head_attention(c: Call) -> Outputs:
 
 
 def _expect_sizes(c: Call, heads: int) -> None:
-    """Refuse operands of MultiHeadAttention whose sizes do not fit its query, or each other."""
+    """Refuse operands of MultiHeadAttention with sizes that contradict its query or each other."""
     (batch, rows, width), (_, keys, _), (_, _, last) = (c.input(k).shape or (None,) * 3 for k in range(3))
     for k, size in ((0, width), (2, last)):
         if size is not None and size % heads:
@@ -49,7 +50,7 @@ def _expect_sizes(c: Call, heads: int) -> None:
 
 
 def _keys(c: Call, k: Value) -> Value:
-    """A tensor of the shape [batch, 1, 1, keys], for all keys of MultiHeadAttention, past ones first."""
+    """A tensor of shape [batch, 1, 1, keys] for all keys of MultiHeadAttention; only its shape matters."""
     def first(x: Value, axis: int) -> Value:
         return c.graph.slice(x, axes=[axis], starts=[0], ends=[1], steps=[1])
 
@@ -67,7 +68,7 @@ def _wide(x: Value) -> Value:
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Add to query, key and value their slices of the bias, which are thirds of it if widths are unknown."""
+    """Add to query, key and value their slices of the bias: each a third of it if the widths are unknown."""
     out, start = [], 0
     for x in values:
         size = x.shape[-1] if x.shape else None
@@ -80,7 +81,7 @@ def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
 
 @imports("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(c: Call) -> Outputs:
-    """Import RotaryEmbedding, whose second operand is the positions of all tokens; a scale is not supported."""
+    """Import RotaryEmbedding; its second operand is the positions of all tokens. A scale is not supported."""
     positions = c.input(1)
     if positions.shape is None or len(positions.shape) != 2 or c.attr("is_packed_batching", 0) or \
             c.attr("scale", 1.0) != 1:
@@ -97,13 +98,13 @@ def rotary_embedding(c: Call) -> Outputs:
 
 @imports("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(c: Call) -> Outputs:
-    """Import GroupQueryAttention, as cached_attention. Floats of 16 bits are computed in f32, and outputs rounded once.
+    """Import GroupQueryAttention as cached_attention; 16-bit floats are computed in f32, and outputs are rounded once.
 
-    Caches of f16 and bf16 stay what they are, and all tokens see the rounded keys and values, as in ONNX Runtime.
+    f16 and bf16 caches keep their type, and all tokens see the rounded keys and values, as in ONNX Runtime.
 
-    Its operands are query, key and value (or one tensor of all three), the past caches, the numbers of valid tokens
-    less 1, the greatest number of valid tokens, cosines, sines and positions. Further operands are a bias, sinks, the
-    scales of caches of 8 or 4 bits, and the weights by which query and key are normalised.
+    Inputs are query, key and value (or one tensor of all three), past caches, numbers of valid tokens less 1, the
+    greatest number of valid tokens, cosines, sines and positions. Further inputs are a bias, sinks, scales of caches of
+    8 or 4 bits, and weights of a normalization of query and key.
     """
     _check(c)
     g, heads, groups, dtype = c.graph, c.attr("num_heads"), c.attr("kv_num_heads"), c.input(0).dtype
@@ -136,7 +137,7 @@ def _scales(c: Call, k: int, groups: int, size: int) -> Value:
     """The scales in input `k` as [groups, size]; the input has one scale or groups * size scales."""
     x = in_f32(c, c.input(k))
     if not x.type.known or x.type.size not in (1, groups * size):
-        c.refuse(f"input {k} must be one scale, or {groups} times {size}, got {x.type}")
+        c.refuse(f"input {k} must have one scale, or {groups} * {size} scales, got {x.type}")
     if x.type.size > 1:
         return c.graph.static_reshape(x, shape=[groups, size])
     return c.graph.expand(c.graph.static_reshape(x, shape=[1, 1]), shape=[groups, size])
@@ -154,9 +155,9 @@ def _check(c: Call) -> None:
     if c.attr("sliding_window_cache", 0):
         raise GraphError("attribute 'sliding_window_cache': caches of one window are not supported")
     if c.has(16):
-        raise GraphError("input 16 (query_seqlens): queries with padding behind them are not supported")
+        raise GraphError("input 16 (query_seqlens): queries with padding at their end are not supported")
     if c.attr("qk_output", 0) or c.outputs > 3:
-        raise GraphError("attribute 'qk_output': the products are not given")
+        raise GraphError("attribute 'qk_output': an output of query-key products is not supported")
     heads, groups = (c.positive(name) for name in ("num_heads", "kv_num_heads"))
     if heads % groups:
         c.refuse(f"attribute 'num_heads' must be a multiple of 'kv_num_heads', got {heads} and {groups}")
@@ -175,7 +176,7 @@ def _check(c: Call) -> None:
         c.expect(k, (None,) * rank)
     c.expect(6, (), (1,))
     if batch and batch[0] is not None and lengths.known and lengths.size != batch[0]:
-        c.refuse(f"input 5 must have a length for each of {batch[0]} batches, got {lengths}")
+        c.refuse(f"input 5 must have a length for each of {batch[0]} batch elements, got {lengths}")
 
 
 def _size(c: Call, heads: int, groups: int) -> int:
@@ -191,7 +192,7 @@ def _size(c: Call, heads: int, groups: int) -> int:
 
 
 def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int]) -> list[Value]:
-    """Query, key and value; if there is no key, they are slices of `q`, and `ends` says where each slice ends."""
+    """Query, key and value; without key and value inputs, slices of `q` that end at `ends`."""
     if k is not None and v is not None:
         return [q, k, v]
     return [c.graph.slice(q, axes=[2], starts=[start], ends=[end], steps=[1])
@@ -199,7 +200,7 @@ def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int])
 
 
 def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
-    """`x` with each head normalised by its root mean square, with the weights of input `k`: 14 for q, 15 for k."""
+    """Normalize each head of `x` by its root mean square, with the weights of input `k`: 14 for q, 15 for k."""
     epsilon = c.attr(f"{'q' if k == 14 else 'k'}_norm_epsilon", c.attr("qk_norm_epsilon", 1e-6))
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
     y = c.graph.rms_norm(apart, in_f32(c, c.input(k)), epsilon=epsilon)

@@ -1,6 +1,6 @@
 """Importers of com.microsoft's quantized operators, after ONNX Runtime's documentation (ContribOperators.md).
 
-Each becomes dequantize, the float operation, and quantize. Weights of a few bits are unpacked.
+Each becomes dequantize, the float operation, and quantize. Packed weights are unpacked.
 """
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from graphq.onnx.importers.quant import Parameters, dequantized, parameters, res
 from graphq.ops.rules import normal_axis
 
 F32: TypeAlias = Any
-"""A NumPy scalar of f32, as the scales and zero points of `_sum` and `_product`; its arithmetic rounds to f32."""
+"""An f32 scalar of NumPy: arithmetic with it rounds to f32."""
 
 
 def at(c: Call, k: int) -> Value:
-    """The tensor of input `k`, dequantized with the scale of input `k + 1` and the zero point of input `k + 2`."""
+    """Dequantize input `k` with the scale of input `k + 1` and the zero point of input `k + 2`."""
     x = c.input(k)
     for n in (k + 1, k + 2):
         c.expect(n, (), (1,))
@@ -32,9 +32,9 @@ def at(c: Call, k: int) -> Value:
 
 
 def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
-    """The matrix of input `k`, dequantized with one scale or one for each index of `axis`, and so with zero points.
+    """Dequantize the matrix of input `k`; its scale and zero point are per-tensor or vary along `axis`.
 
-    `scale` and `zp` are the numbers of the inputs that have them.
+    The scale is input `scale`, the zero point input `zp`.
     """
     x = c.input(k)
     size = None if x.shape is None else x.shape[normal_axis(axis, x.shape)]
@@ -45,7 +45,7 @@ def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
 
 @imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(c: Call) -> Outputs:
-    """Import QLinearAdd and QLinearMul. Inputs: A, its scale and zero point, the same for B, then those of C."""
+    """Import QLinearAdd and QLinearMul. Inputs: A, B, each with scale and zero point; scale and zero point of C."""
     numbers = _numbers(c)
     if numbers is None:
         build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
@@ -71,8 +71,8 @@ def _numbers(c: Call) -> list[Any] | None:
 def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
     """`a * (sa / sc) + (b * (sb / sc) + (zc - za * (sa / sc) - zb * (sb / sc)))`, as ONNX Runtime's kernel computes it.
 
-    If one scale is a small multiple of another, many sums lie halfway between two integers, and the roundings of this
-    formula decide which of the two the result is.
+    If one scale is a small multiple of another, many sums lie halfway between two integers. The roundings of this
+    formula then decide the result.
     """
     g, a, b = c.graph, sa / sc, sb / sc
     x, y = (g.dequantize(c.input(k), scales=[1.0]) for k in (0, 3))
@@ -90,7 +90,7 @@ def _product(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> V
 
 @imports("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(c: Call) -> Outputs:
-    """Import QLinearConcat, whose first two operands are the scale and the zero point of the result."""
+    """Import QLinearConcat; its first two operands are the scale and the zero point of the result."""
     tensors = [at(c, k) for k in range(2, len(c.inputs), 3)]
     y = c.graph.concat(*tensors, axis=c.attr("axis", 0))
     return result(c, y, 0, c.input(2).dtype)
@@ -98,7 +98,7 @@ def qlinear_concat(c: Call) -> Outputs:
 
 @imports("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_unary(c: Call) -> Outputs:
-    """Import a quantized function of one operand: dequantize the operand, compute in f32, and quantize the result."""
+    """Import a quantized function of one operand: dequantize, compute in f32, quantize."""
     x = at(c, 0)
     y = c.graph.sigmoid(x) if c.node.op_type == "QLinearSigmoid" else \
         c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01))
@@ -117,8 +117,8 @@ def qlinear_softmax(c: Call) -> Outputs:
 def qlinear_average_pool(c: Call) -> Outputs:
     """Import QLinearAveragePool, with channels first or last.
 
-    ONNX Runtime's kernel adds the zero point before it rounds. If the zero point is odd, a quotient halfway between two
-    integers then rounds to the other one.
+    ONNX Runtime's kernel adds the zero point before it rounds. With an odd zero point, ties therefore round to the
+    other integer.
     """
     attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
     count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
@@ -133,7 +133,7 @@ def qlinear_average_pool(c: Call) -> Outputs:
 
 @imports("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(c: Call) -> Outputs:
-    """Import QLinearGlobalAveragePool: the quantized f32 mean over the spatial axes, which `channels_last` tells."""
+    """Import QLinearGlobalAveragePool: the quantized f32 mean over the spatial axes (`channels_last` locates them)."""
     x = at(c, 0)
     if x.shape is None:
         raise GraphError("the rank is not known")
@@ -182,7 +182,7 @@ def qgemm(c: Call) -> Outputs:
 
 @imports("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(c: Call) -> Outputs:
-    """Import MatMulIntegerToFloat, whose operands are A, B, their scales, their zero points, and a bias."""
+    """Import MatMulIntegerToFloat. Inputs: A, B, their scales, their zero points, a bias."""
     y = c.graph.matmul(of_columns(c, 0, 2, 4, -2), of_columns(c, 1, 3, 5))
     c.expect(6, (width(y),), (1, width(y)))
     return c.graph.add(y, c.input(6)) if c.has(6) else y
@@ -190,7 +190,7 @@ def matmul_integer_to_float(c: Call) -> Outputs:
 
 @imports("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(c: Call) -> Outputs:
-    """Import DynamicQuantizeMatMul, which quantizes A as DynamicQuantizeLinear does."""
+    """Import DynamicQuantizeMatMul; A is quantized as by DynamicQuantizeLinear."""
     g = c.graph
     scale, zp = g.dynamic_range(c.input(0))
     a = g.dynamic_dequantize(g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8), scale, zp)
@@ -200,18 +200,18 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
 
 
 PACKED = {2: t.u4, 4: t.u4, 8: t.u8}
-"""For each number of bits of weights that are packed into bytes, the unsigned integer type that kernels read."""
+"""The unsigned type that kernels read, for weights of 2, 4 and 8 bits that are packed into bytes."""
 
 
 @imports("MatMulNBits", domain=MICROSOFT)
 def matmul_n_bits(c: Call) -> Outputs:
-    """Import MatMulNBits: B is [n, blocks, bytes], and the lower bits of a byte hold the first number.
+    """Import MatMulNBits: B is [n, blocks, bytes]; the lower bits of a byte hold the first number.
 
-    Each block along k has a scale and a zero point. Zero points are packed as B is, or floats. With g_idx, which gives
-    the block of each k, the activations are brought into the order of blocks. Floats of 16 bits are computed in f32 and
-    rounded once, as ONNX Runtime does. A last block that is shorter is padded with zeros.
+    Each block along k has a scale and a zero point; zero points are packed like B, or floats. g_idx gives the block of
+    each k; activations and weights are sorted by block. 16-bit floats are computed in f32 and rounded once, as in ONNX
+    Runtime. A shorter last block is padded with zeros.
 
-    accuracy_level 4 allows integer activations. They are used if weights less their zero points fit in 8 bits.
+    accuracy_level 4 allows integer activations. graphq uses them if weights minus zero points fit in 8 bits.
     """
     bits, (k, n, block) = int(c.attr("bits", 4)), (c.positive(name) for name in ("K", "N", "block_size"))
     packed, scales, zps, places = (c.data(i) for i in range(1, 5))
@@ -228,7 +228,7 @@ def matmul_n_bits(c: Call) -> Outputs:
     if places is not None:
         order = np.argsort(places, kind="stable")
         if not np.array_equal(places[order], of):
-            raise GraphError(f"input 4 (g_idx) must have each block {block} times, the last one as often as k is left")
+            raise GraphError(f"input 4 (g_idx) must name each block {block} times, the last one for the rest of k")
         x, w = g.gather(x, g.constant(order), axis=-1), w[order]
     zp = np.full((blocks, n), 1 << (bits - 1))
     if zps is not None:
@@ -250,7 +250,7 @@ def matmul_n_bits(c: Call) -> Outputs:
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
-    """`x` quantized to s8 and dequantized, with scale max |x| / 127 per `block` of the last axis's `k` elements."""
+    """Quantize `x` to s8 and dequantize it, with scale max |x| / 127 per `block` of the last axis (size `k`)."""
     outer = [0] * (len(x.shape or ()) - 1)
     parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
     scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))
@@ -261,14 +261,14 @@ def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
 
 
 def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The numbers that are packed in bytes along the last axis; the lower bits hold the first number of a byte."""
+    """Unpack numbers from bytes along the last axis; the lower bits of a byte hold the first number."""
     parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 @imports("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(c: Call) -> Outputs:
-    """Import GatherBlockQuantized: constants of 4 or 8 bits, dequantized and gathered along `gather_axis`.
+    """Import GatherBlockQuantized: dequantize constants of 4 or 8 bits and gather along `gather_axis`.
 
     If the constants are u8 and `bits` is 4, each byte holds two numbers.
     """

@@ -1,4 +1,4 @@
-"""Importers of com.microsoft's operators that are an ONNX operator with other operands, or a few in a row."""
+"""Importers of com.microsoft's operators that resemble an ONNX operator, or join a few simple ones."""
 from __future__ import annotations
 
 from typing import Any
@@ -19,7 +19,7 @@ from graphq.onnx.protos.tensors import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """Import as the operator of this name in ONNX's own domain; the modes of GridSample have older names."""
+    """Import as ONNX's own operator of the same name; GridSample has older names of modes."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
@@ -34,7 +34,7 @@ def gather_nd(c: Call) -> Outputs:
 
 @imports("Pad", domain=MICROSOFT)
 def pad(c: Call) -> Outputs:
-    """Import Pad, whose pads may have the shape [1, n], and whose value may be a tensor of one element."""
+    """Import Pad; pads may have the shape [1, n], and the value may be a tensor of one element."""
     mode, value = c.attr("mode", "constant"), c.optional(2)
     if mode not in ("constant", "reflect", "edge"):
         c.refuse(f"attribute 'mode' must be constant, reflect or edge, got {mode!r}")
@@ -44,7 +44,7 @@ def pad(c: Call) -> Outputs:
 
 @imports("Range", domain=MICROSOFT)
 def range_(c: Call) -> Outputs:
-    """Import Range: start, limit and step, by default 1, are scalars or tensors of one element."""
+    """Import Range; start, limit and step (default 1) are scalars or tensors of one element."""
     start, limit = c.input(0), c.input(1)
     step = c.optional(2)
     step = c.graph.add_constant(one(start, 1)) if step is None else step
@@ -112,7 +112,7 @@ def bias_add(c: Call) -> Outputs:
 
 @imports("BiasSoftmax", domain=MICROSOFT)
 def bias_softmax(c: Call) -> Outputs:
-    """Import BiasSoftmax: the softmax of x + bias, which is broadcast, over the dimensions from `axis` on."""
+    """Import BiasSoftmax: the softmax of x + bias over the dimensions from `axis` on; the bias broadcasts."""
     return standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11, axis=c.attr("axis", 1))
 
 
@@ -126,7 +126,7 @@ def bias_split_gelu(c: Call) -> Outputs:
 
 @imports("GemmFastGelu", domain=MICROSOFT)
 def gemm_fast_gelu(c: Call) -> Outputs:
-    """Import GemmFastGelu: a matrix product, a bias, and a gelu by tanh."""
+    """Import GemmFastGelu: a matmul, an added bias, and a gelu by tanh."""
     y = c.graph.matmul(c.input(0), c.input(1))
     c.expect(2, (width(y),))
     return c.graph.gelu(c.graph.add(y, c.input(2)) if c.has(2) else y, mode="gelu_tanh")
@@ -154,14 +154,14 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Clip": ("min", "max"), "Elu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "LeakyRelu": ("alpha",),
     "LogSoftmax": ("axis",), "Relu": (), "Selu": ("alpha", "gamma"), "Sigmoid": (), "Softmax": ("axis",),
     "Softplus": (), "Softsign": (), "Tanh": (), "ThresholdedRelu": ("alpha",)}
-"""ONNX's operators that may follow a product, and their attributes in the order of `activation_params`."""
+"""The ONNX operators that a fused layer may apply, with their attributes in the order of `activation_params`."""
 
 
 @imports("FusedConv", "NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def fused_conv(c: Call) -> Outputs:
-    """Import FusedConv: Conv, plus an optional fourth operand, then an activation.
+    """Import FusedConv: Conv, an optional added fourth operand, and an activation.
 
-    For NhwcFusedConv the channels of all operands are last, except for the weights, whose format is OIX.
+    For NhwcFusedConv channels come last, but the weights are OIX.
     """
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
@@ -184,7 +184,7 @@ def nhwc_max_pool(c: Call) -> Outputs:
 
 @imports("FusedGemm", domain=MICROSOFT)
 def fused_gemm(c: Call) -> Outputs:
-    """Import FusedGemm: Gemm, then an activation."""
+    """Import FusedGemm: Gemm and an activation."""
     for k in (0, 1):
         c.expect(k, (None, None))
     y = product(c, c.input(0), c.input(1))
@@ -194,21 +194,21 @@ def fused_gemm(c: Call) -> Outputs:
 
 @imports("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MICROSOFT)
 def fused_matmul(c: Call) -> Outputs:
-    """Import FusedMatMul: `alpha * A' @ B'`, then an activation.
+    """Import FusedMatMul: `alpha * A' @ B'` and an activation.
 
-    With transBatchA, A has its rows along the first dimension, before the batch dimensions.
+    With transBatchA the first dimension of A is its rows; the batch dimensions follow.
     """
     a, b = (_batches_first(c, c.input(k), f"transBatch{'AB'[k]}") for k in range(2))
     return activated(c, product(c, a, b), c.attr("activation", ""), _own(c))
 
 
 def _batches_first(c: Call, x: Value, name: str) -> Value:
-    """`x` with its first dimension moved behind the batch dimensions, if the attribute `name` is set."""
+    """Move the first dimension of `x` behind the batch dimensions if the attribute `name` is set."""
     if not c.attr(name, 0):
         return x
     rank = 0 if x.shape is None else len(x.shape)
     if rank < 3:
-        c.refuse(f"attribute '{name}' needs dimensions of batches, got {x.type}")
+        c.refuse(f"attribute '{name}' needs batch dimensions, got {x.type}")
     return c.graph.static_transpose(x, order=[*range(1, rank - 1), 0, rank - 1])
 
 
@@ -219,14 +219,14 @@ def _own(c: Call) -> dict[str, Any]:
 
 
 def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
-    """Apply the ONNX operator `name` of ACTIVATIONS, if there is one, to `y`, with the attributes that it takes."""
+    """Apply the activation `name` ("" for none) to `y`, with `attrs` except for attributes that it lacks."""
     if not name:
         return y
     if name not in ACTIVATIONS:
         c.refuse(f"attribute 'activation' must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
     if name == "Clip":
         if attrs.keys() != {"min", "max"}:
-            c.refuse("attribute 'activation' is Clip, whose limits are not given")
+            c.refuse("attribute 'activation' is Clip, but its limits are missing")
         limits = [c.graph.add_constant(np.asarray(attrs[n]).astype(y.dtype.numpy)) for n in ("min", "max")]
         return standard(c, name, [y, *limits])[0]
     return standard(c, name, [y], **{n: v for n, v in attrs.items() if n in ACTIVATIONS[name]})[0]

@@ -33,13 +33,13 @@ def quick_gelu(c: Call) -> Outputs:
 
 @imports("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_layer_normalization(c: Call) -> Outputs:
-    """Import SkipLayerNormalization: input + skip + bias, layer-normalised; the fourth output is the sum itself.
+    """Import SkipLayerNormalization: layer normalization of input + skip + bias; the fourth output is this sum.
 
-    The Simplified variant normalises by the root mean square.
+    The Simplified variant normalizes by the root mean square.
     """
     g, simple = c.graph, c.node.op_type.startswith("SkipSimplified")
     if any(c.node.output[k] for k in (1, 2) if k < len(c.node.output)):
-        raise GraphError("mean and inverse deviation are not given")
+        raise GraphError("outputs 1 and 2, mean and inverse deviation, are not supported")
     if (dims := c.input(0).shape) is not None:
         c.expect(0, (None,) * 2, (None,) * 3)
         c.expect(1, *([dims] if len(dims) < 3 else [dims, (1, *dims[1:]), dims[1:]]))
@@ -56,7 +56,7 @@ def skip_layer_normalization(c: Call) -> Outputs:
 
 
 def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
-    """Layer normalisation; f16 is computed in f32 and rounded once."""
+    """Layer normalization; f16 is computed in f32 and rounded once."""
     g = c.graph
     wide, gamma = (v if x.dtype == f32 else g.type_cast(v, dtype=f32) for v in (x, gamma))
     if beta is None:
@@ -69,9 +69,9 @@ def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: fl
 
 @imports("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(c: Call) -> Outputs:
-    """Import EmbedLayerNormalization: the sum of word, position and segment embeddings, layer-normalised.
+    """Import EmbedLayerNormalization: layer normalization of the sum of word, position and segment embeddings.
 
-    Further outputs are the lengths of the sequences, which are the sums of the mask, and the sum of embeddings.
+    Further outputs are the lengths of the sequences (sums of the mask) and the sum of the embeddings.
     """
     g, ids, segments = c.graph, c.input(0), c.optional(1)
     positions = c.optional(8)
@@ -111,14 +111,14 @@ def embed_layer_normalization(c: Call) -> Outputs:
 
 @imports("Attention", domain=MICROSOFT)
 def attention(c: Call) -> Outputs:
-    """Import Attention: input, weights [in, 3 * out], bias, mask, past [2, batch, heads, length, size], score bias."""
+    """Import Attention. Inputs: input, weights [in, 3 * out], bias, mask, past keys and values, bias of scores."""
     _expect_sizes(c, 4)
     y = c.graph.matmul(c.input(0), c.input(1))
     return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
 
 
 def _expect_sizes(c: Call, past: int) -> None:
-    """Refuse an input, weights, a bias or past keys and values (input `past`) whose sizes do not fit."""
+    """Refuse sizes of input, weights, bias or past keys and values (input `past`) that contradict each other."""
     c.expect(0, (None, None, None))
     c.expect(past, (2, (c.input(0).shape or (None,))[0], c.attr("num_heads"), None, None))
     c.expect(1, (None, None))
@@ -127,9 +127,9 @@ def _expect_sizes(c: Call, past: int) -> None:
 
 @imports("QAttention", domain=MICROSOFT)
 def qattention(c: Call) -> Outputs:
-    """Import QAttention: input, weights, bias, both scales, mask, both zero points, and past keys and values.
+    """Import QAttention. Inputs: input, weights, bias, both scales, mask, both zero points, past keys and values.
 
-    Weights have one scale, or one for each column, and so with zero points.
+    The weights' scale and zero point are per-tensor or per column.
     """
     x, w = c.input(0), c.input(1)
     _expect_sizes(c, 8)
@@ -143,14 +143,14 @@ def qattention(c: Call) -> Outputs:
 
 
 def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None) -> Outputs:
-    """softmax(q @ k' * scale + mask + bias) @ v for each head; returns the keys and values, too.
+    """Compute softmax(q @ k' * scale + mask + bias) @ v for each head; a second output is keys and values.
 
-    `projected` [batch, length, width] has q, k and v side by side.
+    `projected` [batch, length, width] has q, k and v side by side; `past` is [2, batch, heads, length, size].
     """
     g, count = c.graph, c.positive("num_heads")
     columns = width(projected)
     if columns is None:
-        raise GraphError("the width must be known")
+        raise GraphError("the width of input 1 must be known")
     for name in ("do_rotary", "past_present_share_buffer"):
         if c.attr(name, 0):
             raise GraphError(f"attribute '{name}' is not supported")
@@ -219,18 +219,18 @@ WITHIN = """(mask, scores) => (seen) {
     until = Less(keys, to)
     seen = And(since, until)
 }"""
-"""An ONNX function: which keys a batch element sees.
+"""An ONNX function: true for the keys that a batch element sees.
 
-The mask has one end for each batch element, and may have one start for each after the ends. A batch element sees the
-keys from its start (by default 0) to before its end.
+The mask has an end for each batch element, optionally followed by a start for each (default 0). A batch element sees
+the keys from its start up to, but not including, its end.
 """
 
 
 def hidden(c: Call, mask: Value, scores: Value) -> Value:
-    """The number that is added to each score: 0 if the query sees the key, else a negative number.
+    """The value to add to each score: 0 if the query sees the key, else a negative number.
 
-    The mask is a vector as the function WITHIN takes it, or a raw mask of 0 and 1: [batch, keys] or [batch, queries,
-    keys]. `scores` is [batch, heads, queries, keys]; only its dtype and the sizes of batch and keys are used.
+    The mask is a vector as for WITHIN, or a raw mask of 0 and 1: [batch, keys] or [batch, queries, keys]. Only the
+    dtype and the sizes of `scores` [batch, heads, queries, keys] are used.
     """
     away = c.attr("mask_filter_value", -10000.0)
     batch, _, _, keys = scores.shape or (None,) * 4
