@@ -1,12 +1,12 @@
-"""From a saved model to the first result in a new process, and the memory that each further process takes.
+"""Time from a saved model to the first result in a new process, and the memory of each further process.
 
     python benchmarks/artefact.py MODEL.onnx [--processes N] [--threads N]
 
-Each way to load starts N processes one after another, which stay until all have run: importing the engine and, after
-that, loading and the first result, medians in seconds, and the latter's CPU seconds; private memory in MB (of
-/proc/PID/smaps_rollup) of the second to the last process once all are there, the median. Files and caches are made by
-processes before. "imports" loads nothing: what Python, NumPy and the engine take. The engines' own forms of saved
-models are ONNX Runtime's optimised model (format ort) and OpenVINO's cache.
+For each way to load, N processes start one after another and stay until all have run. The columns are medians: seconds
+to import the engine; seconds, and CPU seconds, to load the model and get the first result; private memory in MB (from
+/proc/PID/smaps_rollup) without the first process, measured when all processes are up. Files and caches exist before.
+The row "imports" loads no model: it shows Python, NumPy and the engine. The engines' own saved models are ONNX
+Runtime's optimized model (format ort) and OpenVINO's cache.
 """
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ WAYS = {
 
 
 def started(code: str, arguments: list[str]) -> tuple[subprocess.Popen[str], list[float]]:
-    """A process and its times; it waits."""
+    """Start a process; returns it, waiting, and its times."""
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                text=True, env={**os.environ, "OMP_NUM_THREADS": arguments[2]})
     assert process.stdout is not None
@@ -82,13 +82,13 @@ def started(code: str, arguments: list[str]) -> tuple[subprocess.Popen[str], lis
 
 
 def private_megabytes(pid: int) -> float:
-    """What no other process shares."""
+    """The memory that the process shares with no other process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
 def measure(way: str, arguments: list[str], processes: int) -> tuple[float, ...]:
-    """Medians of the times, and of the private memory of all processes but the first."""
+    """Medians of the times, and of the private memory of all processes except the first."""
     imports, run, prepare = WAYS[way]
     name = way.replace(" ", "_").replace(",", "") + (".ort" if "Runtime" in way else "")
     if prepare is not None:
@@ -102,7 +102,7 @@ def measure(way: str, arguments: list[str], processes: int) -> tuple[float, ...]
 
 
 def main() -> None:
-    """Measure every way whose engine is installed."""
+    """Measure each way to load if its engine is installed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="an ONNX file")
     parser.add_argument("--processes", type=int, default=4)

@@ -1,10 +1,11 @@
-"""A runner of oneDNN Graph files like benchdnn's graph driver: partition, compile, compare with the reference.
+"""Run oneDNN Graph files as benchdnn's graph driver does: partition, compile, compare with the reference.
 
     python benchmarks/benchdnn.py FILE.json [--in-shapes=...] [--mb=...] [...]    a case for each combination of knobs
     python benchmarks/benchdnn.py --batch CASES.txt [--root FOLDER] [--failures]  the cases of a file of such lines
 
-`benchdnn_text.py` has the knobs. A case passes, fails (wrong results, or another number of partitions than expected) or
-is refused; the exit code is 1 where one did not pass. A oneDNN Graph file as it is runs by `graphq run FILE.json`.
+`benchdnn_text.py` describes the knobs. A case passes, fails (wrong results, or an unexpected number of partitions) or
+is refused. The exit code is 1 unless all cases pass. To run a oneDNN Graph file without changes, use `graphq run
+FILE.json`.
 """
 from __future__ import annotations
 
@@ -32,18 +33,18 @@ from graphq.onednn.partitions import partitions
 from graphq.onednn.reader import read_text
 
 MAX_BYTES = 8 << 30
-"""Tensors of a graph that take more in all are refused."""
+"""The most bytes of all tensors of a graph together; larger graphs are refused."""
 
 SPREADS = (1.0, 0.25, 0.06, 0.015)
-"""What part of their range inputs take, tried one after the other until outputs are not saturated."""
+"""Shares of the inputs' range to draw from, tried in order until the outputs are not saturated."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run. `status` is "passed", "failed" or "refused" (`reason` says why the latter two).
+    """The outcome of a run. `status` is "passed", "failed" or "refused"; `reason` explains the last two.
 
-    `partitions` counts those that oneDNN Graph would make; `differences` has one of each output, none where the graph
-    did not run; `seconds` are those of the whole run, compilation and reference included.
+    `partitions` is the number of partitions that oneDNN Graph would make. `differences` has an entry for each output,
+    and is empty if the graph did not run. `seconds` is the time of the whole run, with compilation and reference.
     """
 
     case: str
@@ -63,8 +64,8 @@ class Outcome:
 def run_file(path: str | os.PathLike[str], knobs: Knobs) -> Outcome:
     """Run one file under one combination of knobs.
 
-    Raises nothing: what graphq refuses, and a file that cannot be read, is an outcome "refused"; a difference, another
-    number of partitions than expected, and any other exception, a defect of graphq, is "failed".
+    Raises no exception. The outcome is "refused" if graphq refuses the graph or the file cannot be read. It is "failed"
+    for a difference, an unexpected number of partitions, or any other exception, because that is a bug of graphq.
     """
     case, start, count = str(Case(os.path.basename(path), knobs)), time.perf_counter(), 0
     try:
@@ -76,7 +77,7 @@ def run_file(path: str | os.PathLike[str], knobs: Knobs) -> Outcome:
         wanted = named_outputs(graph.output_names, reference(graph, inputs))
     except (GraphqError, OSError) as error:
         return Outcome(case, "refused", " ".join(str(error).split()), count, (), time.perf_counter() - start)
-    except Exception as error:  # a defect, which the other runs of a batch should not suffer from
+    except Exception as error:  # a bug of graphq: it must not stop the other runs of a batch
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return Outcome(case, "failed", reason, count, (), time.perf_counter() - start)
     differences = tuple(compare(name, got[name], wanted[name], v) for name, v in
@@ -90,9 +91,9 @@ def run_file(path: str | os.PathLike[str], knobs: Knobs) -> Outcome:
 
 
 def run_batch(path: str | os.PathLike[str], root: Path) -> Iterator[Outcome]:
-    """Run each line of a batch file, its graph file taken relative to `root`; a line that is wrong is "refused".
+    """Run each line of a batch file; graph files are relative to `root`, and malformed lines are "refused".
 
-    Raises ParseError or OSError when the batch file itself cannot be read.
+    Raises ParseError or OSError if the batch file itself cannot be read.
     """
     for number, line in enumerate(read_text(path).splitlines(), 1):
         try:
@@ -105,13 +106,13 @@ def run_batch(path: str | os.PathLike[str], root: Path) -> Iterator[Outcome]:
 
 
 def _compiled(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Random inputs and what the compiled graph makes of them.
+    """Compile the graph and run it on random inputs; returns the inputs and the outputs.
 
-    Inputs that drive outputs out of their range, so that any error would be hidden, give way to narrower ones.
+    If outputs leave their range, errors could hide, so narrower inputs are tried.
     """
     for spread in SPREADS:
         inputs = accepted_inputs(graph, 0, spread)
-        model = compile(graph)  # anew: a model keeps its constant inputs
+        model = compile(graph)  # compile again: a model keeps its constant inputs
         outputs = named_outputs(graph.output_names, model(inputs))
         if not any(_out_of_range(outputs[n], v) for n, v in zip(graph.output_names, graph.outputs, strict=True)):
             return inputs, outputs
@@ -126,7 +127,7 @@ def _out_of_range(x: np.ndarray, value: Value) -> bool:
     if dtype.bits > 8:
         return bool(np.isfinite(x.astype(np.float32)).mean() < 0.5)
     wide = x.astype(np.float32)
-    # Zeros of u8 are what relu gives as often as not.
+    # u8 zeros are not a sign of saturation: about half of the results of a relu are zero.
     ends = wide >= dtype.max if dtype.min == 0 else (wide <= dtype.min) | (wide >= dtype.max)
     low = np.mean(wide <= dtype.min) if dtype.min == 0 else 0.0
     return bool(ends.mean() > 0.4 or low > 0.9)
@@ -136,20 +137,20 @@ def _check_size(graph: Graph) -> None:
     values = [*graph.inputs, *(o for n in graph.nodes for o in n.outputs)]
     for v in values:
         if not v.type.known:
-            raise GraphqError(f"{graph.label(v)}: the shape of {v.type} is not known; give it by --in-shapes")
+            raise GraphqError(f"{graph.label(v)}: the shape of {v.type} is not known; set it with --in-shapes")
     total = sum(v.type.size * max(v.dtype.itemsize, 4) for v in values)
     if total > MAX_BYTES:
         raise GraphqError(f"the graph's tensors take {size_text(total)}, more than {size_text(MAX_BYTES)}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the cases and print a line each, and the counts."""
+    """Run the cases; print a line for each, and the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.json")
     for knob in KNOBS:
         parser.add_argument(knob, dest="knobs", action="append", default=[], metavar="TEXT", type=f"{knob}={{}}".format)
-    parser.add_argument("--batch", type=Path, help="a file of cases, a line each")
-    parser.add_argument("--root", type=Path, help="where the batch's files are (default: beside it)")
+    parser.add_argument("--batch", type=Path, help="a file with one case per line")
+    parser.add_argument("--root", type=Path, help="folder of the batch's files (default: the batch file's folder)")
     parser.add_argument("--failures", action="store_true", help="print only cases that did not pass")
     options = parser.parse_args(arguments)
     if (options.file is None) == (options.batch is None) or options.batch and options.knobs:
@@ -169,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterable[Outcome]:
     if options.batch:
         return run_batch(options.batch, options.root or options.batch.parent)
-    load_onednn_json(options.file)  # what is wrong with the file itself is no case's matter
+    load_onednn_json(options.file)  # errors of the batch file itself are not a case's outcome
     return (run_file(options.file, knobs) for knobs in parse_knobs(options.knobs))
 
 

@@ -1,9 +1,8 @@
-"""benchdnn's graph knobs applied to graphs: other shapes, attributes, kinds, types, minibatch, tensor properties.
+"""Apply benchdnn's graph knobs: other shapes, attributes, kinds, types, minibatch, tensor properties.
 
-benchdnn_text.py describes their text and reads it.
-`apply_knobs` makes a new graph with changed inputs and infers everything downstream again. Numbers that depend on a
-changed shape follow: scales and zero points per channel repeat up to the new number of channels, and the first
-dimension of a StaticReshape follows the minibatch.
+benchdnn_text.py describes and parses the knobs. `apply_knobs` makes a new graph with changed inputs and infers
+everything downstream again. Attributes that depend on a changed shape follow: per-channel scales and zero points repeat
+up to the new number of channels, and the first dimension of a StaticReshape follows the minibatch.
 """
 from __future__ import annotations
 
@@ -34,13 +33,13 @@ from graphq.onednn.reader import attribute_value
 _FLOATS = ("f32", "bf16", "f16")
 _CONVERTING = ("Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize", "TypeCast")
 
-# Ports that keep their type when --dt names one type for all: the operations' tables ask for f32 there.
+# Ports that stay f32 if --dt gives one type for all tensors: oneDNN's operations require f32 there.
 _KEEP_INPUTS = {"BatchNormInference": (1, 2, 3, 4), "LayerNorm": (1, 2), "GroupNorm": (1, 2), "Dropout": (3,)}
 _KEEP_OUTPUTS = {"SoftMax": (1,), "Softmax": (1,), "LayerNorm": (1, 2), "GroupNorm": (1, 2)}
 
 
 def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
-    """The graph under the settings, a new one; its meta is that of a file which says so.
+    """Make a new graph with the settings; it is as if loaded from a file with them.
 
     Raises GraphError, naming the knob, for an id that the graph does not have, and for settings that break a rule.
     """
@@ -92,13 +91,13 @@ def _with_attributes(op: FileOp, texts: Mapping[str, str]) -> FileOp:
         if form is None:
             _refuse(where, f"{op.kind} has no such attribute")
         attrs[name] = FileAttribute(form, attribute_value(form, _typed(form, text, where), where))
-        if name in ("sizes", "scales") and op.kind == "Interpolate":  # one of the two tells the size
+        if name in ("sizes", "scales") and op.kind == "Interpolate":  # the size is in one of them
             attrs.pop("scales" if name == "sizes" else "sizes", None)
     return replace(op, attrs=attrs)
 
 
 def _typed(form: str, text: str, where: str) -> Any:
-    """The text of a value as the file's JSON would have it."""
+    """Parse the text of a value as the JSON file would have it."""
     if form.endswith("[]"):
         return [_typed(form[:-2], part, where) for part in text.split("x")]
     if form == "string":
@@ -108,7 +107,7 @@ def _typed(form: str, text: str, where: str) -> Any:
     try:
         return int(text) if form == "s64" else float(text)
     except ValueError:
-        _refuse(where, f"{shown(text)} is no {form}")
+        _refuse(where, f"{shown(text)} is not a value of type {form}")
 
 
 def _set_dtypes(file: GraphFile, knobs: Knobs) -> GraphFile:
@@ -163,13 +162,13 @@ def _set_minibatch(file: GraphFile, mb: int, batch: Mapping[int, int]) -> GraphF
 
 
 def _forget_results(file: GraphFile) -> GraphFile:
-    """Shapes of computed tensors unknown: they are inferred again."""
+    """Make the shapes of computed tensors unknown; loading infers them again."""
     computed = {t.id for op in file.ops for t in op.outputs}
     return _map_tensors(file, lambda t: replace(t, shape=None, stride=(UNKNOWN,)) if t.id in computed else t)
 
 
 def _follow(op: FileOp, operands: Sequence[Value], mb: int, groups: int) -> FileOp:
-    """The op with the attributes that follow the shapes of its operands; `groups` have scales of their own."""
+    """Adapt the op's attributes to the shapes of its operands; each of `groups` has its own scales."""
     attrs = op.attrs or {}
     shape = operands[0].shape if operands else None
     if mb and op.kind == "StaticReshape" and "shape" in attrs and attrs["shape"].value[:1] > (0,):
@@ -201,7 +200,7 @@ def _with(op: FileOp, name: str, value: Any) -> FileOp:
 
 def _each_op(file: GraphFile, knob: str, settings: Mapping[int, Any],
              change: Callable[[FileOp, Any], FileOp]) -> GraphFile:
-    """The document, the named ops changed."""
+    """Change the named ops of a document."""
     ids = [op.id for op in file.ops]
     for id in settings:
         if id not in ids:
@@ -213,10 +212,9 @@ def _each_op(file: GraphFile, knob: str, settings: Mapping[int, Any],
 
 def _each_tensor(file: GraphFile, knob: str, settings: Mapping[Any, Any],
                  change: Callable[[LogicalTensor, Any], LogicalTensor]) -> GraphFile:
-    """The document, the named tensors changed at each of their ports.
+    """Change the named tensors of a document at each of their ports.
 
-    Among several ids, those that the graph does not have are passed over as in benchdnn, two of whose own cases name
-    some. A single one that it does not have is refused.
+    Unknown ids in a list are ignored as in benchdnn: two of its own cases have some. A single unknown id is refused.
     """
     if not settings:
         return file
@@ -230,7 +228,7 @@ def _each_tensor(file: GraphFile, knob: str, settings: Mapping[Any, Any],
         new = change(t, settings[t.id])
         check_size(new.shape or (), f"{knob}: tensor {t.id}")
         if new.property_type == "host_scalar" and new.shape not in ((), None):
-            _refuse(knob, f"tensor {t.id} is a host_scalar, whose shape is that of a scalar, got {new.type}")
+            _refuse(knob, f"tensor {t.id} is a host_scalar and must stay a scalar, got {new.type}")
         return new
 
     return _map_tensors(file, changed)

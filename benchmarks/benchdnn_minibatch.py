@@ -1,4 +1,4 @@
-"""The analysis for the knob `--mb`: which tensors of a document have the minibatch as their first dimension."""
+"""For the knob `--mb`: find the tensors of a document with the minibatch as their first dimension."""
 from __future__ import annotations
 
 from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
@@ -9,10 +9,11 @@ _ALL_OPERANDS = ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", 
 
 
 def batch_tensors(file: GraphFile) -> dict[int, int]:
-    """The minibatch of each tensor that has one, by id.
+    """The minibatch of each tensor that has it as its first dimension, by id.
 
-    It is the first dimension of the graph's results, followed back to the inputs: through every op's first operand
-    (both of a batched MatMul, all of a binary op that have it too), as long as no axis is moved or reduced away.
+    The minibatch is the first dimension of the graph's results. The search goes back to the inputs through the first
+    operand of each op (both operands of a batched MatMul, all operands of a binary op with that dimension), until an op
+    moves or reduces the axis.
     """
     used = {t.id for op in file.ops for t in op.inputs}
     batch: dict[int, int] = {}
@@ -27,7 +28,7 @@ def batch_tensors(file: GraphFile) -> dict[int, int]:
 
 
 def _carriers(op: FileOp, size: int) -> list[LogicalTensor]:
-    """The operands whose first dimension is that of the result."""
+    """The operands that share their first dimension with the result."""
     out, attrs = op.outputs[0], {k: a.value for k, a in (op.attrs or {}).items()}
     operands = op.inputs[:1]
     first = {0, -len(operands[0].shape or ()) if operands else 0}  # the first dimension, counted from either end

@@ -1,15 +1,15 @@
-"""benchdnn's graph knobs: their text, and lines of them as in a batch file.
+"""Parse benchdnn's graph knobs, from a command line or a line of a batch file.
 
     --in-shapes=ID:SHAPE[*TAG]+ID:...      shapes of inputs: 0:2x3x4, 0:2x3x4*acb (order in memory), 0:*acb, 0:-
     --op-attrs=OP:ATTR:VALUE*ATTR:VALUE+OP:...   attributes: 0:axis:1, 0:strides:2x2*groups:1, 0:auto_pad:VALID
     --op-kind=OP:KIND+OP:...               other kinds: 0:Add
-    --dt=TYPE | ID:TYPE+ID:...             the type of all floating-point tensors, or of the named ones
+    --dt=TYPE | ID:TYPE+ID:...             the type of all floating-point tensors, or of named tensors
     --tensor-property=ID:PROPERTY+...      undef, variable, constant or host_scalar
     --mb=N                                 the minibatch; 0 is the file's
-    --expected-n-partitions=N              1 when not given; 0: not checked
+    --expected-n-partitions=N              default 1; 0: not checked
 
-Commas separate alternatives; every combination is a run of its own. "default", or nothing, leaves the file's setting;
-the shape - is that of a scalar. `benchdnn_knobs` applies the settings.
+Commas separate alternatives; every combination is a separate run. "default" or an empty text keeps the file's setting.
+The shape - is a scalar's. `benchdnn_knobs` applies the settings.
 """
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from graphq.onednn.document import shown
 from graphq.onednn.reader import MAX_RANK, PROPERTIES
 
 MAX_RUNS = 10_000
-"""Combinations that one line may ask for."""
+"""The most combinations of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class InShape:
-    """A new shape (None: the file's), and the order of its dimensions in memory (None: the file's or row-major)."""
+    """A new shape (None: the file's), and the order of the dimensions in memory (None: the file's or row-major)."""
 
     shape: tuple[int, ...] | None = None
     tag: str | None = None
@@ -39,7 +39,7 @@ class InShape:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """One combination of settings; ids are the file's, of tensors or ops. `dtypes[None]` is for all tensors."""
+    """One combination of settings, by the file's ids of tensors or ops. `dtypes[None]` is for all tensors."""
 
     in_shapes: Mapping[int, InShape] = field(default_factory=dict)
     op_attrs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run: a graph file, as the line names it, and its knobs."""
+    """One run: a graph file, as named in the line, and the knobs."""
 
     file: str
     knobs: Knobs
@@ -66,9 +66,9 @@ class Case:
 
 
 def parse_knobs(arguments: Iterable[str]) -> list[Knobs]:
-    """Every combination that the arguments ("--in-shapes=0:2x3,0:4x5", ...) ask for.
+    """All combinations of the arguments ("--in-shapes=0:2x3,0:4x5", ...).
 
-    Raises ParseError that names the knob.
+    Raises ParseError, naming the knob.
     """
     chosen: dict[str, list[tuple[str, Any]]] = {}
     for argument in arguments:
@@ -90,9 +90,9 @@ def _combined(settings: Mapping[str, tuple[str, Any]]) -> Knobs:
 
 
 def parse_line(line: str) -> list[Case]:
-    """The runs of one line of knobs that names its graph with `--case=`; [] for a blank line or a comment.
+    """The runs of a line of knobs with its graph in `--case=`; [] for a blank line or a comment.
 
-    Each line stands for itself, as if it began with `--reset`. Raises ParseError, which names the knob.
+    Knobs of earlier lines do not apply, as if each line began with `--reset`. Raises ParseError, naming the knob.
     """
     try:
         words = shlex.split(line, comments=True)
@@ -111,14 +111,14 @@ def parse_line(line: str) -> list[Case]:
 
 
 def _parse(knob: str, text: str) -> Any:
-    """The setting that `text` states, or None for the file's."""
+    """Parse a setting; None means the file's setting."""
     if text in ("", "default", "undef") and knob not in _NUMBERS:
         return None
     return KNOBS[knob][1](text, knob)
 
 
 def _by_id(text: str, knob: str, parse: Callable[[str, str], Any]) -> dict[Any, Any]:
-    """`ID:SETTING+ID:SETTING` as a mapping; settings of "default" are left out."""
+    """Parse `ID:SETTING+ID:SETTING` to a mapping, without settings of "default"."""
     out = {}
     for item in text.split("+"):
         id, colon, setting = item.partition(":")
@@ -198,13 +198,13 @@ KNOBS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "--mb": ("mb", _count),
     "--expected-n-partitions": ("expected_partitions", _count),
 }
-"""The field of `Knobs` that each knob sets, and what parses its text."""
+"""For each knob, the field of `Knobs` that it sets, and the parser of its text."""
 _NUMBERS = ("--mb", "--expected-n-partitions")
 
 
 def _number(text: str, knob: str, item: str, limit: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 21 and int(text) < limit):
-        _refuse(knob, f"{shown(text)} is no number in [0, {limit})", item)
+        _refuse(knob, f"{shown(text)} is not a number in [0, {limit})", item)
     return int(text)
 
 

@@ -1,9 +1,10 @@
-"""Int8 convolution against ONNX Runtime and oneDNN: channels-last images in and out.
+"""Compare int8 convolutions with ONNX Runtime and oneDNN, for channels-last images in and out.
 
     python benchmarks/conv.py [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE] [--roofline FILE.png]
 
-u8 by s8 per output channel, f32 bias, ReLU, requantized to u8; batch 1. Variant s8: s8 images in and out. Sides take
-turns; a ratio above 1 says that graphq is faster. Results must be at most one step apart: engines round differently.
+u8 by s8 per output channel, f32 bias, ReLU, requantized to u8; batch 1. The variant s8 has s8 images in and out. The
+engines take turns; a ratio above 1 means that graphq is faster. Results may differ by one step, because engines round
+differently.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from graphq.kernels.jit.isa import LevelName
 
 @dataclass(frozen=True)
 class Geometry:
-    """A square convolution: `ic` x `size` x `size` to `oc` channels by `kernel` x `kernel`."""
+    """A square convolution from `ic` x `size` x `size` to `oc` channels, with a kernel of `kernel` x `kernel`."""
 
     ic: int
     size: int
@@ -50,7 +51,7 @@ CASES = {
 
 
 def graphq_call(o: Layer, c: Geometry, threads: int, isa: LevelName | None) -> Call:
-    """The layer compiled by graphq."""
+    """Compile the layer with graphq."""
     g = gq.Graph("case")
     x = g.dequantize(g.input("x", shape=o.x.shape, dtype=o.dtype), scales=[o.x_scale], zps=[o.x_zp])
     w = g.dequantize(g.constant(o.w, name="w"), qtype="per_channel", axis=0, scales=o.w_scales.tolist())

@@ -1,12 +1,12 @@
-"""Matmul against ONNX Runtime, oneDNN and NumPy's BLAS.
+"""Compare matmuls with ONNX Runtime, oneDNN and NumPy's BLAS.
 
     python benchmarks/matmul.py [--variant NAME ...] [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE]
                                 [--roofline FILE.png]
 
-Variants: u8 (u8 by s8 per channel, f32 bias, ReLU, requantized to u8), s8 (the same of s8, to s8), gelu_add (GELU, and
-a u8 residual added, before it is requantized), f32, bf16 and f16 (x @ w, beside NumPy's in f32), 4bit (u8 by s4 in
-groups of 128, beside graphq's own 8-bit weights). A case is a name, or m, k and n, such as 5x1024x768. Sides take
-turns; a ratio above 1 says that graphq is faster. Integer results must be at most one step apart: engines round
+Variants: u8 (u8 by s8 per channel, f32 bias, ReLU, requantized to u8), s8 (the same from s8 to s8), gelu_add (GELU and
+an added u8 residual, then requantized), f32, bf16 and f16 (x @ w, compared with NumPy in f32), 4bit (u8 by s4 in groups
+of 128, compared with graphq's 8-bit weights). A case is a name, or m, k and n, such as 5x1024x768. The engines take
+turns; a ratio above 1 means that graphq is faster. Integer results may differ by one step, because engines round
 differently.
 """
 from __future__ import annotations
@@ -38,22 +38,22 @@ CASES = {  # m, k, n
 }
 MORE = {"mm_gemv_4096": (1, 4096, 4096)}
 SIZED = r"\d+x\d+x\d+"
-GROUP = 128  # rows of 4-bit weights that share a scale; all where they do not divide k
+GROUP = 128  # rows of 4-bit weights per scale; all rows if this does not divide k
 R_SCALE, R_ZP = 0.04, 128  # of the residual
 FLOATS: dict[Name, tuple[Any, float]] = {"f32": (np.float32, 1e-5), "bf16": (ml_dtypes.bfloat16, 2e-2),
                                          "f16": (np.float16, 2e-3)}
-"""Dtypes, and how far from f32 a result may be."""
+"""Dtypes, and the allowed difference from an f32 result."""
 
 
 def sizes(name: str) -> tuple[int, ...]:
-    """m, k and n of a case, or of a text such as 5x1024x768."""
+    """m, k and n of a case or of a text such as 5x1024x768."""
     return (CASES | MORE).get(name) or tuple(map(int, name.split("x")))
 
 
 def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = False, group: int = 0) -> Call:
-    """The quantized layer compiled by graphq; `gelu`: with GELU and the residual instead of ReLU.
+    """Compile the quantized layer with graphq; `gelu`: with GELU and the residual instead of ReLU.
 
-    With `group` the weights are s4, so many rows to a scale.
+    With `group`, the weights are s4 with a scale for every `group` rows.
     """
     g = gq.Graph("case")
     x = g.dequantize(g.input("x", shape=o.x.shape, dtype=o.dtype), scales=[o.x_scale], zps=[o.x_zp])
@@ -85,7 +85,7 @@ def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) ->
 
 
 def gelu_add(name: str, threads: int, isa: LevelName | None) -> Case:
-    """u8, bias, GELU, a u8 residual added, u8. oneDNN is not asked: with a residual of its own scale."""
+    """u8, bias, GELU, an added u8 residual, u8; without oneDNN, because the residual has its own scale."""
     m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, more={"residual": np.random.default_rng(1).integers(0, 256, (m, n), dtype=np.uint8)}, y_zp=10)
@@ -99,7 +99,7 @@ def gelu_add(name: str, threads: int, isa: LevelName | None) -> Case:
 
 
 def four_bit(name: str, threads: int, isa: LevelName | None) -> Case:
-    """As u8, of weights that are s4 in groups; the same weights as s8, with a scale a column, are the peer."""
+    """As u8, with s4 weights in groups; the peer is graphq with the same weights as s8 and a scale per column."""
     m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, w=o.w >> 4, w_scales=16 * o.w_scales)
@@ -109,7 +109,7 @@ def four_bit(name: str, threads: int, isa: LevelName | None) -> Case:
 
 
 def floating(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
-    """x @ w of a float dtype, in and out."""
+    """x @ w with a float dtype in and out."""
     m, k, n = sizes(name)
     kind, tolerance = FLOATS[dtype]
     r = np.random.default_rng(0)

@@ -1,9 +1,9 @@
-"""What benchmarks of model files need: inputs, literal outputs, decisions, and the first result of a new process.
+"""Helpers for benchmarks of model files: inputs, literal outputs, decisions, first results of new processes.
 
     python benchmarks/model_files.py SIDE FILE.onnx FEEDS.npz THREADS
 
-runs FILE once on one side ("graphq", "ONNX Runtime" or "OpenVINO") and prints its peak resident memory in MB as JSON;
-`models.py` starts it as a process of its own.
+runs FILE once on one engine ("graphq", "ONNX Runtime" or "OpenVINO") and prints the peak resident memory in MB as JSON.
+`models.py` starts this command as a separate process.
 """
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Feeds = dict[str, np.ndarray]
 Run = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-"""In the environment: graphq's sources are kept compiled, as pip keeps its peers'; to compile them takes 0.15 s."""
+"""Environment that lets Python keep graphq's compiled sources, as pip does for its peers: it saves 0.15 s."""
 
 
 def inputs_of(path: Path, dims: Mapping[str, tuple[int, ...]]) -> tuple[list[Feeds], list[list[np.ndarray]] | None]:
-    """The inputs and literal outputs of a model: those of a .npz beside it, or one set of random ones and None.
+    """Inputs and literal outputs of a model, from a .npz next to it; otherwise one set of random inputs, and None.
 
-    The .npz has arrays "k/in/NAME" and "k/out/NAME". Random ones are normal floats and integers 0 and 1 (which are
-    valid as tokens, types and masks); `dims` gives the shapes of inputs that the file leaves open (else: 1).
+    The .npz has arrays "k/in/NAME" and "k/out/NAME". Random inputs are normal floats, and integers 0 and 1 (valid
+    tokens, types and masks). `dims` gives the shapes of inputs with open dimensions; otherwise these dimensions are 1.
     """
     stored = path.with_suffix(".npz")
     if stored.exists():
@@ -54,23 +54,23 @@ def inputs_of(path: Path, dims: Mapping[str, tuple[int, ...]]) -> tuple[list[Fee
 
 
 def listed(out: object) -> list[np.ndarray]:
-    """A model's result, several by name or one, as a list."""
+    """A model's outputs as a list, from a dict or a single array."""
     return [np.asarray(x) for x in (out.values() if isinstance(out, dict) else [out])]
 
 
 def classes(y: np.ndarray) -> tuple[int, ...]:
-    """The place of the greatest number along the last axis, for all others."""
+    """The index of the greatest number along the last axis, for each position."""
     return tuple(y.reshape(-1, y.shape[-1]).argmax(-1).tolist())
 
 
 def ctc(y: np.ndarray) -> tuple[tuple[int, ...], ...]:
-    """Texts of [batch, steps, characters]: repeats joined, the blank (0) left out."""
+    """The texts of [batch, steps, characters], without repeats and blanks (0)."""
     steps = y.argmax(-1)
     return tuple(tuple(int(c) for k, c in enumerate(row) if c and (k == 0 or row[k - 1] != c)) for row in steps)
 
 
 def mask(y: np.ndarray) -> tuple[bool, ...]:
-    """Which pixels are above 0.3."""
+    """True for pixels above 0.3."""
     return tuple((y.ravel() > 0.3).tolist())
 
 
@@ -78,7 +78,7 @@ DECISIONS: dict[str, Callable[[np.ndarray], Sequence[object]]] = {"argmax": clas
 
 
 def decision_of(y: np.ndarray) -> str:
-    """Which of DECISIONS an output is for: images are masks, steps of probabilities a text, all else is classified."""
+    """The key of DECISIONS for an output: mask for images, ctc for steps of probabilities, otherwise argmax."""
     if y.ndim == 4:
         return "mask"
     return "ctc" if y.ndim == 3 and y.min() >= 0 and y.max() <= 1 else "argmax"
@@ -86,14 +86,14 @@ def decision_of(y: np.ndarray) -> str:
 
 def agreement(decide: Callable[[np.ndarray], Sequence[object]], ours: list[list[np.ndarray]],
               want: list[list[np.ndarray]]) -> tuple[int, float]:
-    """How many sets have all decisions by the first output equal, and the share of equal ones over all sets."""
+    """Compare decisions from the first output; returns the number of equal sets and the share of equal decisions."""
     sets = [[a == b for a, b in zip(decide(x[0]), decide(y[0]), strict=True)] for x, y in zip(ours, want, strict=True)]
     pairs = [same for one in sets for same in one]
     return sum(map(all, sets)), sum(pairs) / max(1, len(pairs))
 
 
 def side(name: str, path: Path, feeds: Feeds, threads: int, isa: LevelName | None = None) -> Run:
-    """`path` made ready on one side."""
+    """Load `path` on one engine; returns a function that runs it."""
     if name == "graphq":
         import graphq as gq
 
@@ -105,16 +105,16 @@ def side(name: str, path: Path, feeds: Feeds, threads: int, isa: LevelName | Non
 
 
 def first_results(name: str, path: Path, feeds: Feeds, threads: int, runs: int) -> dict[str, float]:
-    """Seconds from a new process to its first result, medians: with nothing cached, and with all; its peak MB.
+    """Median seconds from a new process to its first result, with empty and with filled caches; its peak MB.
 
-    graphq and OpenVINO have a folder each for what they compile, empty at the first process and filled at the second.
+    graphq and OpenVINO each have a cache folder: it is empty for the first process and filled for the second.
     """
     cold: list[float] = []
     warm: list[float] = []
     memory: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / "feeds.npz"
-        np.savez(stored, **feeds)  # type: ignore[arg-type]  # of its option, mypy thinks
+        np.savez(stored, **feeds)  # type: ignore[arg-type]  # mypy takes an array for the option
         for k in range(runs):
             for times in (cold, warm):
                 start = time.perf_counter()
@@ -130,13 +130,13 @@ def first_results(name: str, path: Path, feeds: Feeds, threads: int, runs: int) 
 
 
 def peak_mb() -> float:
-    """The peak resident memory of this process, without that of the one that started it (as getrusage has)."""
+    """Peak resident memory of this process in MB (getrusage would include the parent's memory)."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def main() -> None:
-    """Run once in this process."""
+    """Run a model once in this process."""
     name, path, stored, threads = sys.argv[1:]
     with np.load(stored) as z:
         feeds = {n: z[n] for n in z.files}

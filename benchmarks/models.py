@@ -1,19 +1,22 @@
-"""Model files against ONNX Runtime and OpenVINO on the same file, in turns; and how faithful each of them is.
+"""Compare speed and accuracy with ONNX Runtime and OpenVINO on the same model files, in turns.
 
     python benchmarks/models.py FILE.onnx ... [--threads 1 2] [--seconds S] [--isa LEVEL]
                                 [--decision argmax|ctc|mask] [--dims INPUT=1x3x48x320 ...]
                                 [--precision bf16] [--f32] [--bf16 FLOAT_FILE.onnx]
                                 [--first-result] [--busy N] [--json FILE]
 
-Inputs and the outputs that the file literally means come from FILE.npz beside it ("0/in/NAME", "0/out/NAME", ...), or
-are random and what ONNX Runtime computes without any optimisation: exactly where quantization is written as quantize
-and dequantize; its operators of integers saturate on CPUs without VNNI, and so do its own results. Cosines are the
-least over inputs and outputs; the decision is the class, the text of a CTC output, or the pixels of a mask; of how many
-inputs it is the same is printed, with the share of all classes, texts and pixels. OpenVINO computes floats in bf16
-where the CPU has it; `--precision bf16` also times graphq so, `--f32` OpenVINO in f32, `--bf16` in bf16 on the same
-model before it was quantized. `--first-result` starts processes: seconds from their start to the first result with an
-empty kernel cache and with a filled one, and their peak memory. `--busy` measures beside other processes that compute
-all the time. Ratios above 1 say that graphq is faster.
+Inputs and the literal outputs of the file come from FILE.npz next to it ("0/in/NAME", "0/out/NAME", ...). Without it,
+inputs are random, and ONNX Runtime computes the outputs without optimization. They are exact if the file expresses
+quantization as quantize and dequantize; ONNX Runtime's integer operators saturate on CPUs without VNNI.
+
+The table has the smallest cosine over inputs and outputs. The decision is the class, the text of a CTC output, or the
+pixels of a mask; the table has the number of inputs with the same decision, and the share of equal classes, texts and
+pixels.
+
+OpenVINO computes floats in bf16 if the CPU has it. `--precision bf16` also times graphq in bf16, `--f32` OpenVINO in
+f32, `--bf16` OpenVINO in bf16 on the model before quantization. `--first-result` starts processes and measures the
+seconds to the first result, with an empty and with a filled kernel cache, and the peak memory. `--busy` adds other
+processes that compute all the time. Ratios above 1 mean that graphq is faster.
 """
 from __future__ import annotations
 
@@ -43,20 +46,20 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
     made.add_argument("--seconds", type=float, default=3.0, help="for each file and thread count (default 3)")
     made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
-    made.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: time graphq in bf16, too")
+    made.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: also time graphq in bf16")
     made.add_argument("--decision", choices=list(mf.DECISIONS), help="default: by the output's rank and rows")
     made.add_argument("--dims", nargs="+", default=[], metavar="INPUT=1x3x48x320", help="shapes of open inputs")
-    made.add_argument("--f32", action="store_true", help="time OpenVINO in f32, too")
+    made.add_argument("--f32", action="store_true", help="also time OpenVINO in f32")
     made.add_argument("--bf16", type=Path, metavar="FILE.onnx", help="the f32 file that OpenVINO also runs in bf16")
     made.add_argument("--first-result", type=int, nargs="?", const=3, default=0, metavar="RUNS",
                       help="also measure new processes (default 3 of each)")
-    made.add_argument("--busy", type=int, default=0, metavar="N", help="other processes that keep a core busy each")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    made.add_argument("--busy", type=int, default=0, metavar="N", help="other processes, each keeping a core busy")
+    made.add_argument("--json", type=Path, metavar="FILE", help="file for all rows")
     return made.parse_args()
 
 
 def faithfulness(run: mf.Run, feeds: list[mf.Feeds], want: list[list[np.ndarray]], decision: str | None) -> Row:
-    """The least cosine, the largest difference relative to the largest number, and how many decisions are the same."""
+    """The smallest cosine, the largest difference relative to the largest number, and the equal decisions."""
     decide = mf.DECISIONS[decision or mf.decision_of(want[0][0])]
     outs = [run(f) for f in feeds]
     pairs = [(a, b) for x, y in zip(outs, want, strict=True) for a, b in zip(x, y, strict=True)]

@@ -1,4 +1,4 @@
-"""How far arrays are apart, and which roundings to bf16 or f16 explain it; a part of benchmarks/onednn_oracle.py."""
+"""Differences between arrays, and the roundings to bf16 or f16 that explain them; for onednn_oracle.py."""
 from __future__ import annotations
 
 import itertools
@@ -14,7 +14,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def best_rounding(graph: gq.Graph, inputs: Arrays, theirs: Arrays) -> tuple[str, Arrays]:
-    """The intermediates in bf16 or f16 that, when only they are rounded, come nearest to `theirs`; the outputs then."""
+    """Find the bf16 or f16 intermediates whose rounding brings the outputs closest to `theirs`, and these outputs."""
     places = [n.outputs[0] for n in graph.nodes if n.op.name not in ("reorder", "static_reshape", "static_transpose")
               and n.outputs and n.outputs[0].dtype in (bf16, f16) and n.outputs[0] not in graph.outputs
               and not (n.inputs[0] and n.inputs[0].node and n.inputs[0].node.op.name == "dequantize")]
@@ -24,7 +24,7 @@ def best_rounding(graph: gq.Graph, inputs: Arrays, theirs: Arrays) -> tuple[str,
 
 
 def rounding_at(graph: gq.Graph, inputs: Arrays, places: Sequence[gq.Value]) -> Arrays:
-    """The outputs when nothing but `places` is rounded to bf16 or f16 on the way."""
+    """The outputs if only `places` are rounded to bf16 or f16."""
     env = {v: inputs[str(v.name)] for v in graph.inputs}
     for node in graph.nodes:
         operands = [None if v is None else env[v].astype(np.float32) if v.dtype in (bf16, f16) else env[v]
@@ -36,7 +36,7 @@ def rounding_at(graph: gq.Graph, inputs: Arrays, places: Sequence[gq.Value]) -> 
 
 
 def distance(got: np.ndarray, wanted: np.ndarray) -> tuple[str, int]:
-    """How far two arrays are apart, and 0 when they are equal, 1 when that is within the limits, else 2."""
+    """The difference of two arrays as text, and a grade: 0 for equal, 1 for within the limits, 2 for more."""
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
     if not differ.any():
@@ -57,7 +57,7 @@ def distance(got: np.ndarray, wanted: np.ndarray) -> tuple[str, int]:
 
 
 def compare(what: str, ours: Any, theirs: Arrays) -> tuple[list[str], int]:
-    """`distance` of every output that is not equal; the greatest grade."""
+    """The `distance` of every output that differs, and the greatest grade."""
     found = {k: distance(ours[k] if isinstance(ours, dict) else ours, wanted) for k, wanted in theirs.items()}
     return [f"{what}: {k} {theirs[k].dtype.name} {text}" for k, (text, grade) in found.items() if grade], \
         max(grade for _, grade in found.values())

@@ -1,7 +1,7 @@
-"""Int8 layers as primitives of oneDNN's own library, by its C API (oneDNN 3, `dnnl.h`), so that a call costs little.
+"""Int8 layers as primitives of the oneDNN library, called by its C API (oneDNN 3, `dnnl.h`).
 
-The library is the `libdnnl.so.3` of the wheel `onednn-cpu-gomp`, whose threads are OpenMP's. (That of the wheel
-`onednn` runs on SYCL, which takes longer for a call than a small layer does.)
+The library is `libdnnl.so.3` from the wheel `onednn-cpu-gomp`, with OpenMP threads. The wheel `onednn` is not used: it
+runs on SYCL, and a call takes longer than a small layer.
 """
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 LIBRARY = "lib/libdnnl.so.3"
-"""Where the wheel has it, from the environment's folder."""
+"""The library's path in the environment's folder."""
 CPU, IN_ORDER, ANY, FORWARD, DIRECT, RELU, WEIGHTS_MD = 1, 1, 1, 96, 1, 0x20, 131
 """dnnl_cpu, dnnl_stream_in_order, dnnl_format_tag_any, dnnl_forward_inference, dnnl_convolution_direct,
 dnnl_eltwise_relu, dnnl_query_weights_md."""
 SRC, DST, WEIGHTS, BIAS, SCALES, ZERO_POINTS = 1, 17, 33, 41, 4096, 8192
-"""DNNL_ARG_*, the last two DNNL_ARG_ATTR_*."""
+"""DNNL_ARG_*; the last two are DNNL_ARG_ATTR_*."""
 DTYPES = {"float32": 3, "int32": 4, "int8": 5, "uint8": 6}
 Dims = c.c_int64 * 12
 
@@ -30,7 +30,7 @@ class _Argument(c.Structure):
 
 
 def library_path() -> Path | None:
-    """The library; None where the wheel is not installed."""
+    """The path of the library; None if the wheel is not installed."""
     found = Path(sys.prefix) / LIBRARY
     return found if found.exists() else None
 
@@ -53,14 +53,14 @@ def _check(status: int, what: str) -> None:
 
 
 def _made(name: str, *arguments: Any) -> c.c_void_p:
-    """What a function of the library makes."""
+    """Call a function that creates an object; returns the object."""
     made = c.c_void_p()
     _check(getattr(_library()[0], name)(c.byref(made), *arguments), name)
     return made
 
 
 def _description(shape: Sequence[int], dtype: str, strides: Sequence[int] | None) -> c.c_void_p:
-    """A memory descriptor; without strides in any layout."""
+    """A memory descriptor; without strides, the library chooses the layout."""
     head = len(shape), Dims(*shape), DTYPES[dtype]
     if strides is None:
         return _made("dnnl_memory_desc_create_with_tag", *head, ANY)
@@ -68,7 +68,7 @@ def _description(shape: Sequence[int], dtype: str, strides: Sequence[int] | None
 
 
 class _Memory:
-    """An array as the library sees it: in the logical order of its axes, with the strides of its own."""
+    """An array for the library: axes in the library's logical order, with the array's own strides."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -83,10 +83,10 @@ def _handle(description: c.c_void_p, array: np.ndarray) -> c.c_void_p:
 def layer(x: np.ndarray, w: np.ndarray, y: np.ndarray, bias: np.ndarray, w_mask: int, *, x_scale: float,
           w_scales: np.ndarray, y_scale: float, x_zp: int, y_zp: int, threads: int,
           convolution: tuple[int, int] | None = None) -> Callable[[], np.ndarray]:
-    """A call that computes `y = quantize(relu(product(x, w) + bias))`, the weights packed beforehand.
+    """A function that computes `y = quantize(relu(product(x, w) + bias))`, with packed weights.
 
     Arrays are views whose axes are in the library's order: matrices, or [n, c, h, w] and [(groups,) o, i, h, w] with
-    `convolution` = (stride, pad). `w_mask` has the axes of w that `w_scales` follow. Raises RuntimeError where oneDNN
+    `convolution` = (stride, pad). `w_mask` has the axes of w that `w_scales` follow. Raises RuntimeError if oneDNN
     refuses the layer.
     """
     library, engine, stream = _library()
@@ -130,7 +130,7 @@ def layer(x: np.ndarray, w: np.ndarray, y: np.ndarray, bias: np.ndarray, w_mask:
 
 
 def _run(primitive: c.c_void_p, memories: dict[int, c.c_void_p]) -> Callable[[], None]:
-    """A call of a primitive."""
+    """A function that calls a primitive."""
     library, _, stream = _library()
     arguments = (_Argument * len(memories))(*[_Argument(a, m.value) for a, m in memories.items()])
     execute, count = library.dnnl_primitive_execute, len(memories)

@@ -1,9 +1,9 @@
-"""One run of one file in the real oneDNN library; benchmarks/onednn_oracle.py starts it in the oracle's environment.
+"""Run one file in the real oneDNN library; benchmarks/onednn_oracle.py starts it in the oracle's environment.
 
     python onednn_oracle_child.py ORACLE.py GRAPH.json FOLDER fusion|debug [INPUTS.npz]
 
-Leaves inputs.npz and POLICY.npz (the outputs) in FOLDER, by tensor id, as unsigned integers of the same width, since
-NumPy's files do not know bf16 and its kin. "debug" asks oneDNN for one partition an operation.
+It writes inputs.npz and POLICY.npz (the outputs) into FOLDER, by tensor id, as unsigned integers of the same width,
+because NumPy's files lack bf16 and similar types. "debug" asks oneDNN for one partition per operation.
 """
 import importlib
 import json
@@ -22,7 +22,7 @@ tensors = {t["id"]: t for o in graph["graph"] for t in o["inputs"]}
 
 
 class ByPolicy:
-    """The library, its partitioning under the policy that was asked for."""
+    """The library with the requested partitioning policy."""
 
     def __init__(self, real):
         self.real = real
@@ -46,7 +46,7 @@ if sys.argv[5:]:
 else:
     inputs = oracle.random_inputs(graph)
 save("inputs", inputs)
-for k, v in inputs.items():  # the oracle packs 4-bit numbers in the order of the axes, whatever the strides say
+for k, v in inputs.items():  # the oracle ignores strides when it packs 4-bit numbers
     if tensors[k]["dtype"] in ("s4", "u4") and v.ndim:
         order = np.argsort([-s for s in tensors[k]["stride"]], kind="stable")
         inputs[k] = np.ascontiguousarray(v.transpose(order)).reshape(v.shape)

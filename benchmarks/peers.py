@@ -1,7 +1,7 @@
-"""The engines beside which single layers are measured: ONNX Runtime, oneDNN, NumPy's BLAS.
+"""The peers of single layers: ONNX Runtime, oneDNN, NumPy's BLAS.
 
-Each function gives a call without arguments, made ready and compiled, or None when the engine is not installed. oneDNN
-is called by its own C API: such a call of a 1 x 16 x 16 layer takes 1.6 us, ctypes included.
+Each function compiles a layer and returns a function without arguments that runs it, or None if the engine is not
+installed. oneDNN is called by its C API: a call of a 1 x 16 x 16 layer takes 1.6 us, ctypes included.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEEDS = {ORT: ("onnx", "onnxruntime"), NUMPY: ("threadpoolctl",), EIGHT: (), "ma
 
 
 def missing(name: str) -> str | None:
-    """What to install for it; None when it is there."""
+    """A message about missing packages of the engine; None if all are installed."""
     if name == ONEDNN:
         return None if onednn_library.library_path() else f"it needs onednn-cpu-gomp ({how_to_install('bench')})"
     absent = [x for x in NEEDS[name] if find_spec(x) is None]
@@ -37,7 +37,7 @@ def missing(name: str) -> str | None:
 class Layer:
     """A quantized layer: u8 or s8 activations `x`, s8 weights with a scale for each channel of `axis`, f32 bias.
 
-    The result has the dtype of `x`, or ONNX Runtime would not fuse it, and its lowest number stands for 0.
+    The result has the dtype of `x` (otherwise ONNX Runtime would not fuse it), and its lowest number stands for 0.
     """
 
     x: np.ndarray
@@ -49,16 +49,16 @@ class Layer:
     y_zp: int
     x_scale: float = 0.02
     y_scale: float = 0.05
-    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further inputs of ONNX Runtime's model, by name
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further inputs of ONNX Runtime's model
 
     @property
     def dtype(self) -> Name:
-        """graphq's name of the activations' dtype."""
+        """graphq's name for the activations' dtype."""
         return "u8" if self.x.dtype == np.uint8 else "s8"
 
     @classmethod
     def random(cls, x: tuple[int, ...], w: tuple[int, ...], axis: int, dtype: Name = "u8") -> Layer:
-        """The same one for the same shapes and dtype."""
+        """A random layer, the same for the same shapes and dtype."""
         r = np.random.default_rng(0)
         low, kind = (0, np.uint8) if dtype == "u8" else (-128, np.int8)
         return cls(r.integers(low, low + 256, x, dtype=kind), r.integers(-127, 128, w, dtype=np.int8),
@@ -68,18 +68,18 @@ class Layer:
 
 def onnxruntime_call(o: Layer, nodes: Sequence[Node], threads: int, *, opset: int = 17,
                      channels_last: bool = False, constants: Mapping[str, Any] | None = None) -> Call | None:
-    """The layer as a QDQ model, which ONNX Runtime fuses; `nodes` lead from xf, wf and bf (f32) to r.
+    """The layer in ONNX Runtime, as a QDQ model that it fuses; `nodes` lead from xf, wf and bf (f32) to r.
 
-    `constants` are those that `nodes` need. `channels_last`: between transposes, which it cancels with its own. That
-    is faster than images in its own order of axes. Its products of u8 and s8 saturate on CPUs without VNNI; there it
-    runs, as the others do, the layer as it is: by products of u8 and u8, which are exact and slower.
+    `constants` are the constants of `nodes`. `channels_last` puts the layer between transposes; ONNX Runtime cancels
+    them with its own, and is faster than with channels first. On CPUs without VNNI its sums of u8 by s8 saturate. An
+    option therefore makes it compute u8 by u8, slower but exact like its peers.
     """
     if missing(ORT):
         return None
     import onnxruntime
     from onnx import helper, numpy_helper
 
-    bias_scales = (o.x_scale * o.w_scales).astype(np.float32)  # the bias as s32, as exporters emit it
+    bias_scales = (o.x_scale * o.w_scales).astype(np.float32)  # the bias as s32, as in exported files
     arrays = {"xs": np.float32(o.x_scale), "xz": o.x.dtype.type(o.x_zp), "ys": np.float32(o.y_scale),
               "yz": o.x.dtype.type(o.y_zp), "w": o.w, "ws": o.w_scales, "wz": np.zeros(o.w_scales.shape, np.int8),
               "b": np.rint(o.bias / bias_scales).astype(np.int32), "bs": bias_scales,
@@ -108,7 +108,7 @@ def onnxruntime_call(o: Layer, nodes: Sequence[Node], threads: int, *, opset: in
 
 
 def onednn_linear(o: Layer, threads: int) -> Call | None:
-    """The layer with a ReLU as oneDNN's own int8 primitive, its weights packed beforehand."""
+    """The layer with a ReLU as an int8 primitive of oneDNN, with packed weights."""
     if missing(ONEDNN):
         return None
     y = np.zeros((o.x.shape[0], o.w.shape[1]), o.x.dtype)
@@ -116,7 +116,7 @@ def onednn_linear(o: Layer, threads: int) -> Call | None:
 
 
 def onednn_convolution(o: Layer, stride: int, pad: int, groups: int, threads: int) -> Call | None:
-    """The same for a convolution of channels-last images; weights are (out, in, height, width)."""
+    """As `onednn_linear`, for a convolution of channels-last images; weights are (out, in, height, width)."""
     if missing(ONEDNN):
         return None
     n, *sizes, _ = o.x.shape
@@ -137,7 +137,7 @@ def _onednn(o: Layer, x: np.ndarray, w: np.ndarray, y: np.ndarray, bias: np.ndar
 
 
 def numpy_matmul(x: np.ndarray, w: np.ndarray, threads: int) -> Call | None:
-    """x @ w in f32 by the BLAS that NumPy has."""
+    """x @ w in f32 by NumPy's BLAS."""
     if missing(NUMPY):
         return None
     from threadpoolctl import threadpool_limits

@@ -1,10 +1,10 @@
-"""Calibration beside running the f32 model and beside ONNX Runtime's tool: seconds and peak memory, a process each.
+"""Compare calibration with runs of the f32 model and with ONNX Runtime's tool: seconds and peak memory.
 
     python benchmarks/quantization.py MODEL.onnx DATA [--repeat 8] [--peer]
 
-DATA is what `graphq quantize --data` takes; its batches are run `--repeat` times over. Kernels are compiled, and caches
-filled, by a first process that is not counted. `--peer` also runs onnxruntime.quantization's min-max, entropy and
-percentile calibration.
+DATA is as for `graphq quantize --data`; its batches run `--repeat` times. Each task is a separate process. A first
+process, not counted, compiles kernels and fills caches. `--peer` adds the min-max, entropy and percentile calibration
+of onnxruntime.quantization.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Batch = Mapping[str, Any]
 
 
 def batches(model: str, data: str, repeat: int) -> Iterator[Batch]:
-    """The batches, several times over."""
+    """The batches, repeated."""
     import graphq as gq
     from graphq.quantization.data import load_data
 
@@ -42,7 +42,7 @@ def run_f32(model: str, data: str, repeat: int) -> None:
 
 
 def calibrate(model: str, data: str, repeat: int, histograms: bool) -> None:
-    """Statistics of all factors of products."""
+    """Collect the statistics of all operands of layers."""
     import graphq as gq
     from graphq.quantization import calibrate
 
@@ -50,7 +50,7 @@ def calibrate(model: str, data: str, repeat: int, histograms: bool) -> None:
 
 
 def peer(model: str, data: str, repeat: int, method: str) -> None:
-    """ONNX Runtime's calibration and quantization."""
+    """Run ONNX Runtime's calibration and quantization."""
     from onnxruntime import quantization as q
 
     class Reader(q.CalibrationDataReader):
@@ -67,7 +67,7 @@ def peer(model: str, data: str, repeat: int, method: str) -> None:
 
 
 def measured(task: Callable[..., None], arguments: Sequence[object]) -> tuple[float, float]:
-    """Seconds that a task takes in this process, and the process's peak memory in MB."""
+    """Run a task in this process; returns the seconds, and the process's peak memory in MB."""
     start = time.perf_counter()
     task(*arguments)
     return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

@@ -1,4 +1,4 @@
-"""The roofline picture: speed against multiply-accumulates for each byte, under this machine's measured limits."""
+"""Draw a roofline: speed against multiply-accumulates per byte, under this machine's measured limits."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from graphq.kernels.matmul import peaks
 
 DECISIVE = {"avx2": "vpmaddubsw ymm", "avx_vnni": "vpdpbusd ymm", "avx512": "vpmaddubsw zmm",
             "avx512_vnni": "vpdpbusd zmm", "amx": "tdpbusd tmm"}
-"""The instruction that bounds int8 at each ISA level."""
+"""The instruction that limits int8 at each ISA level."""
 SMALL = 1 << 20
-"""Bytes that caches hold."""
+"""A number of bytes that fits into caches."""
 MARKERS = "os^DvP*Xph<>"
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw graphq's medians in `rows`, under the peaks of the ISA levels that this machine has and its bandwidth."""
+    """Draw graphq's medians in `rows` under this machine's peaks (for each ISA level) and bandwidth."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -28,9 +28,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     for cores, axis in zip(threads, axes[0], strict=True):
         _roof(axis, cores, min(map(_intensity, rows)) / 2, max(map(_intensity, rows)) * 2)
         _points(axis, [r for r in rows if r["threads"] == cores])
-        axis.set(xscale="log", yscale="log", xlabel="multiply-accumulates for each byte of operands and results")
+        axis.set(xscale="log", yscale="log", xlabel="multiply-accumulates per byte of operands and results")
         axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("TOPS (two operations a multiply-accumulate)")
+    axes[0][0].set_ylabel("TOPS (two operations per multiply-accumulate)")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -40,7 +40,7 @@ def _intensity(row: dict[str, Any]) -> float:
 
 
 def _roof(axis: Any, cores: int, low: float, high: float) -> None:
-    """The lines of bandwidth, from memory and dashed from caches, up to the peak of each level."""
+    """Draw the lines of bandwidth (memory, and dashed: caches), up to the peak of each level."""
     speeds = {"-": peaks.bandwidth(peaks.LARGE, cores), "--": peaks.bandwidth(SMALL, cores)}
     tops: list[tuple[float, list[str]]] = []  # levels within 5% share a label
     for level in [level for level in isa.available() if level.name in DECISIVE]:
@@ -58,7 +58,7 @@ def _roof(axis: Any, cores: int, low: float, high: float) -> None:
 
 
 def _points(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
-    """A marker for each case, a colour for each variant."""
+    """Draw a marker for each case, with a color for each variant."""
     cases, variants = (list(dict.fromkeys(r[key] for r in rows)) for key in ("case", "variant"))
     for r in rows:
         axis.plot(_intensity(r), r["graphq"]["tops"], MARKERS[cases.index(r["case"]) % len(MARKERS)], markersize=8,

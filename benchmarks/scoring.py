@@ -1,16 +1,19 @@
-"""Batch scoring on Dask and Ray: rows a second by workers, the engine's cost of a batch, rows lost to killed workers.
+"""Measure batch scoring on Dask and Ray: rows per second, the engine's cost per batch, rows lost to kills.
 
     python benchmarks/scoring.py [--engine dask|ray|both] [--workers 1 2 4] [--batch 4096] [--seconds 20]
         [--kills 20] [--simulated 8 16]
 
-The model is a perceptron of u8 rows of 512 with three layers of 2,048, quantized; its worker makes the rows
-of a batch from their numbers. Each worker has one thread. Rows a second are those between a run
-of a fourth of the rows and one of all, so that what a run takes to begin (Ray starts its actors for each) is a figure
-of its own. Efficiency is over min(workers, cores) processes without an engine, which make and score the same batches
-at a time; the cores of a machine may slow each other down. The engine's cost of a batch is what one worker takes for
-each batch of a run that makes no rows and has no model. A run with a kill ends one worker's process by SIGKILL at a
-random time; all of its rows are compared with those of one process. More workers than cores are simulated: they make
-no rows, and wait for as long as a batch takes; efficiency is then what the engine itself lets them reach.
+The model is a quantized perceptron with u8 rows of 512 and three layers of 2,048. A worker has one thread and makes the
+rows of a batch from their numbers.
+
+Rows per second are computed from the difference between a run of all rows and a run of a fourth of them. The start of a
+run is therefore a separate figure (Ray starts its actors for each run). Efficiency is relative to min(workers, cores)
+processes without an engine that make and score the same batches at the same time, because cores may slow each other
+down. The engine's cost per batch is the time of one worker per batch, in a run without rows and model.
+
+A run with a kill ends one worker's process by SIGKILL at a random time; all rows are compared with the rows of a single
+process. More workers than cores are simulated: they only wait for as long as a batch takes. Their efficiency shows the
+limit that the engine itself sets.
 """
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ from graphq.scoring import score
 WIDTH, LAYER = 512, 2048
 
 BLOCK = 4096
-"""Rows of a block of Ray's at least."""
+"""The fewest rows of one of Ray's blocks."""
 
 
 def perceptron() -> gq.Graph:
-    """The model; its output is one number a row."""
+    """The model, with one output number per row."""
     rng = np.random.default_rng(0)
     g = gq.Graph("perceptron")
     x = g.input("x", shape=(None, WIDTH), dtype="u8")
@@ -52,26 +55,27 @@ def perceptron() -> gq.Graph:
 
 
 def rows_of(ids: np.ndarray) -> np.ndarray:
-    """The rows of these numbers."""
+    """The rows with these numbers."""
     return ((ids[:, None] * 31 + np.arange(WIDTH) * (ids[:, None] % 13 + 1)) % 251).astype(np.uint8)
 
 
 def waited(batch: Any, seconds: float) -> Any:
-    """The batch as it is, after a while."""
+    """Wait, and return the batch unchanged."""
     time.sleep(seconds)
     return batch
 
 
 def with_rows(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A batch of numbers with their rows."""
+    """Add the rows to a batch of row numbers."""
     return {"id": batch["id"], "x": rows_of(batch["id"])}
 
 
 class Cluster(NamedTuple):
     """An engine with workers.
 
-    `run(count, work)` gives the results of as many rows in order: of the model at a path, or, where work is a number of
-    seconds, the rows' numbers after so long a wait for each batch. `processes` gives the scoring processes.
+    `run(count, work)` scores `count` rows and returns the results in order. `work` is the path of a model, or a number
+    of seconds: then each batch waits so long, and the results are the rows' numbers. `processes` returns the scoring
+    processes.
     """
 
     run: Callable[[int, str | float], np.ndarray]
@@ -80,7 +84,7 @@ class Cluster(NamedTuple):
 
 @contextmanager
 def dask_cluster(workers: int, batch: int) -> Iterator[Cluster]:
-    """Dask's local cluster."""
+    """A local cluster of Dask."""
     import dask
     import dask.array as da
     from dask.distributed import Client, LocalCluster
@@ -103,7 +107,7 @@ def dask_cluster(workers: int, batch: int) -> Iterator[Cluster]:
 
 @contextmanager
 def ray_cluster(workers: int, batch: int) -> Iterator[Cluster]:
-    """Ray's actors, and a core more for the tasks that make the rows."""
+    """Actors of Ray, and one more core for the tasks that make the rows."""
     import psutil
     import ray
     import ray.data
@@ -124,7 +128,7 @@ def ray_cluster(workers: int, batch: int) -> Iterator[Cluster]:
             found = ids.map_batches(Waiting, fn_constructor_args=(work,), batch_format="numpy", **options)
         table = found.to_pandas().sort_values("id")
         if not np.array_equal(table["id"], np.arange(count)):
-            raise SystemExit(f"rows lost or double: {len(table)} of {count}")
+            raise SystemExit(f"rows lost or duplicated: {len(table)} of {count}")
         return table["y" if isinstance(work, str) else "id"].to_numpy()
 
     def processes() -> list[int]:
@@ -142,13 +146,13 @@ CLUSTERS = {"dask": dask_cluster, "ray": ray_cluster}
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    """What a function gives, and its seconds."""
+    """Call a function; returns its result and the seconds."""
     start = time.perf_counter()
     return function(*arguments), time.perf_counter() - start
 
 
 def rate_of(cluster: Cluster, few: int, count: int, work: str | float) -> tuple[np.ndarray, float, float]:
-    """What a run of `count` rows gives, rows a second beyond the first `few`, and the seconds until the first row."""
+    """The results of `count` rows, rows per second after the first `few`, and the seconds until the first row."""
     _, short = timed(cluster.run, few, work)
     found, usual = timed(cluster.run, count, work)
     rate = (count - few) / (usual - short)
@@ -156,7 +160,7 @@ def rate_of(cluster: Cluster, few: int, count: int, work: str | float) -> tuple[
 
 
 def alone(model: str, batch: int, seconds: float) -> float:
-    """Rows a second of this process."""
+    """Rows per second in this process."""
     predictor, ids, batches = gq.Predictor(model, threads=1), np.arange(batch), 0
     predictor({"x": rows_of(ids)})
     start = time.perf_counter()
@@ -167,13 +171,13 @@ def alone(model: str, batch: int, seconds: float) -> float:
 
 
 def together(processes: int, model: str, batch: int, seconds: float) -> float:
-    """Rows a second of processes that run at a time, without an engine."""
+    """Rows per second of concurrent processes without an engine."""
     with get_context("spawn").Pool(processes) as pool:
         return sum(pool.starmap(alone, [(model, batch, seconds)] * processes, chunksize=1))
 
 
 def killed(cluster: Cluster, model: str, expected: np.ndarray, usual: float) -> bool:
-    """Run once, and kill a process at a random time of it; whether one was killed before the end."""
+    """Run once and kill a process at a random time; returns whether the kill came before the end."""
     done, hit = threading.Event(), []
 
     def kill() -> None:
@@ -197,10 +201,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=[*CLUSTERS, "both"], default="both")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--batch", type=int, default=4096, help="rows of a batch")
-    parser.add_argument("--seconds", type=float, default=20, help="about how long one process takes for all rows")
+    parser.add_argument("--batch", type=int, default=4096, help="rows per batch")
+    parser.add_argument("--seconds", type=float, default=20, help="approximate time of one process for all rows")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--simulated", type=int, nargs="*", default=[], help="numbers of workers that only wait")
+    parser.add_argument("--simulated", type=int, nargs="*", default=[], help="numbers of simulated workers")
     options = parser.parse_args()
 
     random.seed(0)
@@ -217,19 +221,19 @@ def main() -> None:
                                    for k in range(0, count, batch)])
         print(f"{cores} cores; {count} rows in batches of {batch}; without an engine " +
               ", ".join(f"{n} processes {rate:,.0f} rows/s" for n, rate in base.items()) +
-              f"; {1000 * batch / base[1]:.1f} ms a batch", flush=True)
+              f"; {1000 * batch / base[1]:.1f} ms per batch", flush=True)
         for engine in CLUSTERS if options.engine == "both" else [options.engine]:
             for workers in options.workers:
                 with CLUSTERS[engine](workers, batch) as cluster:
-                    cluster.run(4 * batch * workers, model)  # loads the model in each worker
+                    cluster.run(4 * batch * workers, model)  # load the model in each worker
                     found, rate, begin = rate_of(cluster, few, count, model)
                     if not np.array_equal(found, expected):
-                        raise SystemExit(f"{engine}: results differ from those of one process")
+                        raise SystemExit(f"{engine}: results differ from a single process's")
                     print(f"{engine}, {workers} workers: {rate:,.0f} rows/s, efficiency "
                           f"{rate / base[min(workers, cores)]:.2f}; {begin:.2f} s until the first row", flush=True)
                     if workers == options.workers[0]:
                         _, rate, _ = rate_of(cluster, few, count, 0.0)
-                        print(f"{engine}: {1000 * workers * batch / rate:.2f} ms of the engine a batch", flush=True)
+                        print(f"{engine}: {1000 * workers * batch / rate:.2f} ms of the engine per batch", flush=True)
             for workers in options.simulated:
                 with CLUSTERS[engine](workers, batch) as cluster:
                     cluster.run(4 * batch * workers, 0.0)
@@ -245,7 +249,7 @@ def main() -> None:
                         hits += killed(cluster, model, expected, usual)
                         if hits == options.kills:
                             break
-                    print(f"{engine}: {hits} workers killed, 0 of {hits * count} rows lost, double or different",
+                    print(f"{engine}: {hits} workers killed, 0 of {hits * count} rows lost, duplicated or different",
                           flush=True)
 
 

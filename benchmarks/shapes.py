@@ -1,11 +1,11 @@
-"""What a new shape costs a model with open shapes, and what the model keeps in memory after many of them.
+"""Measure the cost of a new shape for a model with open shapes, and its memory after many shapes.
 
     python benchmarks/shapes.py                                    a perceptron of 16 MB, batches 1 to 64
     python benchmarks/shapes.py MODEL.onnx 1x16 1x31 2x32 ...      open dimensions of the inputs, in order
 
-Of each shape the first call and the next one, in ms, and beside them ONNX Runtime's where it is installed and a file is
-given. "new" is what the first call takes more than the next, once as time and once as time of the calling thread's CPU,
-which a busy machine changes less. Inputs of one open dimension name share its size; others take theirs in order.
+For each shape it prints the first call and the next call in ms, with ONNX Runtime's first call if it is installed and a
+file is given. "new" is the first call minus the next, as wall time and as CPU time of the calling thread; a busy
+machine affects CPU time less. Open dimensions with the same name share a size; others take sizes in order.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graphq.model.open_shapes import open_dimensions
 
 
 def resident() -> float:
-    """MB of memory that the process has."""
+    """The process's resident memory in MB."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -43,7 +43,7 @@ def perceptron() -> gq.Graph:
 
 
 def feed(graph: gq.Graph, sizes: list[int]) -> dict[str, np.ndarray]:
-    """Inputs whose open dimensions have these sizes, in order of their names."""
+    """Inputs with these sizes of the open dimensions, in order of the dimensions' names."""
     rng = np.random.default_rng(0)
     named: dict[str, int] = {}
     by_place = {}
@@ -60,14 +60,14 @@ def feed(graph: gq.Graph, sizes: list[int]) -> dict[str, np.ndarray]:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float]:
-    """Milliseconds, and those of this thread's CPU."""
+    """Milliseconds of a call: wall time, and CPU time of this thread."""
     start, cpu = time.perf_counter(), time.thread_time()
     call()
     return 1e3 * (time.perf_counter() - start), 1e3 * (time.thread_time() - cpu)
 
 
 def peer(path: str | None) -> Callable[[Mapping[str, np.ndarray]], Any] | None:
-    """ONNX Runtime on the file, if both are there."""
+    """The file in ONNX Runtime, if both exist."""
     if path is None or missing(ORT):
         return None
     import onnxruntime as ort

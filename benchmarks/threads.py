@@ -1,12 +1,14 @@
-"""What threads cost and gain, in the situations of a service; beside an earlier commit where one is given.
+"""Measure the costs and gains of threads in the situations of a service, also against an earlier commit.
 
     python benchmarks/threads.py [FILE.onnx ...] [--against COMMIT] [--threads N]
 
-Each version runs in processes of its own, which take turns. A row has the median and the 99th percentile of the calls
-of a process, medians of ROUNDS turns, and ends with the earlier time over today's: of a parallel step of a plan, less
-its share of the work; of small calls; of each model with one thread, back to back, with pauses between calls, beside a
-process that keeps a core busy, with more threads than cores, with eight callers at a time (the time a call), and while
-another thread of the process runs a parallel loop of Numba.
+Each version runs in separate processes, in turns. A row has the median and the 99th percentile of a process's
+calls, as medians of ROUNDS processes, and the ratio of the earlier time to the current time. The rows are:
+
+- a parallel step of a plan, minus its share of the work
+- small calls
+- each model: with one thread, back to back, with pauses between calls, next to a process that keeps a core busy, with
+  more threads than cores, with eight concurrent callers (time per call), next to a parallel loop of Numba in a thread
 """
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ MODEL_CASES = ("one thread", "back to back", "every 3 ms", "every 20 ms", "besid
 
 
 def package(commit: str, folder: str) -> str:
-    """Lay a commit's package out in a folder: what goes to PYTHONPATH."""
+    """Extract a commit's package into a folder; returns the entry for PYTHONPATH."""
     root = str(Path(__file__).parents[1])
     archive = subprocess.run(["git", "-C", root, "archive", commit, "graphq", "kernels", "passes"], capture_output=True,
                              check=True).stdout
@@ -94,7 +96,7 @@ def package(commit: str, folder: str) -> str:
 
 
 def measured(case: str, path: str, threads: int, seconds: float, environment: dict[str, str]) -> list[float]:
-    """The numbers of one process."""
+    """Run a case in a new process; returns its numbers."""
     if case == "16 threads":
         threads, environment = 16, environment | {"NUMBA_NUM_THREADS": "16"}
     with timing.busy(int(case == "beside a busy process")):
@@ -107,12 +109,12 @@ def measured(case: str, path: str, threads: int, seconds: float, environment: di
 
 
 def main() -> None:
-    """Measure, and print a line a case."""
+    """Measure, and print a line per case."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("files", nargs="*", help="ONNX models, each with a .npz beside it (benchmarks/model_files.py)")
-    made.add_argument("--against", metavar="COMMIT", help="an earlier version, from this repository")
+    made.add_argument("files", nargs="*", help="ONNX models, each with a .npz next to it (benchmarks/model_files.py)")
+    made.add_argument("--against", metavar="COMMIT", help="a commit of this repository to compare with")
     made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    made.add_argument("--seconds", type=float, default=1.0, help="for each process (default 1)")
+    made.add_argument("--seconds", type=float, default=1.0, help="seconds for each process (default 1)")
     options = made.parse_args()
     cases = [("step", "us"), ("small", "us")]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""What the benchmarks share: medians and ratios, the table, JSON, and the command line.
+"""Shared code of the benchmarks: medians and ratios, the table, JSON, and the command line.
 
-All sides run in this process and take turns, so that a ratio holds although the machine's speed drifts. A ratio above 1
-says that graphq is faster. Results are compared too.
+All engines run in this process and take turns; ratios therefore hold even if the machine's speed drifts. A ratio above
+1 means that graphq is faster. Results are compared as well.
 """
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A case for one thread count: what graphq and its peers call, by name; None where a peer has no equivalent.
+    """A case for one thread count: calls of graphq and its peers by name; None if a peer has no equivalent.
 
-    `macs` are the multiply-accumulates of the result, `nbytes` those of operands and results. A peer's result may
-    differ by `tolerance`: steps of an integer, or parts of the largest number.
+    `macs` is the number of multiply-accumulates, `nbytes` the bytes of operands and results. A peer's result may differ
+    by `tolerance`: in steps for integers, otherwise relative to the largest number.
     """
 
     ours: Call
@@ -42,12 +42,12 @@ class Case:
 
 
 Variants = Mapping[str, Callable[[str, int, LevelName | None], Case]]
-"""From a variant's name to what makes its case, of (case, threads, ISA level)."""
+"""Builders of cases by variant: functions of (case, threads, ISA level)."""
 
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Within the block, so many other processes each keep a core busy."""
+    """Context manager: `count` other processes each keep a core busy."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -58,7 +58,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def measure(case: Case, seconds: float) -> Row:
-    """The row of a case: medians and minima in ms, and of each peer the ratios and the largest difference."""
+    """The row of a case: medians and minima in ms; for each peer, the ratios and the largest difference."""
     theirs = {name: call for name, call in case.peers.items() if call is not None}
     ours, *others = ({"median_ms": statistics.median(t), "minimum_ms": min(t)}
                      for t in alternate([case.ours, *theirs.values()], seconds))
@@ -79,7 +79,7 @@ def heading(names: Sequence[str]) -> str:
 
 
 def line(row: Row, names: Sequence[str]) -> str:
-    """A line of the table; a peer that has no equivalent, or is not installed, is a dash."""
+    """A line of the table; a dash stands for a peer that has no equivalent or is not installed."""
     ours = row["graphq"]
     text = f"{row['case']:18s} {row['threads']:3d} | {_pair(ours, '_ms', 4):>19s} {ours['tops']:6.2f}"
     for name in names:
@@ -103,7 +103,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Lines with the geometric mean of each peer's ratios."""
+    """Lines with the geometric means of each peer's ratios."""
     out = []
     for name in names:
         found = [r[name] for r in rows if name in r]
@@ -115,7 +115,7 @@ def means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 
 class Names(tuple[str, ...]):
-    """Names of cases, and all texts that look like `pattern`."""
+    """Names of cases, and all texts that match `pattern`."""
 
     pattern = ""
 
@@ -125,7 +125,7 @@ class Names(tuple[str, ...]):
 
 def arguments(text: str | None, cases: Sequence[str], variants: Sequence[str], default: Sequence[str],
               more: Sequence[str] = (), pattern: str = "") -> argparse.Namespace:
-    """The command line, parsed; cases in `more`, and those that look like `pattern`, are measured when asked for."""
+    """Parse the command line; cases in `more`, and cases that match `pattern`, run only on request."""
     names = Names((*cases, *more))
     names.pattern = pattern
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,15 +135,15 @@ def arguments(text: str | None, cases: Sequence[str], variants: Sequence[str], d
                       help=f"{', '.join([*cases, *more])} (default: all{''.join(f' but {x}' for x in more)})")
     made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
     made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
-    made.add_argument("--seconds", type=float, default=1.0, help="for each case and thread count (default 1)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    made.add_argument("--seconds", type=float, default=1.0, help="seconds for each case and thread count (default 1)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="file for all rows")
     made.add_argument("--roofline", type=Path, metavar="FILE.png",
                       help="draw graphq's speed under this machine's peaks and memory bandwidth")
     return made.parse_args()
 
 
 def run(options: argparse.Namespace, variants: Variants) -> int:
-    """Measure, print, write; 1 when results differ from a peer's by more than they may."""
+    """Measure, print and write; returns 1 if results differ from a peer's by more than the tolerance."""
     if options.roofline is not None and (reason := peers.missing("matplotlib")):
         print(f"no roofline: {reason}")
         options.roofline = None

@@ -1,9 +1,9 @@
-"""Handwritten digits in int8: train, quantize, build a graph, compile it, and compare it with what it came from.
+"""Handwritten digits in int8: train, quantize, build a graph, compile it, and compare it with f32.
 
     python examples/digits_int8.py [--seconds 1.0] [--threads N] [--isa LEVEL]
 
-The data are scikit-learn's digits (1797 pictures of 8x8 pixels, inside that package). `--seconds` bounds the time spent
-measuring each of the three ways to classify.
+The data are scikit-learn's digits (1797 pictures of 8x8 pixels, inside that package). `--seconds` limits the time to
+measure each of the three ways to classify.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHADES = " ░▒▓█"
 
 
 def build(net: MLPClassifier) -> gq.Graph:
-    """The network as a graph, in f32."""
+    """Build the network as an f32 graph."""
     g = gq.Graph("digits")
     x = g.input("x", shape=(None, 64), dtype="f32")
     for k, (w, b) in enumerate(zip(net.coefs_, net.intercepts_, strict=True)):
@@ -42,7 +42,7 @@ def build(net: MLPClassifier) -> gq.Graph:
 
 
 def per_second(classify: Callable[[np.ndarray], np.ndarray], x: np.ndarray, seconds: float) -> float:
-    """Pictures per second: their number over the median time of repeated calls on all of `x`, after a first one."""
+    """Pictures per second, from the median time of repeated calls on all of `x`; the first call is not counted."""
     classify(x)
     times: list[float] = []
     while sum(times) < seconds or len(times) < 3:
@@ -53,7 +53,7 @@ def per_second(classify: Callable[[np.ndarray], np.ndarray], x: np.ndarray, seco
 
 
 def first_result(text: str, x: np.ndarray, folder: str) -> tuple[float, int]:
-    """In a new process: seconds from a graph's text to its first result, and the number of kernel modules compiled."""
+    """Seconds from a graph's text to its first result in a new process, and the number of compiled kernel modules."""
     os.environ["GRAPHQ_CACHE_DIR"] = folder
     start = time.perf_counter()
     gq.compile(gq.parse(text))(x=x)
@@ -61,7 +61,7 @@ def first_result(text: str, x: np.ndarray, folder: str) -> tuple[float, int]:
 
 
 def print_start_times(graph: gq.Graph, x: np.ndarray) -> None:
-    """Time to the first result with an empty kernel cache, and again with what that left in it."""
+    """Print the time to the first result with an empty and with a filled kernel cache."""
     with tempfile.TemporaryDirectory() as folder:
         for state in ("cold", "warm"):
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
@@ -70,7 +70,7 @@ def print_start_times(graph: gq.Graph, x: np.ndarray) -> None:
 
 
 def print_digits(pixels: np.ndarray, labels: np.ndarray, f32: np.ndarray, int8: np.ndarray) -> None:
-    """Pictures side by side in shades of grey, with both predictions and the label under each."""
+    """Print pictures side by side in shades of gray, with both predictions and the label under each."""
     for row in pixels.reshape(-1, 8, 8).swapaxes(0, 1):
         print("  ".join("".join(2 * SHADES[int(v) * 4 // 16] for v in line) for line in row))
     for name, values in (("label", labels), ("f32", f32), ("int8", int8)):
@@ -79,7 +79,7 @@ def print_digits(pixels: np.ndarray, labels: np.ndarray, f32: np.ndarray, int8: 
 
 def main() -> None:
     """Run everything and print it."""
-    from sklearn.datasets import load_digits  # imported here, as new processes of `print_start_times` import this file
+    from sklearn.datasets import load_digits  # not at the top: new processes of `print_start_times` import this file
     from sklearn.model_selection import train_test_split
     from sklearn.neural_network import MLPClassifier
 
@@ -96,8 +96,8 @@ def main() -> None:
     x_train, x_test = (train - mean) / 16, (test - mean) / 16
     net = MLPClassifier(hidden_layer_sizes=(128, 64), random_state=0).fit(x_train, train_labels)
 
-    # In the quantized graph every layer dequantizes u8 activations and s8 weights, and multiplies in f32. That it can
-    # run on integers is for the compiler to find out.
+    # In the quantized graph every layer dequantizes u8 activations and s8 weights, and multiplies in f32. The compiler
+    # finds out that integers suffice.
     batches = [{"x": x.astype(np.float32)} for x in np.array_split(x_train, 8)]
     graph = quantize(build(net), batches)
     print(f"quantized by {graph.meta['quantization']['setting']}\n")
@@ -119,7 +119,7 @@ def main() -> None:
     print_start_times(graph, x_test)
     print()
 
-    # Three digits on which predictions and label differ, if there are any, and three on which they agree.
+    # Up to three digits with predictions and a label that differ, and three digits with predictions that are right.
     shown = np.argsort((f32 == quantized) & (f32 == test_labels), kind="stable")[[0, 1, 2, -3, -2, -1]]
     print_digits(test[shown], test_labels[shown], f32[shown], quantized[shown])
 

@@ -1,11 +1,11 @@
-"""Text from a small language model: trained, compressed to 4 bits, and generated with caches that stay in place.
+"""Generate text with a small language model: trained, compressed to 4 bits, with caches that stay in place.
 
     python examples/generate_text.py [--threads N] [--tokens 160] [--layers 2]
 
-The model is a transformer whose layers are random: attention with rotary positions over caches of keys and values, and
-two matmuls. What is trained is its last matrix, by least squares (an echo state network, Jaeger 2001), so that each
-letter of the Zen of Python gives the next one. A step takes one letter; its keys and values are written into the
-caches, which inputs and outputs share.
+The model is a transformer with random layers: attention with rotary positions and a KV cache, and two matmuls. Only its
+last matrix is trained, by least squares (an echo state network, Jaeger 2001): each letter of the Zen of Python predicts
+the next letter. A step takes one letter and writes its keys and values into the caches. Inputs and outputs share the
+caches' memory.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CACHES = "keys", "values"
 
 
 def build(layers: int, head: np.ndarray | None = None) -> gq.Graph:
-    """The model: letters to scores of the next one or, without a last matrix, to what this matrix takes."""
+    """Build the model: from letters to scores of the next letters or, without `head`, to the last matrix's input."""
     rng, g = np.random.default_rng(0), gq.Graph("language_model")
 
     def weights(*shape: int) -> gq.ir.Value:
@@ -62,12 +62,12 @@ def build(layers: int, head: np.ndarray | None = None) -> gq.Graph:
 
 
 def compressed(graph: gq.Graph, *exclude: str) -> gq.Graph:
-    """The graph with weights of 4 bits, in blocks of 32, but for products of these names."""
+    """Compress weights to 4 bits in blocks of 32, except for the layers in `exclude`."""
     return quantize(graph, scheme=Scheme(mode="weight_only", weight_bits=4, exclude=exclude))
 
 
 class Generator:
-    """A compiled model and its caches, which are inputs and outputs at a time."""
+    """A compiled model with its caches; a cache is an input and an output at once."""
 
     def __init__(self, graph: gq.Graph, threads: int) -> None:
         self.model = gq.compile(graph, threads=threads, strict=True)
@@ -78,7 +78,7 @@ class Generator:
         self.width, self.length = width, 0
 
     def __call__(self, letters: np.ndarray) -> np.ndarray:
-        """Take the next letters [1, count]; the scores of what follows each of them."""
+        """Process the next letters [1, count]; returns the scores of the letter after each of them."""
         count = letters.shape[1]
         self.length += count
         out = {f"new_{name}": cache for name, cache in self.caches.items()}
@@ -88,7 +88,7 @@ class Generator:
 
 
 def fitted(layers: int, threads: int) -> np.ndarray:
-    """The last matrix, by least squares on what layers make of the text, in f32 and in 4 bits."""
+    """Fit the last matrix by least squares to the layers' results for the text, in f32 and in 4 bits."""
     graph = build(layers)
     x = np.concatenate([Generator(g, threads)(TOKENS)[:-1] for g in (graph, compressed(graph))]).astype(np.float64)
     wanted = np.tile(np.eye(len(LETTERS))[TOKENS[0, 1:]], (2, 1))
@@ -96,7 +96,7 @@ def fitted(layers: int, threads: int) -> np.ndarray:
 
 
 def generate(graph: gq.Graph, start: str, count: int, threads: int) -> tuple[str, float]:
-    """`count` letters that follow `start`, the likeliest each time, and letters a second after the first ones."""
+    """Generate `count` letters after `start`, always the likeliest; returns them, and letters per second after 8."""
     generator, out, begin = Generator(graph, threads), [], 0.0
     scores = generator(np.array([[LETTERS.index(letter) for letter in start]]))[-1]
     for k in range(count):
@@ -118,7 +118,7 @@ def main() -> None:
     for name, g in (("f32", graph), ("4 bits", compressed(graph, "last"))):
         text, speed = generate(g, start, args.tokens, args.threads)
         right = sum(a == b for a, b in zip(text, TEXT[len(start):], strict=False)) / len(text)
-        print(f"{name}: {speed:,.0f} letters/s, {right:.0%} of them those of the text\n{start[34:]}|{text}\n")
+        print(f"{name}: {speed:,.0f} letters/s, {right:.0%} of them as in the text\n{start[34:]}|{text}\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""An ONNX model from a package, quantized to int8 and run: text is read from pictures, and anyone can check it.
+"""Quantize an ONNX model to int8 and run it: read text from pictures, a result that anyone can check.
 
     python examples/onnx_int8.py [TEXT ...] [--threads N] [--save FILE.onnx]
     python examples/onnx_int8.py --model FILE.onnx [--inputs FILE.npz] [--threads N] [--save FILE.onnx]
 
-The first form takes the text recogniser of PP-OCRv4 out of the package rapidocr-onnxruntime (Apache-2.0), quantizes
-it by what it sees on a few pictures, and reads lines of text that Pillow draws, in f32 and in int8. It needs
+The first form takes PP-OCRv4's text recognizer from the package rapidocr-onnxruntime (Apache-2.0), calibrates it with a
+few pictures, quantizes it, and reads lines of text that Pillow draws, in f32 and in int8. It needs
 
     pip install -e ".[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
 
-The second form takes any ONNX file. One without quantization is quantized by the arrays in FILE.npz (named as the
-inputs), or by random ones; one with it runs as it is.
+The second form takes any ONNX file. A quantized model runs as it is. Any other model is calibrated with the arrays in
+FILE.npz (named like the inputs) or with random arrays, and quantized.
 """
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ INT8 = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "qua
 
 
 def has_quantization(graph: gq.Graph) -> bool:
-    """Whether a graph says itself what is stored in integers."""
+    """Whether a graph is quantized already."""
     return any(n.op.name in INT8 for n in graph.nodes)
 
 
 def need(module: str, command: str) -> None:
-    """Leave, saying what to install, when a module is missing."""
+    """Exit with a message if a module is missing."""
     if find_spec(module) is None:
         sys.exit(f"this example needs {module}: {command}")
 
 
 def recogniser() -> tuple[Path, list[str]]:
-    """The model's file, and what its classes stand for: the blank of CTC, its characters, the space."""
+    """The model's file, and the characters of its classes; the first is CTC's blank, the last a space."""
     need("onnx", how_to_install("onnx"))
     need("PIL", "pip install pillow")
     need("rapidocr_onnxruntime", "pip install --no-deps rapidocr-onnxruntime==1.4.4")
@@ -62,7 +62,7 @@ def recogniser() -> tuple[Path, list[str]]:
 
 
 def picture(text: str) -> np.ndarray:
-    """The text, black on white, as the model takes it: [1, 3, 48, WIDTH], numbers from -1 to 1, grey to the right."""
+    """Draw the text, black on white, for the model: [1, 3, 48, WIDTH], numbers from -1 to 1, gray to the right."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(34)
@@ -76,13 +76,13 @@ def picture(text: str) -> np.ndarray:
 
 
 def read(probabilities: np.ndarray, characters: Sequence[str]) -> str:
-    """The text of a CTC output [1, steps, classes]: repeats are one, blanks separate."""
+    """The text of a CTC output [1, steps, classes], with repeats joined and blanks removed."""
     best = probabilities[0].argmax(-1)
     return "".join(characters[c] for k, c in enumerate(best) if c and (k == 0 or best[k - 1] != c))
 
 
 def milliseconds(models: Sequence[gq.CompiledGraph], feeds: dict[str, np.ndarray], rounds: int = 15) -> list[float]:
-    """The median time of each model, in turns."""
+    """Median milliseconds of each model; the models take turns."""
     times: list[list[float]] = [[] for _ in models]
     for _ in range(rounds):
         for model, out in zip(models, times, strict=True):
@@ -94,7 +94,7 @@ def milliseconds(models: Sequence[gq.CompiledGraph], feeds: dict[str, np.ndarray
 
 def made(path: Path, samples: Sequence[dict[str, np.ndarray]], threads: int | None,
          save: Path | None) -> tuple[gq.CompiledGraph, gq.CompiledGraph]:
-    """A file compiled as it is, and in int8, at the shapes of the samples."""
+    """Compile a file as it is and in int8, for the shapes of the samples."""
     graph = gq.load_onnx(path)
     graph = graph.specialise({n: gq.TensorType(gq.dtypes.as_dtype(x.dtype), x.shape) for n, x in samples[0].items()})
     narrow = graph
@@ -108,7 +108,7 @@ def made(path: Path, samples: Sequence[dict[str, np.ndarray]], threads: int | No
 
 
 def any_file(path: Path, inputs: Path | None, threads: int | None, save: Path | None) -> None:
-    """Any model: how near int8 comes to f32, and how fast both are."""
+    """Compare int8 with f32 for any model: results and speed."""
     need("onnx", how_to_install("onnx"))
     rng = np.random.default_rng(0)
     graph = gq.load_onnx(path)
@@ -122,7 +122,7 @@ def any_file(path: Path, inputs: Path | None, threads: int | None, save: Path | 
             feeds |= {n: z[n] for n in feeds if n in z.files}
     wide, model = made(path, [feeds], threads, save)
     if has_quantization(wide.source):
-        print(f"the file has quantization of its own; it takes {milliseconds([model], feeds)[0]:.2f} ms")
+        print(f"the file is quantized already; it takes {milliseconds([model], feeds)[0]:.2f} ms")
         return
     a, b = (m(feeds) for m in (wide, model))
     for name in wide.source.output_names:
@@ -134,7 +134,7 @@ def any_file(path: Path, inputs: Path | None, threads: int | None, save: Path | 
 
 
 def read_lines(lines: Sequence[str], threads: int | None, save: Path | None) -> int:
-    """Draw the lines and read them; the number of those that int8 reads otherwise than f32."""
+    """Draw the lines and read them; returns the number of lines that int8 and f32 read differently."""
     path, characters = recogniser()
     wide, model = made(path, [{"x": picture(t)} for t in SEEN], threads, save)
     different = 0

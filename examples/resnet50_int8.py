@@ -3,11 +3,11 @@
     python examples/resnet50_int8.py [--threads 1 2] [--explain] [--peer resnet50_u8.onnx]
 
 The network has the true shapes (He et al. 2016, stride in the 3x3 convolutions; batch 1, 224 x 224, 4.1 G
-multiply-accumulates) and random weights, so its answers mean nothing: it shows how a network is built, that every
-operation lands in an integer partition, and the speed. Activations are u8, weights s8 with one scale an output channel,
-biases f32. Image and weights come channels-first, as in most files: graphq turns the image once, inside.
+multiply-accumulates) and random weights, so its answers mean nothing. It shows how to build a network, that every
+operation gets into an integer partition, and the speed. Activations are u8, weights s8 with one scale per output
+channel, biases f32. Image and weights have channels first, as in most files; graphq transposes the image once.
 
-`--peer` times ONNX Runtime and OpenVINO (those that are installed) on an ONNX file of the same network, in turns.
+`--peer` also times ONNX Runtime and OpenVINO, if installed, on an ONNX file of the same network, in turns.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tensor:
 
 
 class Network:
-    """Adds quantized layers to a graph."""
+    """Add quantized layers to a graph."""
 
     def __init__(self, seed: int) -> None:
         self.g, self.random = gq.Graph("resnet50"), np.random.default_rng(seed)
@@ -46,7 +46,7 @@ class Network:
         return self.g.dequantize(x.value, scales=[x.scale], zps=[x.zp])
 
     def quantized(self, y: gq.Value, peak: float) -> Tensor:
-        """A value of 0 and more as u8, saturated at `peak`."""
+        """Quantize a value from 0 to `peak` to u8; larger numbers saturate."""
         return Tensor(self.g.quantize(y, dtype="u8", scales=[peak / 255], zps=[0]), peak / 255)
 
     def weights(self, shape: tuple[int, ...], gain: float) -> gq.Value:
@@ -57,7 +57,7 @@ class Network:
         return self.g.dequantize(self.g.constant(w8), qtype="per_channel", axis=0, scales=scales.tolist())
 
     def convolution(self, x: Tensor, channels: int, kernel: int = 1, stride: int = 1, gain: float = 1.0) -> gq.Value:
-        """A convolution with bias, padded to ceil(size / stride); f32."""
+        """Add a convolution with bias and an f32 result, padded to ceil(size / stride)."""
         w = self.weights((channels, x.value.type.dims[1], kernel, kernel), gain)
         bias = self.g.constant(self.random.standard_normal(channels, np.float32) * np.float32(0.1))
         return self.g.convolution(self.real(x), w, bias, strides=[stride] * 2, pads_begin=[kernel // 2] * 2,
@@ -76,7 +76,7 @@ class Network:
 
 
 def resnet50(seed: int = 0) -> gq.Graph:
-    """The network: image f32[1,3,224,224] -> scores f32[1,1000]."""
+    """Build the network: image f32[1,3,224,224] -> scores f32[1,1000]."""
     net = Network(seed)
     g = net.g
     image = g.input("image", shape=(1, 3, 224, 224), dtype="f32")
@@ -98,7 +98,7 @@ def resnet50(seed: int = 0) -> gq.Graph:
 
 
 def peers(path: str, image: np.ndarray, threads: int) -> dict[str, Callable[[], object]]:
-    """The installed runtimes on an ONNX file with one input."""
+    """An ONNX file with one input, in each runtime that is installed."""
     calls: dict[str, Callable[[], object]] = {}
     try:
         import onnxruntime
@@ -121,7 +121,7 @@ def peers(path: str, image: np.ndarray, threads: int) -> dict[str, Callable[[], 
 
 
 def alternate(calls: dict[str, Callable[[], object]], rounds: int = 8, each: int = 6) -> dict[str, float]:
-    """Median milliseconds of each call; they take turns, the first call of a turn is not counted."""
+    """Median milliseconds of each function; they take turns, and the first call of each turn is not counted."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():

@@ -2,8 +2,8 @@
 
     python examples/score_images.py [--engine dask|ray|both] [--images 5000] [--workers 2]
 
-It needs scikit-learn, whose digits are the images, and the engines: pip install -e ".[dask,ray]" scikit-learn. A
-network is trained, quantized and saved as an artefact, which each worker maps. Progress bars and dashboards are the
+It needs scikit-learn (its digits are the images) and the engines: pip install -e ".[dask,ray]" scikit-learn. A network
+is trained, quantized and saved as a model file; each worker maps this file. Progress bars and dashboards are the
 engines' own.
 """
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH = 256
 
 def make_model(path: str) -> None:
     """Train a network on the digits, quantize and compile it, and save it at `path`."""
-    from sklearn.datasets import load_digits  # imported here, as the engines' new processes import this file
+    from sklearn.datasets import load_digits  # not at the top: the engines' new processes import this file
     from sklearn.neural_network import MLPClassifier
 
     pixels, labels = load_digits(return_X_y=True)
@@ -36,7 +36,7 @@ def make_model(path: str) -> None:
 
 
 def make_images(count: int) -> np.ndarray:
-    """`count` digits in f32, some noise in each."""
+    """Draw `count` digits in f32, with noise."""
     from sklearn.datasets import load_digits
 
     pixels, _ = load_digits(return_X_y=True)
@@ -46,7 +46,7 @@ def make_images(count: int) -> np.ndarray:
 
 
 def on_dask(images: np.ndarray, model: str, workers: int) -> np.ndarray:
-    """The logits, scored by processes of Dask's local cluster."""
+    """Score the images on processes of Dask's local cluster; returns the logits."""
     import dask.array
     from dask.distributed import Client, LocalCluster, progress
 
@@ -60,7 +60,7 @@ def on_dask(images: np.ndarray, model: str, workers: int) -> np.ndarray:
 
 
 def on_ray(images: np.ndarray, model: str, workers: int) -> np.ndarray:
-    """The logits, scored by actors of Ray Data, which keeps no order: so each row has its number."""
+    """Score the images on actors of Ray Data; rows have numbers, because Ray Data does not keep their order."""
     import ray
     import ray.data
 
@@ -80,7 +80,7 @@ ENGINES: dict[str, Callable[[np.ndarray, str, int], np.ndarray]] = {"dask": on_d
 
 
 def main() -> None:
-    """Score on the engines that were asked for, and compare."""
+    """Score on the chosen engines, and compare."""
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--engine", choices=[*ENGINES, "both"], default="both")
     args.add_argument("--images", type=int, default=5000)

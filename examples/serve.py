@@ -1,13 +1,12 @@
-"""Serve an artefact over HTTP: an ASGI application for any ASGI server, one thread of the model in each process.
+"""Serve a saved model over HTTP: an ASGI application; each process runs the model with one thread.
 
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py
     GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples serve:app
 
-`POST /score` takes {"input": [rows]} in JSON and gives {"output": [rows]}; `GET /health` says that the process is
-there, and which model it has: the SHA-256 of its file. The model is loaded when this module is imported: in each
-process of uvicorn, or once before gunicorn forks (`--preload`). Either way its weights are pages of the file, which
-all processes share.
-docs/deploy.md has the commands, and the signals that load a new model without a lost request.
+`POST /score` takes {"input": [rows]} in JSON and returns {"output": [rows]}. `GET /health` shows that the process is
+up, and the SHA-256 of its model file. Importing this module loads the model: in each process of uvicorn, or once before
+gunicorn forks (`--preload`). In both cases all processes share the weights, as pages of the file. docs/deploy.md has
+the commands, and the signals that load a new model without a lost request.
 """
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ types = {name: type.dtype.numpy for name, type in predictor.inputs.items()}
 
 
 def score(body: bytes) -> tuple[int, Mapping[str, Any]]:
-    """The status and the answer to a request: 400 for what is no JSON, or does not fit the model."""
+    """Score a request; returns status and answer. The status is 400 for bodies that are not JSON or do not fit."""
     try:
         given = json.loads(body, parse_constant=refused, parse_int=integer)
         if not isinstance(given, dict):
@@ -45,27 +44,27 @@ def score(body: bytes) -> tuple[int, Mapping[str, Any]]:
         outputs = predictor({name: array(name, rows) for name, rows in given.items()})
     except RecursionError:
         return 400, {"error": "the body is nested too deeply"}
-    except (ValueError, gq.GraphqError) as error:  # no JSON, or what does not fit the model
+    except (ValueError, gq.GraphqError) as error:  # not JSON, or it does not fit the model
         return 400, {"error": str(error)}
     return 200, {name: plain(rows) for name, rows in outputs.items()}
 
 
 def refused(name: str) -> NoReturn:
-    """Refuse NaN and infinities, which Python's reader of JSON accepts."""
-    raise ValueError(f"{name} is no JSON number")
+    """Refuse NaN and infinities: Python's JSON parser accepts them."""
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def integer(text: str) -> int:
-    """An integer; raises ValueError for one that no type of an input holds."""
+    """Parse an integer; raises ValueError if it is too large for every type."""
     if len(text) > 400:
         raise ValueError(f"an integer of {len(text)} digits is outside of the range of every type")
     return int(text)
 
 
 def array(name: str, rows: Any) -> np.ndarray:
-    """The array of an input: numbers in nested lists of equal lengths, each of which its type holds exactly or rounds.
+    """Convert nested lists of equal lengths to the array of an input; numbers may round to its type.
 
-    Integers are not made of fractions or of true and false, and booleans of nothing else.
+    Integer inputs accept only integers (no fractions, no booleans), boolean inputs only true and false.
     """
     if name not in types:
         raise ValueError(f"the model has no input {name!r:.80}; it has {', '.join(types)}")
@@ -73,7 +72,7 @@ def array(name: str, rows: Any) -> np.ndarray:
     while any(isinstance(x, list) for x in flat):
         lengths = {len(x) if isinstance(x, list) else -1 for x in flat}
         if len(lengths) > 1 or len(shape) == MAX_RANK:
-            raise ValueError(f"input '{name}': inhomogeneous lists, or more than {MAX_RANK} in each other")
+            raise ValueError(f"input '{name}': inhomogeneous lists, or more than {MAX_RANK} levels of lists")
         shape += lengths
         flat = [x for inner in flat for x in inner]
     allowed = {"b": (bool,), "i": (int,), "u": (int,)}.get(dtype.kind, (int, float))
@@ -81,7 +80,7 @@ def array(name: str, rows: Any) -> np.ndarray:
         low, high = 0.0, 1.0
     elif dtype.kind in "iu":
         low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    else:  # in Python's numbers, which it compares exactly
+    else:  # as Python's numbers: their comparisons are exact
         low, high = float(ml_dtypes.finfo(dtype).min), float(ml_dtypes.finfo(dtype).max)
     for x in flat:
         if type(x) not in allowed:
@@ -92,7 +91,7 @@ def array(name: str, rows: Any) -> np.ndarray:
 
 
 def plain(rows: np.ndarray) -> Any:
-    """Numbers in nested lists; NaN and infinities, which JSON does not have, become null."""
+    """Convert an array to nested lists; NaN and infinities become null, because JSON lacks them."""
     if rows.dtype.kind not in "biu":
         rows = rows.astype(np.float64)
         if not np.isfinite(rows).all():
@@ -101,7 +100,7 @@ def plain(rows: np.ndarray) -> Any:
 
 
 async def read(receive: Receive) -> bytes | None:
-    """The body of a request; None for one that is too long, or whose client has gone."""
+    """Read the body of a request; None if it is too long or the client has disconnected."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -133,7 +132,7 @@ async def app(scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         body = await read(receive)
         if body is None:
             await respond(send, 413, {"error": f"a body has at most {MAX_BYTES} bytes"})
-        else:  # in a thread, as the model leaves the interpreter free while it runs: /health answers meanwhile
+        else:  # in a thread: the model releases the GIL while it runs, and /health answers meanwhile
             await respond(send, *await asyncio.to_thread(score, body))
     else:
         await respond(send, 404, {"error": "there are POST /score and GET /health"})

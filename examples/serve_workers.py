@@ -1,17 +1,16 @@
-"""Serve examples/serve.py on a TCP port from several processes of uvicorn, and load new models without a lost request.
+"""Run examples/serve.py in several uvicorn processes, and load new models without a lost request.
 
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py [--workers 2] [--host 127.0.0.1] [--port 8000]
 
-To load a new model, give its file the name of the old one (`os.replace`) and send SIGHUP. This differs from
-`uvicorn --workers` in two ways:
+To load a new model, replace the old model's file (`os.replace`) and send SIGHUP. This differs from `uvicorn --workers`
+in two ways:
 
-- A reload has one outcome for all workers, which a line on stdout states when only they are left. As many new workers
-  start as there are old ones; when all are ready the old ones retire, and if one is not ready in `--timeout` seconds
-  all the old ones stay.
-  uvicorn replaces one worker after the other and stops where one fails, which leaves both models in service.
-- Answers do not wait. uvicorn writes head and body of an answer one by one; where its processes share a socket that it
-  made, Nagle's algorithm holds the body back until the client has acknowledged the head, which it puts off for 40 ms.
-  The socket made here has TCP_NODELAY, which connections inherit.
+- A reload replaces all workers or none, and prints the outcome. As many new workers start as there are old ones. When
+  all are ready, the old workers retire; if one is not ready within `--timeout` seconds, the old workers stay. uvicorn
+  itself replaces one worker after the other and stops at a failure, so both models would be in service.
+- Answers do not wait. uvicorn writes head and body of an answer separately. On a socket that it shares between
+  processes, Nagle's algorithm holds the body back until the client acknowledges the head, and clients delay this for
+  40 ms. The socket made here has TCP_NODELAY, and connections inherit it.
 """
 from __future__ import annotations
 
@@ -30,17 +29,17 @@ from uvicorn.supervisors.multiprocess import Process
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens; connections to it send small parts at once."""
+    """A listening socket; its connections send small parts at once (TCP_NODELAY)."""
     made = socket.create_server((host, port))
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 
 class Workers(Multiprocess):
-    """uvicorn's workers, all of which serve one version of a model's file.
+    """uvicorn's workers, all with the same version of a model file.
 
-    The file is opened once a reload. Its workers, and those that replace dead ones, open the same file through this
-    process (/proc/PID/fd/N), whichever file has the name by then.
+    A reload opens the file once. The new workers, and workers that replace dead ones, open the same file through this
+    process (/proc/PID/fd/N), even if another file has its name by then.
     """
 
     processes: list[Process]
@@ -51,7 +50,7 @@ class Workers(Multiprocess):
         self.provide(self.file)
 
     def provide(self, file: BufferedReader) -> None:
-        """Let workers that start from now on load this file."""
+        """Make workers that start from now on load this file."""
         os.environ["GRAPHQ_MODEL"] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
     def restart_all(self) -> None:
@@ -79,12 +78,12 @@ class Workers(Multiprocess):
             for process in old:
                 process.kill()
             outcome = f"reload failed, all {len(fresh)} workers keep {digest(self.file)}: a new one was not ready"
-        for process in old:  # one that retires may still answer with the model that it has
+        for process in old:  # a retiring worker may still answer, with its own model
             process.join()
         print(outcome, flush=True)
 
     def ready(self, fresh: list[Process]) -> bool:
-        """Wait until all these workers are ready; False where one ends, or time is up, or this process is to end."""
+        """Wait until all these workers are ready; False if a worker ends, time is up, or this process must end."""
         end = time.monotonic() + self.config.timeout_worker_healthcheck
         while not all(process.is_ready() for process in fresh):
             if not all(process.process.is_alive() for process in fresh) or time.monotonic() > end \
@@ -104,10 +103,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
-    parser.add_argument("--timeout", type=int, default=60, metavar="S", help="seconds in which a worker must be ready")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free port")
+    parser.add_argument("--timeout", type=int, default=60, metavar="S", help="time limit for a worker to become ready")
     options = parser.parse_args()
-    config = Config("serve:app", workers=options.workers, log_level="warning",  # `serve` lies beside this file
+    config = Config("serve:app", workers=options.workers, log_level="warning",  # `serve` is next to this file
                     timeout_worker_healthcheck=options.timeout)
     with listener(options.host, options.port) as shared:
         workers = Workers(config, [shared], Path(os.environ["GRAPHQ_MODEL"]))

@@ -1,17 +1,17 @@
-"""A pass of your own, from the idea to its tests.
+"""Write your own pass, from the idea to its tests.
 
     python examples/write_a_pass.py             # see it work
     python -m pytest examples/write_a_pass.py   # run its tests
 
-The idea. Attention scales its queries, by 1/sqrt(64) say, before it multiplies them with the keys. In an int8 model
-that multiply stands between dequantize and matmul, so the matmul cannot become an integer partition: its operand is no
-longer a dequantized one. But dequantize multiplies by a scale already, and two scales make one:
+The idea. Attention scales its queries, for example by 1/sqrt(64), before the matmul with the keys. In an int8 model
+this multiply is between dequantize and matmul, so the matmul cannot become an integer partition: its operand is not a
+dequantize. But dequantize multiplies by a scale already, and two scales can become one:
 
     multiply(dequantize(x, scales=[s]), c)  ->  dequantize(x, scales=[s * c])
 
 The numbers. A rewrite keeps the graph's numbers, or its docstring says by how much it changes them. `x * s` is rounded
-to f32, and multiplied with c it would be rounded again: `x * (s * c)` is in general another number. A power of two,
-however, only changes the exponent, so for these the rewrite is exact, and `check` refuses all others.
+to f32, and a product with c is rounded again: `x * (s * c)` is in general another number. But a power of two only
+changes the exponent. The rewrite is exact for powers of two, and `check` refuses all other factors.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FoldScaleIntoDequantize(Rewrite):
         return g.multiply(g.dequantize(x, attrs=ANY), c)
 
     def check(self, x, c, match):
-        """A reason to refuse the match, or None. Variables are values: type, and data when they are constants."""
+        """A reason to refuse the match, or None. Variables are values: they have types, and constants have data."""
         if c.data is None or c.data.size != 1:
             return f"the factor must be one constant number, got {c.type}"
         factor = c.data.item()
@@ -47,7 +47,7 @@ class FoldScaleIntoDequantize(Rewrite):
         return None
 
     def replace(self, g, x, c, match):
-        """The value that takes the place of the match; the driver removes what has no use any more."""
+        """The value that replaces the match; the driver removes unused nodes."""
         attrs = dict(match.node("dequantize").attrs)
         attrs["scales"] = [s * c.data.item() for s in attrs["scales"]]
         return g.dequantize(x, **attrs)
@@ -106,7 +106,7 @@ def test_scale_that_becomes_subnormal_is_refused():
 
 
 def refused(text: str) -> str:
-    """Assert that the pass leaves the graph alone; the reason that it gives."""
+    """Assert that the pass does not change the graph; returns its reason."""
     check_pass(FoldScaleIntoDequantize(), before=text, after=None)
     _, refusals = FoldScaleIntoDequantize().apply(gq.parse(text))
     return refusals[0].reason
@@ -153,7 +153,7 @@ def test_returned_dequantize_is_refused():
 
 
 def main() -> None:
-    """Run the pass alone, see it refuse, and run it in front of the pipeline."""
+    """Run the pass by itself, see it refuse, and run it in front of the pipeline."""
     graph = gq.parse(SCORES)
     print("The graph:", gq.to_text(graph), sep="\n")
 
@@ -166,7 +166,7 @@ def main() -> None:
         print(f"  {refusal.node}\n    {refusal.reason}")
 
     gq.compile(graph, passes=[FoldScaleIntoDequantize()], verify="numeric")  # raises PassError, with a test, if wrong
-    print("\nThe references before and after the pass agree, at rounding ties, NaN and infinities too")
+    print("\nThe references before and after the pass agree, also at rounding ties, NaN and infinities")
 
     plain = gq.compile(graph)
     mine = gq.compile(graph, passes=[FoldScaleIntoDequantize(), *PIPELINE])

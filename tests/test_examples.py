@@ -81,7 +81,7 @@ def test_onnx_int8_of_any_file(tmp_path):
     assert f"net.onnx: 100% of {2 * 8 * 144 * 27 + 2 * 32} multiply-accumulates" in out
     assert float(re.search(r"y: cosine of both results ([\d.]+)", out)[1]) > 0.999
     again = run(script, "--model", "int8.onnx", cwd=tmp_path)
-    assert "int8.onnx: 100% of" in again and "the file has quantization of its own" in again
+    assert "int8.onnx: 100% of" in again and "the file is quantized already" in again
 
 
 def asks_for_packages(script, folder):
@@ -95,7 +95,7 @@ def asks_for_packages(script, folder):
 
 def test_generate_text(tmp_path):
     out = run(ROOT / "examples" / "generate_text.py", "--tokens", "60", "--threads", "1", cwd=tmp_path)
-    texts = dict(re.findall(r"^(f32|4 bits): [\d,]+ letters/s, 100% of them those of the text\n((?:.+\n)+)", out,
+    texts = dict(re.findall(r"^(f32|4 bits): [\d,]+ letters/s, 100% of them as in the text\n((?:.+\n)+)", out,
                             re.MULTILINE))
     assert list(texts) == ["f32", "4 bits"] and texts["f32"] == texts["4 bits"]
     assert "|gly.\nExplicit is better than implicit.\n" in texts["f32"]

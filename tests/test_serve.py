@@ -101,7 +101,7 @@ def test_answers_and_errors(server):
                         ({"x": [["a"] * 6]}, 'could not convert "a", a'), ({"x": [[1] * 6, [2]]}, "inhomogeneous"),
                         (b"[" * 200_000, "nested too deeply"), ({"y": 1}, "no input 'y'"),
                         ({"x": [[True] * 6]}, "could not convert true"), ({"x": [[10**39] * 6]}, "outside of"),
-                        (b'{"x": [[NaN, 1, 1, 1, 1, 1]]}', "NaN is no JSON number"),
+                        (b'{"x": [[NaN, 1, 1, 1, 1, 1]]}', "NaN is not a JSON number"),
                         (b'{"x": [[1e400, 1, 1, 1, 1, 1]]}', "outside of the range of float32"),
                         (b'{"x": ' + b"9" * 5000 + b"}", "5000 digits")):
         status, answer = ask(server.port, "POST", "/score", body)

@@ -91,7 +91,7 @@ def test_open_shapes_are_refused_until_given(file):
     g = gq.Graph("open")
     g.output(g.relu(g.input("t0", dtype="f32", shape=(None, 2))), name="t1")
     path = file(g)
-    assert "give it by --in-shapes" in run(path).reason
+    assert "set it with --in-shapes" in run(path).reason
     assert run(path, "--in-shapes=0:3x2").status == "passed"
 
 

@@ -94,13 +94,13 @@ def test_lines():
 @pytest.mark.parametrize(("argument", "message"), [
     ("--colour=red", "unknown knob '--colour=red'"),
     ("--mb", "unknown knob"),
-    ("--mb=", "--mb: '' is no number"),
-    ("--mb=-1", "--mb: '-1' is no number"),
-    ("--mb=99999999999999999999999", "--mb: .* is no number"),
+    ("--mb=", "--mb: '' is not a number"),
+    ("--mb=-1", "--mb: '-1' is not a number"),
+    ("--mb=99999999999999999999999", "--mb: .* is not a number"),
     ("--in-shapes=0", "--in-shapes: an item must be ID:VALUE, got '0'"),
-    ("--in-shapes=a:2", "--in-shapes: 'a' is no number"),
-    ("--in-shapes=0:2x", "--in-shapes: '' is no number"),
-    ("--in-shapes=0:2x-3", "--in-shapes: '-3' is no number"),
+    ("--in-shapes=a:2", "--in-shapes: 'a' is not a number"),
+    ("--in-shapes=0:2x", "--in-shapes: '' is not a number"),
+    ("--in-shapes=0:2x-3", "--in-shapes: '-3' is not a number"),
     ("--in-shapes=0:2x3+0:2x3", "--in-shapes: the id 0 appears twice"),
     ("--in-shapes=0:2x3*aBx16b", "--in-shapes: the order in memory must name each dimension once"),
     ("--in-shapes=0:2x3*acb", "--in-shapes: the order in memory"),
@@ -124,7 +124,7 @@ def test_bad_text_is_refused_with_the_knob_named(argument, message):
 
 def test_bad_lines():
     for line, message in (("--mb=1", "needs one --case=FILE"), ("--case=a --case=b", "needs one"),
-                          ("--case='a", "quot"), ("--mb=x --case=b.json", "--mb: 'x' is no number")):
+                          ("--case='a", "quot"), ("--mb=x --case=b.json", "--mb: 'x' is not a number")):
         with pytest.raises(ParseError, match=message):
             parse_line(line)
 
