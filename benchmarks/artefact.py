@@ -60,7 +60,7 @@ WAYS = {
                                           f"model = gq.compile(file, threads=threads)\n{CALL}"),
     "graphq, load_onnx and compile": (GRAPHQ, f"model = gq.compile(gq.load_onnx(file), threads=threads)\n{CALL}", None),
     "ONNX Runtime, imports": (ORT, "pass", None),
-    "ONNX Runtime, optimised model": (
+    "ONNX Runtime, optimized model": (
         ORT, f"session = onnxruntime.InferenceSession(saved, options)\n{ORT_CALL}",
         "options.optimized_model_filepath = saved\n"
         "options.add_session_config_entry('session.save_model_format', 'ORT')\n"

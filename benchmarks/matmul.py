@@ -3,11 +3,16 @@
     python benchmarks/matmul.py [--variant NAME ...] [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE]
                                 [--roofline FILE.png]
 
-Variants: u8 (u8 by s8 per channel, f32 bias, ReLU, requantized to u8), s8 (the same from s8 to s8), gelu_add (GELU and
-an added u8 residual, then requantized), f32, bf16 and f16 (x @ w, compared with NumPy in f32), 4bit (u8 by s4 in groups
-of 128, compared with graphq's 8-bit weights). A case is a name, or m, k and n, such as 5x1024x768. The engines take
-turns; a ratio above 1 means that graphq is faster. Integer results may differ by one step, because engines round
-differently.
+Variants:
+
+- u8: u8 by s8 per channel, f32 bias, ReLU, requantized to u8
+- s8: the same from s8 to s8
+- gelu_add: GELU and an added u8 residual, then requantized
+- f32, bf16, f16: x @ w, compared with NumPy in f32
+- 4bit: u8 by s4 in groups of 128, compared with graphq's 8-bit weights
+
+A case is a name, or m, k and n, such as 5x1024x768. The engines take turns; a ratio above 1 means that graphq is
+faster. Integer results may differ by one step, because engines round differently.
 """
 from __future__ import annotations
 

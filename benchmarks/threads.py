@@ -2,13 +2,14 @@
 
     python benchmarks/threads.py [FILE.onnx ...] [--against COMMIT] [--threads N]
 
-Each version runs in separate processes, in turns. A row has the median and the 99th percentile of a process's
-calls, as medians of ROUNDS processes, and the ratio of the earlier time to the current time. The rows are:
+Each version runs in separate processes, in turns. A row has the median and the 99th percentile of a process's calls, as
+medians of ROUNDS processes, and the ratio of the earlier time to the current time. The rows are:
 
 - a parallel step of a plan, minus its share of the work
 - small calls
-- each model: with one thread, back to back, with pauses between calls, next to a process that keeps a core busy, with
-  more threads than cores, with eight concurrent callers (time per call), next to a parallel loop of Numba in a thread
+- each model: with one thread, back to back, with pauses between calls, with more threads than cores
+- each model next to a process that keeps a core busy, with eight concurrent callers (time per call), and next to a
+  parallel loop of Numba in another thread
 """
 from __future__ import annotations
 
