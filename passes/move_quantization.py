@@ -15,7 +15,7 @@ import numpy as np
 
 from graphq.dtypes import s8, u8
 from graphq.ir import Graph, Node, TensorType, Value
-from graphq.ops.quant import dequantize, quantize
+from graphq.ops.quant import DEQUANTIZES, dequantize, quantize
 from graphq.passes.requantize import MULTIPLIES
 from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, Rewrite
@@ -25,17 +25,25 @@ TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
 
 
 class TransposeBeforeDequantize(Rewrite):
-    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)): 8-bit data moves, and weights fold."""
+    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)): 8-bit data moves, and weights fold.
 
-    def pattern(self, g, x):
-        return g.static_transpose(g.dequantize(x, attrs=ANY))
+    The same for dynamic_dequantize, unless it has scales for groups.
+    """
 
-    def replace(self, g, x, match):
-        order, attrs = transpose_order(match.root), match.node("dequantize").attrs
-        axis = attrs["axis"]
-        if attrs["qtype"] == "per_channel":
+    def pattern(self, g):
+        return g.static_transpose(g.any_of(*DEQUANTIZES)(..., attrs=ANY))
+
+    def check(self, match):
+        """Scales must vary along one axis at most."""
+        return "it has scales for groups" if match.root.inputs[0].node.attrs["qtype"] == "per_group" else None
+
+    def replace(self, g, match):
+        order, node = transpose_order(match.root), match.root.inputs[0].node
+        axis = node.attrs["axis"]
+        if node.attrs["qtype"] == "per_channel":
             axis = order.index(axis % len(order))
-        return g.dequantize(g.static_transpose(x, order=order), **{**attrs, "axis": axis})
+        x = g.static_transpose(node.inputs[0], order=order)
+        return g.add_node(node.op, [x, *node.inputs[1:]], {**node.attrs, "axis": axis})[0]
 
 
 class ReshapeBeforeDequantize(Rewrite):

@@ -92,6 +92,7 @@ PIPELINE: tuple[Pass, ...] = (
     WidenProducts(),
     NormaliseChannelsAsPool(),
     channels_last,
+    duplicate_dequantize,  # again: canonicalise moves a reorder before a dequantize only if it is the only user
     canonicalise,
     eliminate_common_subexpressions,
     duplicate_dequantize,

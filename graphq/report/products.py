@@ -55,6 +55,8 @@ def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals:
         return why("product refused", None if value is None else value.node, value, refused=refused)
     if not any(isinstance(p, Fuse) and p.name == Fuse(family.name).name for p in passes):
         return why("no pass", None, None, family=family.name)
+    if any(v is not None and given.added(v.node) for v in operands[:2]):
+        return why("operand reordered", None, None)
     return why("no pattern", None, None)
 
 

@@ -146,6 +146,9 @@ REASONS: Mapping[str, Texts] = {
                      "compile with passes that include Fuse('{family}'), such as PIPELINE"),
     "no pattern": Texts("the pattern matches", "it has operands other than activations, weights and bias",
                         "move the other operands to an operation after it"),
+    "operand reordered": Texts("the pattern matches", "a reorder that the passes added is between it and a dequantize",
+                               "compile with duplicate_dequantize and canonicalise after channels_last, as PIPELINE "
+                               "does"),
 
     # phrases for an operand of a layer
     "activations from input": Texts(OPERANDS, "its activations, {value}, are an input of the graph in {value:dtype}",

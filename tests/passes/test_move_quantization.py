@@ -163,6 +163,23 @@ def test_channels_follow_every_transpose(order, axis):
     gq.testing.check_same_numbers(g, h)
 
 
+@pytest.mark.parametrize("kind, shape, moved", [("per_tensor", "1", 1), ("per_channel", "3", 2)])
+def test_transposes_move_before_scales_of_run_time(kind, shape, moved):
+    def text(first, second, axis):
+        return f"%0 = {first}\n %1 = {second}\n return %1".replace("AXIS", str(axis))
+
+    order, scaled = "static_transpose({}, order=[0,2,1])", f'dynamic_dequantize({{}}, s, qtype="{kind}", axis=AXIS)'
+    check(TransposeBeforeDequantize(), text(scaled.format("x"), order.format("%0"), 1),
+          text(order.format("x"), scaled.format("%0"), moved), inputs=f"x: u8[2,3,4], s: f32[{shape}]", count=1)
+
+
+def test_transposes_stay_after_scales_of_groups():
+    text = """%0 = dynamic_dequantize(x, s, qtype="per_group", group_shape=[1, 2])
+              %1 = static_transpose(%0, order=[1,0])
+              return %1"""
+    check(TransposeBeforeDequantize(), text, text, inputs="x: u8[3,4], s: f32[3,2]", count=0)
+
+
 RESHAPES = [(2, 3, 4), (2, 12), (6, 4), (24,), (2, 1, 3, 4), (3, 2, 4), (4, 3, 2), (2, 3, 2, 2), (1, 2, 3, 4),
             (2, 3, 4, 1)]
 
