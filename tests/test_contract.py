@@ -1,6 +1,7 @@
 """The numbers contract of the integer matmul: the same bits at all levels, thread counts and splits, no overflow."""
 import numpy as np
 import pytest
+from differential import formulas_of
 
 import graphq as gq
 
@@ -90,3 +91,19 @@ def test_the_same_bits_of_a_batch_and_of_its_parts(level, threads):
         part = gq.compile(random_case(batch=(size,))[0], isa=level, threads=threads)
         for k in range(parts):
             assert np.array_equal(part(x=data[k * size:(k + 1) * size]), whole[k * size:(k + 1) * size])
+
+
+@pytest.mark.parametrize("added", ["the sum", "the dequantized source", "another reader of the source"])
+def test_an_added_output_keeps_the_integers_of_others(added):
+    """The inputs have outputs near a tie, which a convolution in f32 rounds to other integers."""
+    g, rng = gq.Graph("network"), np.random.default_rng(2)
+    d = g.dequantize(g.input("x", dtype="u8", shape=(1, 32, 40, 40)), scales=[0.02], zps=[117])
+    w = g.dequantize(g.constant(rng.integers(-127, 128, (32, 32, 3, 3)).astype(np.int8)), scales=[0.013])
+    y = g.convolution(d, w, g.constant(rng.normal(size=32).astype(np.float32)), strides=(1, 1), pads_begin=(1, 1),
+                      pads_end=(1, 1), data_format="NCX", weights_format="OIX")
+    g.output(g.quantize(y, scales=[0.11], zps=[128], dtype="u8"), name="q")
+    x = np.random.default_rng(102).integers(0, 256, (1, 32, 40, 40)).astype(np.uint8)
+    alone = formulas_of(g, {"x": x})[0]["q"]
+    values = {"the sum": y, "the dequantized source": d, "another reader of the source": g.multiply(d, d)}
+    g.output(values[added], name="added")
+    assert np.array_equal(formulas_of(g, {"x": x})[0]["q"], alone)
