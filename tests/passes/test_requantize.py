@@ -56,6 +56,13 @@ def test_other_parameters_stay(second):
     check(DropRequantize(), f"%0 = dequantize(x, scales=[0.1], zps=[3])\n %1 = quantize(%0, {second})\n return %1")
 
 
+@pytest.mark.parametrize("scales, zps", [([1, 3, 2, 1], [5, 6, 7, 5]), ([1, 2, 2, 1], [5, 6, 4, 5])])
+def test_parameters_that_differ_in_a_channel_between_others_stay(scales, zps):
+    first, second = (f'qtype="per_channel", axis=0, scales={s}, zps={z}'
+                     for s, z in (([1, 2, 2, 1], [5, 6, 7, 5]), (scales, zps)))
+    check(DropRequantize(), f"%0 = dequantize(x, {first})\n %1 = quantize(%0, dtype=u8, {second})\n return %1")
+
+
 @pytest.mark.parametrize("scale", ["1e-38", "2e36"])
 def test_scales_at_the_ends_of_f32_stay(scale):
     check(DropRequantize(), f"%0 = dequantize(x, scales=[{scale}])\n %1 = quantize(%0, dtype=u8, scales=[{scale}])\n "
