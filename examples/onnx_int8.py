@@ -45,7 +45,7 @@ def need(module: str, command: str) -> None:
         sys.exit(f"this example needs {module}: {command}")
 
 
-def recogniser() -> tuple[Path, list[str]]:
+def recognizer() -> tuple[Path, list[str]]:
     """The model's file, and the characters of its classes; the first is CTC's blank, the last a space."""
     need("onnx", how_to_install("onnx"))
     need("PIL", "pip install pillow")
@@ -96,7 +96,7 @@ def made(path: Path, samples: Sequence[dict[str, np.ndarray]], threads: int | No
          save: Path | None) -> tuple[gq.CompiledGraph, gq.CompiledGraph]:
     """Compile a file as it is and in int8, for the shapes of the samples."""
     graph = gq.load_onnx(path)
-    graph = graph.specialise({n: gq.TensorType(gq.dtypes.as_dtype(x.dtype), x.shape) for n, x in samples[0].items()})
+    graph = graph.specialize({n: gq.TensorType(gq.dtypes.as_dtype(x.dtype), x.shape) for n, x in samples[0].items()})
     narrow = graph
     if not has_quantization(graph):
         narrow = quantize(graph, samples)
@@ -135,7 +135,7 @@ def any_file(path: Path, inputs: Path | None, threads: int | None, save: Path | 
 
 def read_lines(lines: Sequence[str], threads: int | None, save: Path | None) -> int:
     """Draw the lines and read them; returns the number of lines that int8 and f32 read differently."""
-    path, characters = recogniser()
+    path, characters = recognizer()
     wide, model = made(path, [{"x": picture(t)} for t in SEEN], threads, save)
     different = 0
     for text in lines:

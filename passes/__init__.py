@@ -37,8 +37,8 @@ from graphq.passes.normal_forms import (
     UniformChannelsArePerTensor,
     positive_axis,
 )
-from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
-from graphq.passes.pipeline import PIPELINE, PRECISIONS, canonicalise, run_passes
+from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
+from graphq.passes.pipeline import PIPELINE, PRECISIONS, canonicalize, run_passes
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.requantize import (
     DropLimitAfterDequantize,
@@ -64,13 +64,16 @@ __all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedW
            "DropLimitBeforeQuantize", "DropMultiplyByOne", "DropNoopReshape", "DropNoopTranspose",
            "DropRepeatedRelu", "DropRequantize", "Fixpoint", "FoldPadIntoConvolution", "Fuse",
            "GatherBeforeDequantize", "GatherWeights", "Match", "MergeReshapes", "MergeTransposes",
-           "MoveRepeat", "MoveWeights", "NormaliseChannelsAsPool", "NormaliseGroupsAsRows",
+           "MoveRepeat", "MoveWeights", "NormalizeChannelsAsPool", "NormalizeGroupsAsRows",
            "PadBeforeDequantize", "PadWeights", "Pass", "PickBeforeDequantize", "QuantizeBeforePad",
            "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "RangesByRow", "Refusal", "RequantizePicked",
            "ReshapeBeforeDequantize", "Rewrite", "RoundProducts", "RowScalesAsGroups", "RowsLast",
            "ShareHeads", "SplitBiasOfRows", "SplitGroups", "StaticDequantize", "StaticQuantize",
            "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor",
-           "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize", "duplicate_masks",
+           "WidenProducts", "canonicalize", "channels_last", "duplicate_dequantize", "duplicate_masks",
            "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
            "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis",
            "rounds", "run_passes", "without"]
+
+canonicalise = canonicalize  # earlier spellings, for scripts
+NormaliseGroupsAsRows, NormaliseChannelsAsPool = NormalizeGroupsAsRows, NormalizeChannelsAsPool

@@ -302,11 +302,11 @@ class ConvIntegerAsConvolution(Rewrite):
 
     def replace(self, g, x, w, zx, zw, bias, match):
         attrs = match.node("conv_integer").attrs
-        y = g.convolution(_centred(g, x, zx), _centred(g, w, zw), data_format="NCX", weights_format="OIX", **attrs)
+        y = g.convolution(_centered(g, x, zx), _centered(g, w, zw), data_format="NCX", weights_format="OIX", **attrs)
         return y if bias is None else g.add(y, g.cast(bias, dtype=f32))
 
 
-def _centred(g: Graph, x: Value, zps: Value | None) -> Value:
+def _centered(g: Graph, x: Value, zps: Value | None) -> Value:
     """x - zps in f32; zps is one zero point, or one for each index of the first axis."""
     if zps is None:
         return g.dequantize(x, scales=[1.0])

@@ -1,6 +1,6 @@
 """PIPELINE: the passes that `graphq.compile` runs, in their order from top to bottom, and the function that runs them.
 
-With `precision="bf16"`, `compile` also runs RoundProducts (see `PRECISIONS`). One of the passes, `canonicalise`,
+With `precision="bf16"`, `compile` also runs RoundProducts (see `PRECISIONS`). One of the passes, `canonicalize`,
 consists of many small rewrites, listed here as well.
 """
 from __future__ import annotations
@@ -31,16 +31,16 @@ from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
 from graphq.passes.masks import duplicate_masks
-from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
+from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.shared_heads import MoveRepeat, ShareHeads
 from graphq.passes.split_groups import SplitGroups
-from graphq.rewrite.fixpoint import After, Fixpoint, History, apply, pass_name
+from graphq.rewrite.fixpoint import SPELLINGS, After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
-canonicalise = Fixpoint(
-    "canonicalise",
+canonicalize = Fixpoint(
+    "canonicalize",
     normal_forms.DequantizeByGroups(),  # comes first, because the other passes do not handle group_axis
     simplify_moves.DropNoopReshape(),
     simplify_moves.MergeReshapes(),
@@ -83,17 +83,17 @@ canonicalise = Fixpoint(
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
     duplicate_dequantize,
-    canonicalise,
+    canonicalize,
     eliminate_common_subexpressions,
     fold_constants,
     fold_scales,
     compressed_weights.PadWeights(),
     compressed_weights.CastDequantizedWeights(),  # again, after transposes of constants are folded
     WidenProducts(),
-    NormaliseChannelsAsPool(),
+    NormalizeChannelsAsPool(),
     channels_last,
-    duplicate_dequantize,  # again: canonicalise moves a reorder before a dequantize only if it is the only user
-    canonicalise,
+    duplicate_dequantize,  # again: canonicalize moves a reorder before a dequantize only if it is the only user
+    canonicalize,
     eliminate_common_subexpressions,
     duplicate_dequantize,
     fold_dequantized_operands,
@@ -101,7 +101,7 @@ PIPELINE: tuple[Pass, ...] = (
     *(Fuse(f.name) for f in FAMILIES if f.quantized),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
-    NormaliseGroupsAsRows(),
+    NormalizeGroupsAsRows(),
     RowsLast(),
     SplitGroups(),
     duplicate_masks,
@@ -181,7 +181,7 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
     """The passes of a saved model that have these names. Raises KeyError for an unknown name."""
-    return tuple(_NAMED[name] for name in names)
+    return tuple(_NAMED[SPELLINGS.get(name, name)] for name in names)
 
 
 def _verify_after(step: Pass, graph: Graph, consistent: Consistent) -> None:

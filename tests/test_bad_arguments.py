@@ -52,8 +52,8 @@ CALLS = {
     "name": lambda v: (g := built()).rename(g.inputs[0], v),
     "before": lambda v: built().before(v).__enter__(),
     "replace_uses": lambda v: (g := built()).replace_uses(v, g.inputs[0]),
-    "specialise": lambda v: built().specialise(v),
-    "type": lambda v: built().specialise({"x": v}),
+    "specialize": lambda v: built().specialize(v),
+    "type": lambda v: built().specialize({"x": v}),
     "attribute": lambda v: (g := built()).clamp(g.inputs[0], min=v, max=9),
     "list": lambda v: (g := built()).static_transpose(g.inputs[0], order=v),
 }

@@ -101,9 +101,9 @@ def test_generate_text(tmp_path):
     assert "|gly.\nExplicit is better than implicit.\n" in texts["f32"]
 
 
-def test_quantize_text_recogniser(tmp_path):
+def test_quantize_text_recognizer(tmp_path):
     pytest.importorskip("onnx")
-    script = ROOT / "examples" / "quantize_text_recogniser.py"
+    script = ROOT / "examples" / "quantize_text_recognizer.py"
     if asks_for_packages(script, tmp_path):
         return
     out = run(script, "--lines", "2", "--batches", "2", cwd=tmp_path)

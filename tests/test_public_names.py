@@ -80,7 +80,7 @@ def test_passes_and_testing_have_what_a_pass_author_needs():
 
 
 def test_each_pass_of_the_pipeline_is_public():
-    rewrites = gq.passes.canonicalise.passes
+    rewrites = gq.passes.canonicalize.passes
     for p in (*gq.passes.PIPELINE, *rewrites):
         assert ("Fuse" if isinstance(p, gq.passes.Fuse) else pass_name(p)) in gq.passes.__all__
 
@@ -95,3 +95,13 @@ def test_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
     assert gq.__version__ == version("graphq-compiler")
+
+
+def test_earlier_spellings_still_work():
+    assert gq.passes.canonicalise is gq.passes.canonicalize
+    assert gq.passes.NormaliseGroupsAsRows is gq.passes.NormalizeGroupsAsRows
+    assert gq.passes.NormaliseChannelsAsPool is gq.passes.NormalizeChannelsAsPool
+    assert gq.Graph.specialise is gq.Graph.specialize
+    pipeline = gq.passes.PIPELINE
+    assert gq.passes.find_pass(pipeline, "canonicalise") is gq.passes.canonicalize
+    assert "NormalizeGroupsAsRows" not in map(pass_name, gq.passes.without(pipeline, "NormaliseGroupsAsRows"))

@@ -52,8 +52,8 @@ def _array(value: Value, rng: np.random.Generator, spread: float) -> np.ndarray:
     if dtype.bits >= 32:
         return rng.integers(-100, 101, shape).astype(dtype.numpy)
     low, high = int(dtype.min), int(dtype.max)
-    centre = min(max(_zero_point(users), low), high)
-    low, high = (centre - math.ceil(spread * (centre - low)), centre + math.ceil(spread * (high - centre)))
+    center = min(max(_zero_point(users), low), high)
+    low, high = (center - math.ceil(spread * (center - low)), center + math.ceil(spread * (high - center)))
     return rng.integers(low, high + 1, shape).astype(dtype.numpy)
 
 
@@ -123,7 +123,7 @@ def _random(graph: Graph, given: Mapping[str, np.ndarray],
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}
     try:
-        return small_integers(accepted_inputs(graph.specialise(types), seed=0))
+        return small_integers(accepted_inputs(graph.specialize(types), seed=0))
     except GraphError as e:
         chosen = ", ".join(f"{n}={'x'.join(map(str, d))}" for n, d in dims.items())
         raise GraphError(f"{e} (for inputs of shape {chosen}; choose others with --shape)") from None

@@ -2,10 +2,10 @@
 
     graphq passes MODEL                                       the graph after the whole pipeline, and near misses
     graphq passes MODEL --list                                the names of the pipeline's passes, in their order
-    graphq passes MODEL --passes eliminate_dead_code,canonicalise --print-after all
+    graphq passes MODEL --passes eliminate_dead_code,canonicalize --print-after all
     graphq passes MODEL --passes mine.py:MyRewrite --verify numeric
 
---passes takes names of the pipeline's passes, including the passes inside canonicalise, and your own passes as
+--passes takes names of the pipeline's passes, including the passes inside canonicalize, and your own passes as
 FILE.py:NAME or module:NAME. --print-after prints to stderr. --verify numeric compares the references before and after
 each pass on adversarial inputs. It prints one line per pass instead of the graph. If a pass changes numbers, it prints
 a test with the smallest graph that shows the change, and exits with 1.

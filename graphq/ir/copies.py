@@ -1,4 +1,4 @@
-"""Copy graphs: with other input types (`specialised`), with other outputs, and in a flat form for pickle."""
+"""Copy graphs: with other input types (`specialized`), with other outputs, and in a flat form for pickle."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -20,22 +20,22 @@ FlatInput: TypeAlias = tuple[str, TensorType, Property]
 FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | None], Mapping[str, Any]]
 
 
-def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray],
+def specialized(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray],
                 values: Mapping[str, np.ndarray | Later] | None = None) -> Graph:
-    """A copy of a graph with other types of inputs, or with constants instead of inputs (`Graph.specialise`).
+    """A copy of a graph with other types of inputs, or with constants instead of inputs (`Graph.specialize`).
 
     Operations use the arrays in `values` instead of the inputs of the same names, but the inputs stay inputs of the
     graph. These arrays may depend on open sizes.
     """
     for given in (types, constants):
         if not isinstance(given, Mapping):
-            raise GraphError(f"specialise: expected a mapping by the names of inputs, got {given!r}")
+            raise GraphError(f"specialize: expected a mapping by the names of inputs, got {given!r}")
     for name, t in types.items():
         if not isinstance(t, TensorType):
-            raise GraphError(f"specialise: the type of input '{name}' must be a TensorType, got {t!r}")
+            raise GraphError(f"specialize: the type of input '{name}' must be a TensorType, got {t!r}")
     unknown = [n for n in (*types, *constants) if n not in [v.name for v in graph.inputs]]
     if unknown:
-        raise GraphError(f"specialise: graph '{graph.name}' has no input {unknown[0]!r}")
+        raise GraphError(f"specialize: graph '{graph.name}' has no input {unknown[0]!r}")
     out = Graph(graph.name)
     new: dict[Value, Value] = {}
     for v in graph.inputs:
@@ -43,7 +43,7 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
         if v.name in constants:
             new[v] = out.constant(constants[v.name], dtype=f64 if v.dtype == f64 else None, name=v.name)
             if new[v].dtype != v.dtype:
-                raise GraphError(f"specialise: input '{v.name}' is {v.type}, its constant {new[v].type}")
+                raise GraphError(f"specialize: input '{v.name}' is {v.type}, its constant {new[v].type}")
             continue
         t = types.get(v.name, v.type)
         new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
@@ -161,4 +161,4 @@ def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
 
 def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
     types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
-    return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialise(types)
+    return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialize(types)

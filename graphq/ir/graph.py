@@ -246,16 +246,18 @@ class Graph(Operations):
         out.meta = self.meta
         return out
 
-    def specialise(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
+    def specialize(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
         """A copy with other types for some inputs, or constants instead of inputs; all other types are inferred again.
 
         `types` and `constants` go by the names of inputs. The bodies of partitions are specialized to their operands.
         Raises GraphError for an unknown name, a constant of another dtype than the input, or types that do not fit the
         operations.
         """
-        from graphq.ir.copies import specialised
+        from graphq.ir.copies import specialized
 
-        return specialised(self, types, constants or {})
+        return specialized(self, types, constants or {})
+
+    specialise = specialize  # the earlier spelling, for scripts
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickle and copy the graph as a flat list of nodes, because long chains would recurse too deeply."""

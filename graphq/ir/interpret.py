@@ -184,7 +184,7 @@ def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: i
     check_order(graph)
     given = check_inputs(graph, named_inputs(graph, inputs, named))
     if not all(v.type.known for v in graph.inputs):
-        graph = graph.specialise({str(v.name): TensorType(v.dtype, given[str(v.name)].shape) for v in graph.inputs})
+        graph = graph.specialize({str(v.name): TensorType(v.dtype, given[str(v.name)].shape) for v in graph.inputs})
     return pack_outputs(graph.output_names, [np.array(y, order="C") for y in evaluate(graph, given)])
 
 

@@ -91,7 +91,7 @@ class Op:
     `reference(*arrays, **attrs)` defines its meaning. `infer(*types, **attrs)` returns its output type or types.
 
     `resolve(graph, operands, attrs)` replaces a node by simpler operations once types or constants allow it. It returns
-    the values that replace the results, or None. `Graph.specialise` calls it.
+    the values that replace the results, or None. `Graph.specialize` calls it.
 
     `kind` is oneDNN's name. `elementwise`: an output element depends only on the operands' elements at the same
     (broadcast) place. `commutative`: the first two operands may be swapped. Kernels, passes and reports use the other
@@ -222,7 +222,7 @@ class Op:
             elif name in _FOR_ALL and isinstance(value, int | float | np.integer | np.floating | np.bool_):
                 value = (value,)
             given = name in attrs and type(value) is not a.annotation
-            out[name] = normalise(a.annotation, value, name) if given else value
+            out[name] = normalize(a.annotation, value, name) if given else value
         return out
 
     def formats_that_fit(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> str:
@@ -282,7 +282,7 @@ def register_op(
         hints = _hints(f, [p for p in parameters if p.kind is p.KEYWORD_ONLY])
         for p in parameters:
             if p.kind is p.KEYWORD_ONLY:
-                default = p.default if p.default is REQUIRED else normalise(hints[p.name], p.default, p.name)
+                default = p.default if p.default is REQUIRED else normalize(hints[p.name], p.default, p.name)
                 attributes[p.name] = Attribute(p.name, hints[p.name], default)
             else:
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
@@ -374,7 +374,7 @@ def unknown(name: str) -> str:
     return f"unknown op '{name}'" + (f"; did you mean {ours}?" if ours else suggestion(name, OPS, cutoff=0.7))
 
 
-def normalise(annotation: Any, value: Any, name: str) -> Any:
+def normalize(annotation: Any, value: Any, name: str) -> Any:
     """Convert `value` to the normal form of `annotation`: lists become tuples. Raises GraphError if it does not fit."""
     if type(annotation) is type:
         return _scalar(annotation, value, name)
@@ -383,7 +383,7 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        return normalise(next(a for a in args if a is not type(None)), value, name)
+        return normalize(next(a for a in args if a is not type(None)), value, name)
     if origin is Literal:
         if not isinstance(value, str | int) or value not in args:
             raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
@@ -395,7 +395,7 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
         values = tuple(value)
         if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # fast, for lists of thousands of scales
             return values
-        return tuple(normalise(args[0], v, name) for v in values)
+        return tuple(normalize(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)
 
 

@@ -12,7 +12,7 @@ from graphq.base.sizes import later
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType, Value
-from graphq.ir.copies import specialised
+from graphq.ir.copies import specialized
 from graphq.ir.interpret import Parameter, Signature
 from graphq.plan.stages import in_one_plan
 
@@ -116,7 +116,7 @@ class Places:
         values = {p.name: later(_array, p.dtype.numpy, p.type.dims, *islice(left, p.type.size))
                   for p in self._inputs if p.property == SIZE} if len(shapes) > len(self._inputs) else None
         types = {p.name: TensorType(p.dtype, shape) for p, shape in zip(self._inputs, shapes, strict=False)}
-        return specialised(source, types, constants, values)
+        return specialized(source, types, constants, values)
 
 
 def _array(dtype: np.dtype, dims: tuple[int, ...], *numbers: int) -> np.ndarray:
@@ -182,7 +182,7 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
     if arrays is None and in_one_plan(graph):
         return ()
     try:
-        while not in_one_plan(trial := specialised(graph, types, {}, values)):
+        while not in_one_plan(trial := specialized(graph, types, {}, values)):
             found = [name for name in _deciding(trial) & few if name not in values]
             if not found:
                 return ()

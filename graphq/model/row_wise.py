@@ -52,7 +52,7 @@ def why_rows_mix(graph: Graph) -> str | None:
     if any(t.shape is None for t in types.values()):
         return "the ranks of inputs are not known"
     try:
-        graph = graph.specialise({name: TensorType(t.dtype, tuple(
+        graph = graph.specialize({name: TensorType(t.dtype, tuple(
             d if d is not None else OTHER if k else ROWS for k, d in enumerate(t.shape or ())))
             for name, t in types.items() if not t.known})
     except GraphqError as e:

@@ -1,7 +1,7 @@
 """Operations with bodies (graphs as attributes): ONNX's if_else, loop and scan, and partition, a fused group.
 
 The references here run a body node by node. Bodies of if_else and partition have the operands as their inputs, in
-order; the docstrings of loop and scan describe the inputs of their bodies. `Graph.specialise` does not change the
+order; the docstrings of loop and scan describe the inputs of their bodies. `Graph.specialize` does not change the
 bodies of loops, so a loop's results keep the shapes that its body was built with.
 """
 from __future__ import annotations
@@ -103,7 +103,7 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
 def _known(body: Graph, srcs: Sequence[Value]) -> Graph:
     """A copy of the body with the types of these operands. Constant operands become constants of the copy."""
     pairs = [(str(v.name), x) for v, x in zip(body.inputs, srcs, strict=True)]
-    return body.specialise({n: x.type for n, x in pairs if x.data is None},
+    return body.specialize({n: x.type for n, x in pairs if x.data is None},
                            {n: x.data for n, x in pairs if x.data is not None})
 
 
@@ -188,7 +188,7 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
         return [np.stack(values) for values in kept]
     if isinstance(body, Graph):
         with suppress(GraphError):  # a body that does not run need not fit
-            body = body.specialise({str(v.name): TensorType(v.dtype, shape)
+            body = body.specialize({str(v.name): TensorType(v.dtype, shape)
                                     for v, shape in zip(body.inputs, shapes, strict=True)})
     types = [v.type for v in body.outputs[first:]]
     return [np.empty((0, *(d or 0 for d in t.shape or ())), t.dtype.numpy) for t in types]

@@ -10,7 +10,7 @@ import numpy as np
 from graphq.ir import Graph
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.insert import Quantized, by_statistics, integers_hold
-from graphq.quantization.parametrised import Difference, Parametrised, bias_of, takes_bias
+from graphq.quantization.parametrized import Difference, Parametrized, bias_of, takes_bias
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import MOST, Parameters, parameters
 from graphq.quantization.scheme import Candidate, Scheme
@@ -87,7 +87,7 @@ class Known:
 
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
     """The change that quantization causes at each layer of a `prepared` graph, by name."""
-    model = Parametrised(graph, twins=True)
+    model = Parametrized(graph, twins=True)
     return model.differences(batches, by_statistics(graph, statistics, scheme), scheme)
 
 

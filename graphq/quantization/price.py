@@ -88,7 +88,7 @@ class Price:
     @lazy_property
     def at_sizes(self) -> Graph:
         """The graph at the sizes of the batch."""
-        return self.graph.specialise({str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)]))
+        return self.graph.specialize({str(v.name): TensorType(v.dtype, np.shape(self.batch[str(v.name)]))
                                       for v in self.graph.inputs})
 
     @lazy_property

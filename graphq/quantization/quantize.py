@@ -2,7 +2,7 @@
 
 The search cross-validates: statistics come from a part of the batches, comparisons use the other batches, and the parts
 take turns (`folds`). The best setting is then made with the statistics of all batches. One model, compiled once, stands
-for all settings (`parametrised`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The
+for all settings (`parametrized`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The
 loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
 
     0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)

@@ -5,7 +5,7 @@
 Channels of very different ranges share the scale of their tensor: small channels use only a few integers. Weights have
 a scale per output channel. In a depthwise convolution this is also the input channel, and the division costs nothing.
 `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training quantization for
-large language models"). `equalise` is cross-layer equalization (Nagel et al., 2019, "Data-free quantization through
+large language models"). `equalize` is cross-layer equalization (Nagel et al., 2019, "Data-free quantization through
 weight equalization and bias correction"); it needs no data.
 """
 from __future__ import annotations
@@ -78,7 +78,7 @@ def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
     return {maker.name for maker in makers if maker is not None}
 
 
-def equalise(graph: Graph) -> int:
+def equalize(graph: Graph) -> int:
     """Equalize layer -> ReLU? -> layer: for each channel between them, the ranges of weights in both become equal.
 
     With r1 the largest weight that computes a channel, r2 the largest weight that reads it and s = sqrt(r1 r2) / r2,

@@ -22,7 +22,7 @@ from graphq.quantization.estimate import SIZES, Chosen, Estimate, Extended, numb
 from graphq.quantization.folds import few, folds
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
-from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
 from graphq.quantization.products import Product, name_values, prepared, rename_divided, values_by_name
 from graphq.quantization.ranges import Parameters, holds
@@ -49,7 +49,7 @@ class Trials:
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user has the LSTMs' states in integers."""
-        self.outputs = Parametrised(self.graph, twins=False)
+        self.outputs = Parametrized(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
         self.price = Price(self.graph, self.batches[0], self.level)
@@ -96,9 +96,9 @@ class Trials:
         return {part: Known(plain, smoothing(self.graph, plain)) for part, plain in zip(parts, found, strict=True)}
 
     @lazy_property
-    def twins(self) -> Parametrised:
+    def twins(self) -> Parametrized:
         """The model with a quantized twin for each f32 layer."""
-        return Parametrised(self.graph, twins=True, steps=self.outputs.steps)
+        return Parametrized(self.graph, twins=True, steps=self.outputs.steps)
 
     def loss(self, setting: Setting, most: float = np.inf) -> float:
         """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.

@@ -14,7 +14,7 @@ from graphq.kernels.native import NATIVE
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
 from graphq.passes.normal_forms import ConvIntegerAsConvolution
-from graphq.passes.pipeline import canonicalise
+from graphq.passes.pipeline import canonicalize
 from graphq.report.coverage import MACS, is_quantized
 from graphq.report.given import MOVES, Given, spread
 from graphq.report.reasons import Reason, reason
@@ -27,8 +27,8 @@ PRODUCTS = MACS.keys() - NATIVE.keys()
 FAR = 32
 """The most values that a search visits, from an f32 operand upward."""
 
-MOVERS = frozenset(map(pass_name, canonicalise.passes))
-"""The names of the rewrites of `canonicalise`; some swap an operation of `given.MOVES` with a dequantize."""
+MOVERS = frozenset(map(pass_name, canonicalize.passes))
+"""The names of the rewrites of `canonicalize`; some swap an operation of `given.MOVES` with a dequantize."""
 
 ROLES = ("activations", "are"), ("weights", "are")
 """The words for operands 0 and 1 of a layer in texts, each with its verb."""
@@ -154,7 +154,7 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
 
 
 def not_moved(source: Node, move: Node, given: Given, refusals: Collection[Refusal]) -> str | None:
-    """Why `canonicalise` did not put `move` before the dequantize `source` that it reads; None without a refusal."""
+    """Why `canonicalize` did not put `move` before the dequantize `source` that it reads; None without a refusal."""
     both = {given.node(source), given.node(move)}
     return next((r.reason for r in refusals
                  if r.reason and r.rewrite in MOVERS and both <= set(map(given.node, r.nodes))), None)

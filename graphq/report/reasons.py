@@ -147,7 +147,7 @@ REASONS: Mapping[str, Texts] = {
     "no pattern": Texts("the pattern matches", "it has operands other than activations, weights and bias",
                         "move the other operands to an operation after it"),
     "operand reordered": Texts("the pattern matches", "a reorder that the passes added is between it and a dequantize",
-                               "compile with duplicate_dequantize and canonicalise after channels_last, as PIPELINE "
+                               "compile with duplicate_dequantize and canonicalize after channels_last, as PIPELINE "
                                "does"),
 
     # phrases for an operand of a layer

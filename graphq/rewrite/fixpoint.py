@@ -122,8 +122,14 @@ def tolerance_of(step: Pass) -> float:
     return float(getattr(step, "tolerance", 0.0))
 
 
+SPELLINGS = {"canonicalise": "canonicalize", "NormaliseGroupsAsRows": "NormalizeGroupsAsRows",
+             "NormaliseChannelsAsPool": "NormalizeChannelsAsPool"}
+"""Names of passes by the spelling that scripts and saved models may still use."""
+
+
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
     """Find the first pass of a name, also inside a Fixpoint. Raises GraphError with similar names otherwise."""
+    name = SPELLINGS.get(name, name)
     for step in passes:
         if pass_name(step) == name:
             return step
@@ -137,6 +143,7 @@ def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
 
     Raises GraphError for a name that no pass has.
     """
+    names = tuple(SPELLINGS.get(name, name) for name in names)
     missing = set(names).difference(_names(passes))
     if missing:
         raise GraphError(f"no pass is named '{min(missing)}'")

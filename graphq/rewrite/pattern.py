@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from graphq.errors import GraphError
 from graphq.ir import Node
-from graphq.ir.op import Op, lookup, normalise
+from graphq.ir.op import Op, lookup, normalize
 
 ANY: Any = object()
 """Stands for any value of an attribute in a pattern."""
@@ -120,5 +120,5 @@ def _wanted(op: Op, given: Mapping[str, Any], any_attrs: bool) -> dict[str, Any]
     for name, a in op.attributes.items():
         value = given.get(name, ANY if any_attrs or a.required else a.default)
         if value is not ANY:
-            out[name] = normalise(a.annotation, value, name)
+            out[name] = normalize(a.annotation, value, name)
     return out

@@ -49,7 +49,7 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
         """Find the first set of shapes that the graph accepts, and add the copy with it to the result."""
         for shapes in sets:
             try:
-                sized = graph.specialise({str(v.name): TensorType(v.dtype, shapes[str(v.name)]) for v in graph.inputs})
+                sized = graph.specialize({str(v.name): TensorType(v.dtype, shapes[str(v.name)]) for v in graph.inputs})
                 if not all(v.type.known for n in sized.nodes for v in n.outputs):
                     accepts(sized)
             except GraphqError as e:
@@ -162,7 +162,7 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
         "ties": lambda t: _drawn(t, floats if t.dtype.kind == "float" else integers, rng),
         "NaN and infinities": partial(_mixed, rng=rng), "extremes": lambda t: _drawn(t, _extremes(t.dtype), rng),
         "lowest": partial(end, 0), "highest": partial(end, 1)}
-    for k, sized in enumerate(sized_copies(graph.specialise(given) if given else graph, seed)):
+    for k, sized in enumerate(sized_copies(graph.specialize(given) if given else graph, seed)):
         types = {str(v.name): v.type for v in sized.inputs}
         drawn = tuple(f"{name}: {types[name]}" for name in opened)
         few = MORE_SIZES if k else KINDS if _elements(sized) > MOST_ELEMENTS else len(kinds)

@@ -116,13 +116,13 @@ def first_module() -> Functions:
 
 def object_code(source: Source) -> tuple[bytes, tuple[str, ...]]:
     """Compile a kernel module; returns an object file, and the names of its functions."""
-    module, names = optimised(source)
+    module, names = optimized(source)
     return _machine(source.without).emit_object(module), names
 
 
 def assembly(source: Source) -> str:
     """The assembly of a kernel module, as LLVM prints it."""
-    text: str = _machine(source.without).emit_assembly(optimised(source)[0])
+    text: str = _machine(source.without).emit_assembly(optimized(source)[0])
     return text
 
 
@@ -138,7 +138,7 @@ def whole_module(functions: Functions) -> Any:
     return whole
 
 
-def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
+def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
     """The LLVM module of a source after optimization, and the names of its functions."""
     import llvmlite.binding as llvm
 

@@ -344,7 +344,7 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
     zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)
     total = acc()
     if not za.absent:
-        d = _centred_column_sums(e, p, zw, constants[p.b])
+        d = _centered_column_sums(e, p, zw, constants[p.b])
         if isinstance(d, Expr):
             total = total - d * za.expr(e)
         elif za.data is None or d.data is None or za.data.size != 1:
@@ -356,7 +356,7 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
     return total
 
 
-def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
+def _centered_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
                          weights: np.ndarray | None) -> QuantParameter | Expr:
     """The sum of w' - zw over k for every column.
 

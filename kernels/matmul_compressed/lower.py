@@ -86,7 +86,7 @@ class CompressedMatmul:
         return self.a_dtype in FLOATS
 
     @property
-    def centred(self) -> np.ndarray:
+    def centered(self) -> np.ndarray:
         """The weights minus their zero points, s32 (groups, group, n)."""
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
@@ -95,22 +95,22 @@ class CompressedMatmul:
         if self.floats:
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)
-        sums = self.centred.sum(axis=1, dtype=np.int64)
+        sums = self.centered.sum(axis=1, dtype=np.int64)
         return pack_integers(self.u, self.z, self.scales, wrapped(-shift * sums), self.bits)
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The sums y of the formula, in f32."""
-        x, w = inputs[self.a], self.centred
+        x, w = inputs[self.a], self.centered
         if self.floats:
             with np.errstate(all="ignore"):
                 w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
             return tile_sums(x, w) if x.ndim > 1 else tile_sums(x[None], w)[0]
-        centred, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
+        centered, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
         total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
         size = w.shape[1]
         with np.errstate(all="ignore"):
             for g, scales in enumerate(self.scales):
-                exact = centred[..., g * size:(g + 1) * size] @ w[g]
+                exact = centered[..., g * size:(g + 1) * size] @ w[g]
                 of_rows = self.a_scale if self.row_scales is None else \
                     inputs[self.row_scales][..., g % self.row_groups, None]
                 total += exact.astype(np.int32).astype(np.float32) * (scales * of_rows)
@@ -290,7 +290,7 @@ def _refuse_overflow(p: CompressedMatmul) -> None:
     group = p.weights.size // p.n // len(p.z)
     if most * group * max(int(p.z.max()), (1 << p.bits) - 1 - int(p.z.min())) < 2**31:
         return
-    bound = most * int(np.abs(p.centred).sum(axis=1, dtype=np.int64).max(initial=0))
+    bound = most * int(np.abs(p.centered).sum(axis=1, dtype=np.int64).max(initial=0))
     if bound >= 2**31:
         raise Unsupported(f"sums over groups of {group} can reach {bound}, beyond s32",
                           "take smaller groups", 1)

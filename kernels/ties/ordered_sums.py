@@ -279,9 +279,9 @@ def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, facto
     x = view_terms(terms)
     parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)
     weights = factors + PIECE_BYTES
-    flip, vectorised = 128 if signed else 0, channels & -4 if lines and channels >= 16 else 0
-    for start in range(0, vectorised, 16):
-        c = min(start, vectorised - 16)
+    flip, vectorized = 128 if signed else 0, channels & -4 if lines and channels >= 16 else 0
+    for start in range(0, vectorized, 16):
+        c = min(start, vectorized - 16)
         k = first + c
         if taps == 1:
             _channels(4, load_s64(addresses) + k, flip, zp + flip, x_scale, factors + 4 * c)
@@ -294,10 +294,10 @@ def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, facto
     for p in range(parts):
         for t in range(taps):
             address, k = load_s64(addresses + 8 * t) + first * step, load_s64(places + 8 * t) + first + p * part
-            for c in range(vectorised, channels):
+            for c in range(vectorized, channels):
                 place, w = 4 * (c * taps + t), load_s8(panel + (k + c >> 2) * 64 + (k + c & 3))
                 store_s32(factors + place, load_u8(address + c * step))
                 store_s32(weights + place, w + load_s32(weights + place) if p else w)
-    done, rest = 4 * vectorised * taps, (channels - vectorised) * taps
+    done, rest = 4 * vectorized * taps, (channels - vectorized) * taps
     factors_of(factors + done, rest, flip, zp + flip, x_scale)
     factors_of(weights + done, rest, 0, w_zp, w_scale)

@@ -92,7 +92,7 @@ def test_lines():
 
 
 @pytest.mark.parametrize(("argument", "message"), [
-    ("--colour=red", "unknown knob '--colour=red'"),
+    ("--color=red", "unknown knob '--color=red'"),
     ("--mb", "unknown knob"),
     ("--mb=", "--mb: '' is not a number"),
     ("--mb=-1", "--mb: '-1' is not a number"),

@@ -60,7 +60,7 @@ def test_a_pass_checks(file, capsys):
 
 
 def test_what_is_not_interesting_is_said(file, capsys):
-    for check in (("--check", "false"), ("--pass", "canonicalise")):
+    for check in (("--check", "false"), ("--pass", "canonicalize")):
         code, out, err = run(capsys, file, *check)
         assert code == 1 and out == "" and "itself is not interesting" in err
     assert run(capsys, file, "--check", "true", "--trials=-1")[0] == 2

@@ -9,7 +9,7 @@ POINT = {**SAME, "pads_begin": [0, 0], "pads_end": [0, 0]}
 
 
 def convolutional(seed=0, spread=0.0):
-    """Convolutions with a batch normalisation, a hard-swish, a depthwise one, a residual sum, a pool and a classifier.
+    """Convolutions with a batch normalization, a hard-swish, a depthwise one, a residual sum, a pool and a classifier.
 
     `spread`: how far apart the channels' ranges are, as a standard deviation of their logarithm.
     """
@@ -48,7 +48,7 @@ def attention(seed=0):
     g, rng = Graph("attention"), np.random.default_rng(seed)
     x = g.input("x", dtype="f32", shape=(1, None, 16))
     gamma = np.exp(rng.normal(0, 1, 16)).astype(np.float32)
-    y = g.layer_norm(x, gamma, np.zeros(16, np.float32), keep_stats=False, name="normalised")
+    y = g.layer_norm(x, gamma, np.zeros(16, np.float32), keep_stats=False, name="normalized")
     q, k, v = (g.matmul(y, rng.normal(0, 0.25, (16, 16)).astype(np.float32), name=name) for name in "qkv")
     p = g.softmax(g.multiply(g.matmul(q, k, transpose_b=True, name="scores"), np.float32(0.25)), axis=-1)
     g.output(g.add(x, g.matmul(p, v, name="mixed")), name="y")

@@ -4,7 +4,7 @@
     python tests/helpers/kernel_digests.py --against before.txt --only matmul
 
 Kernels are those of the table (at every level, as the CPU has them and emulated) and those that plans of random graphs,
-and of a few written ones, ask for at every level. Nothing is compiled: a module is digested before LLVM optimises it,
+and of a few written ones, ask for at every level. Nothing is compiled: a module is digested before LLVM optimizes it,
 its values, globals and metadata numbered as they come, and arithmetic in any order. `--machine` digests what LLVM makes
 of it instead. `--texts FOLDER` keeps what was digested, to compare.
 """
@@ -147,7 +147,7 @@ def sources(seeds):
     return found
 
 
-def normalised(text):
+def normalized(text):
     """The text of an LLVM module without names of its file, and with all else numbered as it comes."""
     numbers = {"%": {}, "@": {}, "!": {}}
 
@@ -174,7 +174,7 @@ SWAPPED = re.compile(r"icmp ([su])g([te]) (<.*?>|\S+) (?:(%\S+), (.*)|(.*), (%\S
 
 
 def in_any_order(text):
-    """A normalised module with arithmetic written where it is used: its order, and what nobody uses, do not count."""
+    """A normalized module with arithmetic written where it is used: its order, and what nobody uses, do not count."""
     out = []
     for part in re.split(r"(?m)^(?=define )", text):
         tokens, lines, count = {}, [], itertools.count()
@@ -215,7 +215,7 @@ def main():
         if re.search(args.only, name):
             of = hashlib.sha256(repr(source.arguments).encode()).hexdigest()[:12]
             code = (codegen.assembly(source) if args.machine else
-                    in_any_order(normalised(str(codegen.whole_module(source.factory(*source.arguments))))))
+                    in_any_order(normalized(str(codegen.whole_module(source.factory(*source.arguments))))))
             lines.append(f"{name} {of} {hashlib.sha256(code.encode()).hexdigest()[:16]}")
             if args.texts:
                 args.texts.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 On x86 CPUs without VNNI those kernels add two products of u8 and s8 in 16 bits, and saturate: 2 * 255 * 127 is beyond
 32,767. Products of u8 and u8, and of s8 and s8, are exact on all of them. So a session here gets the constant s8
-weights of integer operators as u8: weights and zero point 128 higher, which changes no result. A session that optimises
+weights of integer operators as u8: weights and zero point 128 higher, which changes no result. A session that optimizes
 the graph makes such operators itself of floats between quantizes; `session.x64quantprecision` has ONNX Runtime do the
 same with those. `tests/onnx/test_onnx_runtime.py` holds that both are exact, on whatever machine it runs.
 
@@ -51,15 +51,15 @@ def exact(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def session(model: onnx.ModelProto | Path, *, optimised: bool = False) -> Any:
-    """A session that executes each operation by itself, or with all optimisations.
+def session(model: onnx.ModelProto | Path, *, optimized: bool = False) -> Any:
+    """A session that executes each operation by itself, or with all optimizations.
 
     The test is skipped without ONNX Runtime, and if its version is older than an operation of com.microsoft.
     """
     ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra `test`)")
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    if optimised:
+    if optimized:
         options.add_session_config_entry("session.x64quantprecision", "1")
     else:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -118,7 +118,7 @@ def arg(b):
 
 
 @maker
-def normalisation(b):
+def normalization(b):
     x = b.pick(lambda a: a.ndim >= 3 and a.size > 0)
     c = b.arrays[x].shape[1]
     parameters = [b.constant(np.abs(b.floats(c)) + 0.5) for _ in range(4)]

@@ -27,10 +27,10 @@ def check(found):
     assert np.array_equal(np.float32([row["best"] for row in found]), expected["best"])
 
 
-def actors_at_another_level(dataset, artefact):
+def actors_at_another_level(dataset, artifact):
     for level in ("scalar", "avx2"):
         environment = {"env_vars": {"GRAPHQ_ISA": level}}
-        check(score(dataset, artefact, keep=["id"], batch_size=50, concurrency=2, runtime_env=environment).take_all())
+        check(score(dataset, artifact, keep=["id"], batch_size=50, concurrency=2, runtime_env=environment).take_all())
 
 
 def is_actor(process):
@@ -41,8 +41,8 @@ def is_actor(process):
         return False
 
 
-def an_actor_is_killed(dataset, artefact):
-    scored = score(dataset.map_batches(slowly, batch_size=50), artefact, keep=["id"], batch_size=50, concurrency=2)
+def an_actor_is_killed(dataset, artifact):
+    scored = score(dataset.map_batches(slowly, batch_size=50), artifact, keep=["id"], batch_size=50, concurrency=2)
     found, killed = [], False
     for batch in scored.iter_batches(batch_size=50, prefetch_batches=0):
         found += [{name: of[k] for name, of in batch.items()} for k in range(len(batch["id"]))]
@@ -53,28 +53,28 @@ def an_actor_is_killed(dataset, artefact):
     check(found)
 
 
-def wrong_names(dataset, artefact):
+def wrong_names(dataset, artifact):
     try:
-        score(dataset, artefact, outputs=["z"])
+        score(dataset, artifact, outputs=["z"])
     except gq.InputError as error:
         assert "outputs: the model has 'y' and 'best', not 'z'" in str(error)
     else:
         raise AssertionError("outputs=['z'] was taken")
     try:
-        score(dataset, artefact, columns={"x": "picture"}).take_all()
+        score(dataset, artifact, columns={"x": "picture"}).take_all()
     except ray.exceptions.RayTaskError as error:
         assert "input 'x': there is no column 'picture'" in str(error)
     else:
         raise AssertionError("columns={'x': 'picture'} was taken")
 
 
-def main(artefact):
+def main(artifact):
     ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
              runtime_env={"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}})
     ray.data.DataContext.get_current().enable_progress_bars = False
     dataset = ray.data.from_items([{"x": row, "id": k} for k, row in enumerate(rows(COUNT))], override_num_blocks=40)
     for what in (actors_at_another_level, an_actor_is_killed, wrong_names):
-        what(dataset, artefact)
+        what(dataset, artifact)
         print(what.__name__, "passed")
     ray.shutdown()
 

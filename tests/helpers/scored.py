@@ -1,4 +1,4 @@
-"""A small model, its artefact and data, for tests of graphq.scoring; and what workers do beside scoring."""
+"""A small model, its artifact and data, for tests of graphq.scoring; and what workers do beside scoring."""
 import time
 
 import numpy as np

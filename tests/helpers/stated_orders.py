@@ -15,7 +15,7 @@ def fma(a, b, c):
         total = product + c
         part = total - product
         lost = (product - (total - part)) + (c - part)  # total + lost is the exact sum
-        # An even sum that lost something becomes its odd neighbour on that side: no odd f64 is halfway between two f32.
+        # An even sum that lost something becomes its odd neighbor on that side: no odd f64 is halfway between two f32.
         even = (total.view(np.int64) & 1 == 0) & np.isfinite(lost) & (lost != 0)
         return np.where(even, np.nextafter(total, np.copysign(np.inf, lost)), total).astype(F)
 
@@ -70,7 +70,7 @@ def halves(sums, to=1):
 
 
 def softmax(x):
-    """Powers are added in 16 lanes (AVX-512's), then the upper 8 to the lower 8, and neighbours to neighbours."""
+    """Powers are added in 16 lanes (AVX-512's), then the upper 8 to the lower 8, and neighbors to neighbors."""
     with np.errstate(all="ignore"):
         e = exp(x - x.max(axis=-1, keepdims=True))
         sums = halves(lanes(e, 16, 0, np.add), 8)

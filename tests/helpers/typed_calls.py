@@ -32,7 +32,7 @@ def results(g: gq.Graph, x: np.ndarray) -> dict[str, np.ndarray]:
 
 def refused(g: gq.Graph, x: gq.Value) -> None:
     """What is an error when it runs."""
-    g.matmul(x, x, colour=1)  # type: ignore[call-arg]
+    g.matmul(x, x, color=1)  # type: ignore[call-arg]
     g.matmul(x)  # type: ignore[call-arg]
     g.matmul(x, weights=x)  # type: ignore[call-arg]
     g.no_such_operation(x)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Copies of graphs: as they are, specialised, and pickled."""
+"""Copies of graphs: as they are, specialized, and pickled."""
 import copy
 import pickle
 
@@ -39,10 +39,10 @@ def test_copy():
     verify(h)
 
 
-def test_specialise():
+def test_specialize():
     g = everything()
     w = np.ones((4, 4), np.int8)
-    h = g.specialise({"x": TensorType(DTYPES["f32"], (2, 4))}, {"w": w})
+    h = g.specialize({"x": TensorType(DTYPES["f32"], (2, 4))}, {"w": w})
     assert [v.name for v in h.inputs] == ["x"] and str(h.outputs[0].type) == "f32[2,4]"
     (constant,) = (v for n in h.nodes for v in n.outputs if v.name == "w")
     assert constant.data.tolist() == w.tolist()
@@ -53,21 +53,21 @@ def test_specialise():
     verify(h)
 
 
-def test_specialise_refuses():
+def test_specialize_refuses():
     g = everything()
     with pytest.raises(GraphError, match="graph 'all' has no input 'z'"):
-        g.specialise({"z": g.inputs[0].type})
+        g.specialize({"z": g.inputs[0].type})
     with pytest.raises(GraphError, match=r"input 'w' is s8\[4,4\], its constant u8\[4,4\]"):
-        g.specialise({}, {"w": np.ones((4, 4), np.uint8)})
+        g.specialize({}, {"w": np.ones((4, 4), np.uint8)})
     with pytest.raises(GraphError, match="k must agree, got 5 and 4"):
-        g.specialise({"x": TensorType(DTYPES["f32"], (2, 5))})
+        g.specialize({"x": TensorType(DTYPES["f32"], (2, 5))})
     with pytest.raises(GraphError, match="the type of input 'x' must be a TensorType, got 'f32'"):
-        g.specialise({"x": "f32"})
+        g.specialize({"x": "f32"})
     with pytest.raises(GraphError, match="expected a mapping by the names of inputs, got 3"):
-        g.specialise(3)
+        g.specialize(3)
 
 
-def test_specialise_takes_bodies_along(g):
+def test_specialize_takes_bodies_along(g):
     from graphq.rewrite.partition import fuse
 
     x = g.input("a", dtype="f32", shape=(None, 4))
@@ -76,7 +76,7 @@ def test_specialise_takes_bodies_along(g):
     z = fuse(g, [y.node], "eltwise")
     g.output(z, name="z")
     g.prune()
-    h = g.specialise({"a": TensorType(DTYPES["f32"], (2, 4))})
+    h = g.specialize({"a": TensorType(DTYPES["f32"], (2, 4))})
     assert str(h.outputs[0].type) == "f32[2,4]" and str(g.nodes[0].attrs["body"].outputs[0].type) == "f32[?,4]"
     assert g.copy().nodes[0].attrs["body"] is g.nodes[0].attrs["body"]
     verify(h)

@@ -124,7 +124,7 @@ def test_no_family_is_missing():
     anchors = set()
     for name in MAKERS:
         g = graph(name, 0)
-        g = g.specialise({v.name: TensorType(v.dtype, with_sizes(v, (4, 4))) for v in g.inputs})
+        g = g.specialize({v.name: TensorType(v.dtype, with_sizes(v, (4, 4))) for v in g.inputs})
         run_passes(g, PIPELINE)
         anchors |= {node.attrs["anchor"] for node in g.nodes_of(["partition"])}
     assert anchors == {f.name for f in FAMILIES}

@@ -31,7 +31,7 @@ def arrays(graph, rng, *shapes):
 def fixed(graph, feeds, **options):
     """What the graph of these very shapes gives."""
     types = {v.name: TensorType(v.dtype, feeds[v.name].shape) for v in graph.inputs}
-    return gq.compile(graph.specialise(types), **options)(feeds)
+    return gq.compile(graph.specialize(types), **options)(feeds)
 
 
 def check(graph, *cases, **options):
@@ -341,7 +341,7 @@ def at_sizes(graph, feeds, **options):
     types = {v.name: TensorType(v.dtype, feeds[v.name].shape) for v in graph.inputs}
     open_ = gq.compile(graph, **options)
     open_(feeds)
-    fixed_ = gq.compile(graph.specialise(types), **options)
+    fixed_ = gq.compile(graph.specialize(types), **options)
     return open_.plans.latest.runner.plan, fixed_._fixed.plan
 
 

@@ -317,7 +317,7 @@ def test_what_is_said_is_what_running_tells(statement):
         arrays["same"][:] = arrays["same"][0]
     if "square" in arrays:
         arrays["square"] = np.square(arrays["square"])
-    g = g.specialise({}, {name: x for name, x in arrays.items() if name in CONSTANTS})
+    g = g.specialize({}, {name: x for name, x in arrays.items() if name in CONSTANTS})
     apart = measured(g, {name: x for name, x in arrays.items() if name in INPUTS})
     assert (why_rows_mix(g) is None) == (apart and statement not in CAUTIOUS), why_rows_mix(g)
     assert apart or statement not in CAUTIOUS

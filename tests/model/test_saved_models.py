@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from artefacts import mutated, sealed
+from artifacts import mutated, sealed
 from dense import dense
 from float_networks import attention, convolutional, perceptron
 

@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from artefacts import sealed
+from artifacts import sealed
 
 import graphq as gq
 from graphq.kernels.jit import cache

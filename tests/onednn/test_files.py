@@ -62,7 +62,7 @@ def test_a_port_of_another_shape_keeps_its_property(tmp_path):
     shape, known = [UNKNOWN, 3], {"property": "constant", "stride": [3, 1]}
     chain = document(op(0, "Abs", [tensor(0, shape, property="variable", stride=[3, 1])], [tensor(1, shape, **known)]),
                      op(1, "Exp", [tensor(1, shape, **known)], [tensor(2, shape, property="variable", stride=[3, 1])]))
-    g = load(tmp_path, chain).specialise({"t0": gq.ir.TensorType(gq.dtypes.f32, (5, 3))})
+    g = load(tmp_path, chain).specialize({"t0": gq.ir.TensorType(gq.dtypes.f32, (5, 3))})
     ports = {t.id: t for o in from_graph(g, fill=True).ops for t in (*o.inputs, *o.outputs)}
     assert [ports[k].property_type for k in range(3)] == ["variable", "constant", "variable"]
     assert {t.shape for t in ports.values()} == {(5, 3)}
@@ -312,7 +312,7 @@ def test_attributes_that_a_pass_changes_are_written_anew(tmp_path):
 
 def test_other_shapes_are_written_with_dense_strides(tmp_path):
     g = load(tmp_path, odd())
-    wide = g.specialise({"t1": gq.TensorType(g.inputs[0].dtype, (5, 3))})
+    wide = g.specialize({"t1": gq.TensorType(g.inputs[0].dtype, (5, 3))})
     save_onednn_json(wide, tmp_path / "wide.json")
     doc = json.loads((tmp_path / "wide.json").read_text())
     assert doc["graph"][1]["inputs"] == [tensor(1, [5, 3])] and doc["output_ports"] == [5, 2]

@@ -70,7 +70,7 @@ FLOATS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
 def by_onnx_runtime(model, feeds):
-    """Its results without optimisations; None where it has no kernel, or refuses the node."""
+    """Its results without optimizations; None where it has no kernel, or refuses the node."""
     options = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

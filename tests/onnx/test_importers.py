@@ -111,7 +111,7 @@ def test_gemm_once_said_that_its_bias_broadcasts():
     np.testing.assert_allclose(run("Gemm", a, b, c, opset=6, transB=1, broadcast=1), a @ b.T + c, rtol=1e-4, atol=1e-5)
 
 
-def test_batch_normalisation_of_each_element_of_an_image():
+def test_batch_normalization_of_each_element_of_an_image():
     scale, shift, mean = (RNG.standard_normal(X.shape[1:]).astype(np.float32) for _ in range(3))
     variance = RNG.uniform(0.5, 2, X.shape[1:]).astype(np.float32)
     want = (X - mean) / np.sqrt(variance + 0.01) * scale + shift
@@ -161,7 +161,7 @@ def test_unique_elements_of_a_matrix():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_normalised_layers_and_their_statistics(dtype):
+def test_normalized_layers_and_their_statistics(dtype):
     x, gamma, beta = X[0, 0].astype(dtype), X[0, 1, 0].astype(dtype), X[0, 2, 0].astype(dtype)
     wide = x.astype(np.float64)
     mean, spread = wide.mean(1, keepdims=True), np.sqrt(wide.var(1, keepdims=True) + 1e-5)
@@ -265,8 +265,8 @@ def test_norms_of_sums(bias, simple):
     """The mean root square's, or with a shift and less the mean; the fourth output is the sum."""
     x, skip, gamma, shift, b = X[0, 0], X[0, 1], X[0, 2, 0], X[0, 2, 1], X[0, 2, 2]
     total = x + skip + (b if bias else 0)
-    centred = total if simple else total - total.mean(-1, keepdims=True)
-    want = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 0.01) * gamma + (0 if simple else shift)
+    centered = total if simple else total - total.mean(-1, keepdims=True)
+    want = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 0.01) * gamma + (0 if simple else shift)
     inputs = [x, skip, gamma, *([] if simple else [shift]), *([b] if bias else [])]
     op = f"Skip{'Simplified' * simple}LayerNormalization"
     y, *_, last = run(op, *inputs, opset=17, domain="com.microsoft", outputs=["o0", "", "", "o3"], epsilon=0.01)

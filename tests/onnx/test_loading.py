@@ -65,7 +65,7 @@ import graphq as gq
 from graphq.model.files import load_graph
 g = load_graph(sys.argv[1])
 types = {"x": gq.TensorType(gq.dtypes.f32, (3, 2, 6))}
-before, after = ({n.op.name for n in x.nodes} - {"constant"} for x in (g, g.specialise(types)))
+before, after = ({n.op.name for n in x.nodes} - {"constant"} for x in (g, g.specialize(types)))
 print("onnx_node" in before, sorted(after))
 """
 
@@ -235,7 +235,7 @@ def test_conditions_on_shapes_are_decided_once_shapes_are_known():
         np.testing.assert_allclose(compiled(x=x, c=np.asarray(True)), want, rtol=1e-5)
         np.testing.assert_array_equal(compiled(x=x, c=np.asarray(False)), abs(x))
         np.testing.assert_allclose(gq.reference(g, x=x, c=np.asarray(True)), want, rtol=1e-5)
-    known = g.specialise({"x": gq.TensorType(gq.dtypes.f32, (2, 5))}, {"c": np.asarray(True)})
+    known = g.specialize({"x": gq.TensorType(gq.dtypes.f32, (2, 5))}, {"c": np.asarray(True)})
     assert ops(known) == ["multiply"]
 
 

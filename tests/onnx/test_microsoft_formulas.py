@@ -251,15 +251,15 @@ GAMMA, BETA, SKIP, BIAS = floats(8), floats(8), floats(2, 3, 8) * F(1e-4), float
 
 def normed(x, epsilon, gamma, beta, mean=True):
     x = x.astype(float)
-    centred = x - x.mean(axis=-1, keepdims=True) if mean else x
-    return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
+    centered = x - x.mean(axis=-1, keepdims=True) if mean else x
+    return centered / np.sqrt(np.square(centered).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
 
 
 @pytest.mark.parametrize("epsilon", [None, 1e-3])
 @pytest.mark.parametrize("beta", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
-def test_epsilons_of_sums_that_are_normalised(op, epsilon, beta, bias):
+def test_epsilons_of_sums_that_are_normalized(op, epsilon, beta, bias):
     simple = op.startswith("SkipSimplified")
     given = [("x", NARROW), ("s", SKIP), ("G", GAMMA), *([] if simple else [("H", BETA if beta else None)]),
              *([("D", BIAS)] if bias else [])]

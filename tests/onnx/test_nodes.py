@@ -67,7 +67,7 @@ class Formulas:
         self.source, self.names = graph, [v.name for v in graph.inputs]
 
     def __call__(self, inputs):
-        after = self.source.specialise({n: TensorType(v.dtype, np.shape(inputs[n]))
+        after = self.source.specialize({n: TensorType(v.dtype, np.shape(inputs[n]))
                                         for n, v in zip(self.names, self.source.inputs, strict=True)})
         if not in_one_plan(after):
             return gq.reference(self.source, inputs)

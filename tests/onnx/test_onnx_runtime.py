@@ -64,8 +64,8 @@ def test_sums_of_floats_that_a_session_makes_integers():
     model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHTS, "w"))
     x = ACTIVATIONS["u8"]
     want = np.clip(np.rint((x.astype(np.int64) @ WEIGHTS.astype(np.int64)) / 32768) + 128, 0, 255)
-    for optimised in (False, True):
-        np.testing.assert_array_equal(session(model, optimised=optimised).run(None, {"x": x})[0], want)
+    for optimized in (False, True):
+        np.testing.assert_array_equal(session(model, optimized=optimized).run(None, {"x": x})[0], want)
 
 
 def test_weights_that_are_made_u8():

@@ -21,7 +21,7 @@ def check(graph, *cases):
     model = gq.compile(graph, threads=1)
     for shapes in cases:
         feeds = {v.name: rng.normal(size=s).astype(np.float32) for v, s in zip(graph.inputs, shapes, strict=True)}
-        fixed = gq.compile(graph.specialise({n: TensorType("f32", x.shape) for n, x in feeds.items()}), threads=1)
+        fixed = gq.compile(graph.specialize({n: TensorType("f32", x.shape) for n, x in feeds.items()}), threads=1)
         np.testing.assert_array_equal(model(feeds), fixed(feeds), err_msg=str(shapes))
         assert model.plans.at(tuple(shapes)).plan.references == fixed.plans.latest.plan.references
     assert not model.plans.for_each_shape
@@ -53,8 +53,8 @@ def test_likely_sizes_that_take_too_much_memory():
     assert model(np.ones((1, 8, 4, 5), np.float32)).shape == (1, 8, 12, 15)
 
 
-def normalised(op, dims, scale, bias=(), **attrs):
-    """A normalisation of x, whose parameters have these shapes."""
+def normalized(op, dims, scale, bias=(), **attrs):
+    """A normalization of x, whose parameters have these shapes."""
     rng = np.random.default_rng(1)
     parameters = [(n, s) for n, s in (("scale", scale), ("bias", bias)) if s]
     initializers = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in parameters]
@@ -74,20 +74,20 @@ def test_scales_that_broadcast_over_open_dimensions(op, axis, scale, bias):
     x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
     want = None
     for dims in ([2, 3, 8], ["a", "b", "c"], ["a", 3, "c"], [2, "b", 8], ["a", "b", 8]):
-        got = gq.compile(normalised(op, dims, scale, bias, axis=axis), threads=1)(x)
+        got = gq.compile(normalized(op, dims, scale, bias, axis=axis), threads=1)(x)
         want = got if want is None else want
         np.testing.assert_array_equal(got, want, err_msg=str(dims))
     rng = np.random.default_rng(1)
     parameters = [rng.normal(size=s).astype(np.float32).astype(np.float64) for s in (scale, bias) if s]
     axes = tuple(range(axis % 3, 3))
-    centred = x.astype(np.float64) - (x.mean(axes, np.float64, keepdims=True) if op[0] == "L" else 0)
-    y = centred / np.sqrt(np.square(centred).mean(axes, keepdims=True) + 1e-5) * parameters[0]
+    centered = x.astype(np.float64) - (x.mean(axes, np.float64, keepdims=True) if op[0] == "L" else 0)
+    y = centered / np.sqrt(np.square(centered).mean(axes, keepdims=True) + 1e-5) * parameters[0]
     np.testing.assert_allclose(want, y + parameters[1] if bias else y, atol=1e-5)
 
 
-def test_a_scale_larger_than_what_is_normalised_is_refused():
+def test_a_scale_larger_than_what_is_normalized_is_refused():
     with pytest.raises(gq.errors.GraphqError):
-        gq.compile(normalised("LayerNormalization", ["a", "b"], (8,)))(np.ones((3, 4), np.float32))
+        gq.compile(normalized("LayerNormalization", ["a", "b"], (8,)))(np.ones((3, 4), np.float32))
 
 
 def test_the_number_of_elements_is_one_number():

@@ -1,4 +1,4 @@
-"""Normalisations that ONNX Runtime has in ONNX's own domain, and channels-last and quantized operators of its own."""
+"""Normalizations that ONNX Runtime has in ONNX's own domain, and channels-last and quantized operators of its own."""
 import ml_dtypes
 import numpy as np
 import onnx

@@ -49,7 +49,7 @@ def test_each_partition_is_a_function(tmp_path):
 
 
 def test_the_numbers_are_the_same_everywhere(tmp_path):
-    """In graphq, in ONNX's reference evaluator and in ONNX Runtime, with and without its optimisations."""
+    """In graphq, in ONNX's reference evaluator and in ONNX Runtime, with and without its optimizations."""
     g = net()
     feeds = random_inputs(g)
     model = gq.compile(g)
@@ -58,8 +58,8 @@ def test_the_numbers_are_the_same_everywhere(tmp_path):
     got = gq.compile(gq.load_onnx(path))(feeds)
     for name, x in want.items():
         np.testing.assert_array_equal(got[name], x)
-    for optimised in (False, True):
-        theirs = session(path, optimised=optimised)
+    for optimized in (False, True):
+        theirs = session(path, optimized=optimized)
         for name, x in zip(want, theirs.run(None, feeds), strict=True):
             if name == "probabilities":
                 np.testing.assert_allclose(want[name], x, rtol=1e-5)  # softmax's sums have no order in ONNX

@@ -1,4 +1,4 @@
-"""Quantized layers equal ONNX Runtime without optimisations, which executes every quantize and dequantize by itself."""
+"""Quantized layers equal ONNX Runtime without optimizations, which executes every quantize and dequantize by itself."""
 import ml_dtypes
 import numpy as np
 import pytest

@@ -17,7 +17,7 @@ SAMPLE = {"ppocr2_cls_u8", "ppocr4_rec_u8"}
 
 @pytest.mark.parametrize("name", ["digits", "squeezenet"])
 def test_models_of_installed_packages(name, tmp_path):
-    """ONNX Runtime without optimisations executes each quantize, dequantize and f32 operation by itself."""
+    """ONNX Runtime without optimizations executes each quantize, dequantize and f32 operation by itself."""
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra `test`)")
     import real_models
 

@@ -113,7 +113,7 @@ def test_a_quantized_layer(direction):
 def test_round_trip(op, direction, tmp_path):
     m = model(op, direction, **({"linear_before_reset": 1} if op == "GRU" else {"more": ["p"]} if op == "LSTM" else {}))
     given = feeds(m, 3, 2)
-    g = gq.load_onnx(m).specialise({n: gq.TensorType(gq.dtypes.f32, x.shape) for n, x in given.items()})
+    g = gq.load_onnx(m).specialize({n: gq.TensorType(gq.dtypes.f32, x.shape) for n, x in given.items()})
     gq.save_onnx(g, tmp_path / "m.onnx")
     again = gq.load_onnx(tmp_path / "m.onnx")
     assert {n.op.name for n in again.nodes} & {"lstm", "gru", "rnn"}
@@ -163,7 +163,7 @@ def test_a_quantized_layer_is_saved(options, tmp_path):
     """Its input's products, which graphq has beside it, are in the operator."""
     m = model("DynamicQuantizeLSTM", **options)
     given = feeds(m, 5, 1)
-    g = gq.load_onnx(m).specialise({n: gq.TensorType(as_dtype(x.dtype), x.shape) for n, x in given.items()})
+    g = gq.load_onnx(m).specialize({n: gq.TensorType(as_dtype(x.dtype), x.shape) for n, x in given.items()})
     gq.save_onnx(g, tmp_path / "m.onnx")
     ops = [n.op_type for n in onnx.load(tmp_path / "m.onnx").graph.node]
     assert ops.count("DynamicQuantizeLSTM") == 1 + (options.get("direction") == "bidirectional")

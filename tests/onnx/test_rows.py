@@ -81,7 +81,7 @@ def test_matmul_by_constant_weights(k):
 
 @pytest.mark.parametrize("node", [
     "LayerNormalization (x, g, b)", "LayerNormalization (x, g)", "InstanceNormalization (x, h, h)"])
-def test_normalisations_of_f16_run_in_kernels(node):
+def test_normalizations_of_f16_run_in_kernels(node):
     """In f32, rounded once."""
     x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float16)
     text = f"net (float16[2, 3, 40] x) => (float16[2, 3, 40] y) {{ y = {node} }}"

@@ -254,7 +254,7 @@ def test_topk_and_arg_of_all_versions():
 
 @pytest.mark.parametrize("op,opset", [("Resize", 10), ("Upsample", 7), ("Upsample", 9)])
 def test_resizing_was_asymmetric_and_rounded_down(op, opset):
-    """Element o lies at o / scale: nearest takes the one below it, linear the mean of its neighbours."""
+    """Element o lies at o / scale: nearest takes the one below it, linear the mean of its neighbors."""
     x = np.float32([[[[0, 8, 16]]]])
     for mode, scale, want in (("nearest", 2, [0, 0, 8, 8, 16, 16]), ("linear", 2, [0, 4, 8, 12, 16, 16]),
                               ("linear", 4 / 3, [0, 6, 12, 16]), ("nearest", 4 / 3, [0, 0, 8, 16])):

@@ -216,5 +216,5 @@ def test_a_known_total_tells_the_rows_of_the_caches(total, capacity):
     assert outs[1].shape == (3, GROUPS, None, SIZE)
     for got, want in zip(gq.reference(g, x).values(), run(x), strict=True):
         np.testing.assert_array_equal(got, want)
-    fixed = g.specialise({}, {"total": x["total"]})
+    fixed = g.specialize({}, {"total": x["total"]})
     assert [v.shape for v in fixed.outputs] == [(3, 2, 24), *[(3, GROUPS, capacity, SIZE)] * 2]

@@ -131,7 +131,7 @@ def test_a_branch_is_taken_whether_the_condition_is_known_before_or_not(cond):
     outs = g.if_else(c, a, b, then_body=parse(ADD), else_body=parse(MULTIPLY))
     g.output(outs[0], name="r")
     assert gq.reference(g, c=np.asarray(cond), x=x, y=y).tolist() == wanted
-    known = g.specialise({}, {"c": np.asarray(cond)})
+    known = g.specialize({}, {"c": np.asarray(cond)})
     assert [n.op.name for n in known.nodes if n.op.name != "constant"] == ["add" if np.all(cond) else "multiply"]
     assert gq.reference(known, x=x, y=y).tolist() == wanted
 

@@ -166,7 +166,7 @@ def test_transposes_of_the_user_cancel():
 
 
 def test_transposes_of_rank_3_cancel_on_both_sides():
-    """[n, t, c] -> [n, c, t] and back are one order: which is meant, the neighbours tell."""
+    """[n, t, c] -> [n, c, t] and back are one order: which is meant, the neighbors tell."""
     text = 'strides=[1], pads_begin=[1], pads_end=[1], dilations=[1], weights_format="OIX"'
     check(f"""%0 = static_transpose(x, order=[0,2,1])
               %1 = convolution(%0, w, {text}, {NCX})

@@ -7,7 +7,7 @@ import pytest
 from graphq.ir import Graph
 from graphq.ir.verify import verify
 from graphq.kernels.families import CHANNELS_LAST
-from graphq.passes import canonicalise, channels_last, run_passes
+from graphq.passes import canonicalize, channels_last, run_passes
 from graphq.passes.channels_last import _Placement
 from graphq.passes.layouts import channels_last_form
 from graphq.testing import check_same_numbers
@@ -53,7 +53,7 @@ class Network:
         self.g.output(v, name="y")
         out = self.g.copy()
         assert channels_last(out) > 0
-        canonicalise(out)
+        canonicalize(out)
         verify(out)
         assert not any(n.attrs["data_format"] == "NCX" for n in out.nodes if n.op.name in CHANNELS_LAST)
         check_same_numbers(self.g, out, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Batch normalisation as scale and shift; both into constant weights and biases: numbers to a rounding, refusals."""
+"""Batch normalization as scale and shift; both into constant weights and biases: numbers to a rounding, refusals."""
 import numpy as np
 import pytest
 
@@ -45,10 +45,10 @@ def ops(g):
     return [n.op.name for n in g.nodes if n.op.name != "constant"]
 
 
-# -- batch normalisation ----------------------------------------------------------------------------------------
+# -- batch normalization ----------------------------------------------------------------------------------------
 
 
-def normalised(rng, *, dtype="f32", data_format="NCX", shape=(2, 5, 3, 4), gamma=None, variance=None, epsilon=1e-3):
+def normalized(rng, *, dtype="f32", data_format="NCX", shape=(2, 5, 3, 4), gamma=None, variance=None, epsilon=1e-3):
     g = Graph()
     x = g.input("x", dtype=dtype, shape=shape)
     parameters = [f32(rng, 5) if gamma is None else gamma, f32(rng, 5), f32(rng, 5),
@@ -60,12 +60,12 @@ def normalised(rng, *, dtype="f32", data_format="NCX", shape=(2, 5, 3, 4), gamma
 @pytest.mark.parametrize("data_format, shape", [("NCX", (2, 5, 3, 4)), ("NCX", (2, 5)), ("NCX", (2, 5, 7)),
                                                 ("NXC", (2, 3, 4, 5)), ("NXC", (5,))])
 def test_batch_norm(data_format, shape):
-    out = check(BatchNormAsScale(), normalised(RNG(0), data_format=data_format, shape=shape))
+    out = check(BatchNormAsScale(), normalized(RNG(0), data_format=data_format, shape=shape))
     assert ops(out) == ["multiply", "add"]
 
 
 def test_batch_norm_rounds_scale_and_shift_once():
-    g = normalised(RNG(1))
+    g = normalized(RNG(1))
     gamma, beta, mean, variance = (v.data.astype(np.float64) for v in g.nodes[-1].inputs[1:])
     a = gamma / np.sqrt(variance + np.float64(np.float32(1e-3)))
     BatchNormAsScale()(g)
@@ -76,12 +76,12 @@ def test_batch_norm_rounds_scale_and_shift_once():
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_batch_norm_of_halves_is_cast_back(dtype):
-    out = check(BatchNormAsScale(), normalised(RNG(2), dtype=dtype), rtol=1e-2)
+    out = check(BatchNormAsScale(), normalized(RNG(2), dtype=dtype), rtol=1e-2)
     assert ops(out) == ["multiply", "add", "type_cast"] and out.outputs[0].dtype == as_dtype(dtype)
 
 
 def test_batch_norm_of_a_zero_gamma():
-    check(BatchNormAsScale(), normalised(RNG(3), gamma=np.array([0, 1, -2, 0, 3], np.float32)))
+    check(BatchNormAsScale(), normalized(RNG(3), gamma=np.array([0, 1, -2, 0, 3], np.float32)))
 
 
 def test_batch_norm_takes_dequantized_constants():
@@ -97,9 +97,9 @@ def test_batch_norm_takes_dequantized_constants():
 
 
 def test_batch_norm_refusals():
-    refused(BatchNormAsScale(), normalised(RNG(4), variance=np.full(5, -1, np.float32)), "not finite")
-    refused(BatchNormAsScale(), normalised(RNG(4), variance=np.zeros(5, np.float32), epsilon=0), "not finite")
-    refused(BatchNormAsScale(), normalised(RNG(4), shape=None), "rank is not known")
+    refused(BatchNormAsScale(), normalized(RNG(4), variance=np.full(5, -1, np.float32)), "not finite")
+    refused(BatchNormAsScale(), normalized(RNG(4), variance=np.zeros(5, np.float32), epsilon=0), "not finite")
+    refused(BatchNormAsScale(), normalized(RNG(4), shape=None), "rank is not known")
     g = Graph()
     x, v = g.input("x", dtype="f32", shape=(2, 5)), g.input("v", dtype="f32", shape=(5,))
     g.output(g.batch_norm_inference(x, v, v, v, v, epsilon=1), name="y")

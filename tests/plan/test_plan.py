@@ -48,7 +48,7 @@ def test_rooms_follow_the_argument_block():
         assert step.arguments({"room_count": count}).size == HEADER_WORDS + words
 
 
-def test_blocks_are_cut_in_pieces_of_neighbours():
+def test_blocks_are_cut_in_pieces_of_neighbors():
     for blocks, threads in ((2, 2), (7, 2), (40, 40), (40, 7), (3, 8), (10_000, 9000)):
         count = pieces(blocks, 2, threads)
         assert count == min(blocks, threads, MOST_PIECES)

@@ -13,7 +13,7 @@ from graphq.kernels.jit import isa
 from graphq.quantization import Scheme, automatic, calibrate, quantize, search
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics
-from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Candidate, with_scheme
@@ -76,7 +76,7 @@ def test_one_model_stands_for_all_settings(network, smooth, wide, bits):
 
 def test_products_that_are_not_chosen_are_exact():
     graph, batches = convolutional()
-    model = Parametrised(prepared(graph), twins=False)
+    model = Parametrized(prepared(graph), twins=False)
     for batch, out in zip(batches, model.runs(batches, {}, Scheme()), strict=True):
         np.testing.assert_allclose(out["y"], gq.compile(graph)(batch), rtol=1e-5, atol=1e-6)
 
@@ -86,9 +86,9 @@ def test_weights_are_those_of_the_scheme_whatever_schemes_came_before():
     setting = work.uniform(Candidate("min_max"))
     chosen = {name: replace(q, shift=None) for name, q in work.chosen(setting, work.every).items()}
     schemes = [Scheme(weight_bits=bits, per_channel=each) for bits in (8, 7) for each in (True, False)]
-    kept = Parametrised(work.graph, twins=False)
+    kept = Parametrized(work.graph, twins=False)
     for scheme in (*schemes, *schemes[::-1]):
-        fresh = Parametrised(work.graph, twins=False).inputs(chosen, scheme)
+        fresh = Parametrized(work.graph, twins=False).inputs(chosen, scheme)
         for name, x in kept.inputs(chosen, scheme).items():
             np.testing.assert_array_equal(x, fresh[name], err_msg=f"{name} {scheme}")
 

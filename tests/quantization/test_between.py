@@ -65,12 +65,12 @@ def hard_swish(n):
     return n.g.multiply(x, n.g.clamp(n.g.add(x, np.float32(3)), min=0, max=6)), []
 
 
-def normalised(n):
+def normalized(n):
     x = n.conv(n.x)
     return n.g.add(x, n.g.softmax(x, axis=1)), []
 
 
-def after_a_normalisation(n):
+def after_a_normalization(n):
     x = n.g.multiply(n.g.softmax(n.conv(n.x), axis=1), np.float32(2))
     return n.g.add(x, n.conv(x)), []
 
@@ -99,7 +99,7 @@ def of_the_input(n):
     return n.g.add(n.g.abs(n.x), n.g.concat(n.x, axis=1)), []
 
 
-@pytest.mark.parametrize("part", [squeeze_and_excitation, hard_swish, normalised, after_a_normalisation, also_an_output,
+@pytest.mark.parametrize("part", [squeeze_and_excitation, hard_swish, normalized, after_a_normalization, also_an_output,
                                   skipped, before_an_average, before_a_maximum, of_the_input], ids=lambda p: p.__name__)
 def test_which_values_are_stored(part):
     n = Network()

@@ -11,7 +11,7 @@ from graphq.kernels.jit.isa import LEVELS
 from graphq.onnx import to_model
 from graphq.quantization import Scheme, automatic, calibrate, compare, quantize
 from graphq.quantization.bodies import with_bodies
-from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
 from graphq.quantization.products import left_in_floats, prepared, products
 from graphq.quantization.selection import selected
@@ -180,7 +180,7 @@ def test_16_bits_lose_less():
 
 def test_parameters_reach_bodies_as_inputs():
     graph = prepared(branched(nested=True)[0])
-    model = Parametrised(graph, twins=False)
+    model = Parametrized(graph, twins=False)
     names = [n for n in model.model.inputs if n.startswith("quantized/")]
     assert {n.split("/")[1] for n in names} == {"inner", "product", "product_1"}
     batch = {"x": batches()[0]["x"], "choice": np.array(True)}

@@ -1,6 +1,6 @@
 """What a comparison says of numbers by hand: order, noise, its table and JSON; and distances of arrays.
 
-The page of `Comparison.report`: each tensor's numbers, colours by cost, names as text, nothing from a network.
+The page of `Comparison.report`: each tensor's numbers, colors by cost, names as text, nothing from a network.
 """
 import json
 
@@ -175,7 +175,7 @@ def test_the_chart_is_in_graph_order_and_bars_are_in_proportion(found, tmp_path)
         assert texts[1:3] == [f"{t.sqnr:.1f}", f"{1 - t.cosine:.1e}"]
 
 
-def test_colours_are_by_cost(found, tmp_path):
+def test_colors_are_by_cost(found, tmp_path):
     pytest.importorskip("pygraphviz")
     page = written(found, tmp_path)
     kinds = page.boxes("Graph")
@@ -190,7 +190,7 @@ def test_colours_are_by_cost(found, tmp_path):
     assert ["most"] in kinds.values() and ["plain"] in kinds.values() and kinds["i0"] == ["io"]
 
 
-def test_costs_that_may_be_noise_are_in_no_order_and_have_no_colour(tmp_path):
+def test_costs_that_may_be_noise_are_in_no_order_and_have_no_color(tmp_path):
     g = gq.Graph("net")
     x = g.input("x", dtype="f32", shape=(2, 2))
     costs = {"a": 0.02, "b": None, "c": 0.4, "d": -0.03, "e": 0.03, "f": 0.05, "g": 0.039}

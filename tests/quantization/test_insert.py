@@ -21,7 +21,7 @@ from graphq.quantization.insert import (
     rest_of,
     rest_of_weights,
 )
-from graphq.quantization.parametrised import Difference, bias_of, limits, takes_bias
+from graphq.quantization.parametrized import Difference, bias_of, limits, takes_bias
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import SMALLEST, Parameters
 from graphq.quantization.scheme import Scheme
@@ -50,7 +50,7 @@ def test_each_channel_has_its_own_scale(name, bits, most):
     rows = RNG.uniform(-1, 1, shape).astype(np.float32) * SPREAD.reshape(-1, *[1] * (len(shape) - 1))
     w = np.ascontiguousarray(arrange(rows))
     g = gq.parse(f"graph(x: f32[5,4], c: f32[1,4,9,9], w: f32[{','.join(map(str, w.shape))}]) {{\n %y = {statement}\n"
-                 " return %y\n}").specialise({}, {"w": w})
+                 " return %y\n}").specialize({}, {"w": w})
     product, = products(g)
     each, same = (Scheme(weight_bits=bits, per_channel=c) for c in (True, False))
     q, p = quantized_weights(product, w, each)

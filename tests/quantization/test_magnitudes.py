@@ -9,7 +9,7 @@ from graphq.quantization.calibrate import calibrate
 from graphq.quantization.compare import distance
 from graphq.quantization.estimate import changed
 from graphq.quantization.insert import integers
-from graphq.quantization.parametrised import Difference
+from graphq.quantization.parametrized import Difference
 from graphq.quantization.ranges import scales_of
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search, cautious

@@ -13,7 +13,7 @@ from graphq.quantization.known import correct_biases, differences
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
-from graphq.quantization.smooth import equalise, smooth
+from graphq.quantization.smooth import equalize, smooth
 from graphq.quantization.statistics import Statistics
 from graphq.testing import check_same_numbers
 
@@ -125,11 +125,11 @@ def test_a_product_whose_result_is_divided_is_not_compared_with_f32():
     assert any(n.outputs[0].name == "first_divided" for n in made.nodes)
 
 
-def test_equalisation_keeps_the_numbers_and_evens_the_weights():
+def test_equalization_keeps_the_numbers_and_evens_the_weights():
     graph, batches = uneven()
     g = prepared(graph)
     before = loss(quantized(g, batches, Scheme(method="min_max", per_channel=False)), graph, batches)
-    assert equalise(g) == 1
+    assert equalize(g) == 1
     verify(g)
     check_same_numbers(graph, g, rtol=1e-4, atol=1e-5)
     first, second = products(g)
@@ -137,19 +137,19 @@ def test_equalisation_keeps_the_numbers_and_evens_the_weights():
     taken = np.abs(second.weights).max(axis=(0, 2, 3))
     np.testing.assert_allclose(made / taken, (made / taken)[0] * np.ones(8), rtol=1e-4)
     assert loss(quantized(g, batches, Scheme(method="min_max", per_channel=False)), graph, batches) < before / 4
-    assert equalise(g) == 0
+    assert equalize(g) == 0
 
 
 @pytest.mark.parametrize("activation", ["hard_swish", "tanh"])
-def test_nothing_is_equalised_across_other_functions(activation):
+def test_nothing_is_equalized_across_other_functions(activation):
     graph, _ = uneven(activation=activation)
-    assert equalise(prepared(graph)) == 0
+    assert equalize(prepared(graph)) == 0
 
 
-def test_nothing_is_equalised_that_has_another_user():
+def test_nothing_is_equalized_that_has_another_user():
     graph, _ = uneven()
     graph.output(graph.nodes_of(("relu",))[0].output, name="between")
-    assert equalise(prepared(graph)) == 0
+    assert equalize(prepared(graph)) == 0
 
 
 def test_bias_correction_takes_the_mean_error_back():

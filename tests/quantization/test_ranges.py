@@ -7,7 +7,7 @@ from graphq.dtypes import s8, s16, u8, u16
 from graphq.kernels.numbers.observed import histogram
 from graphq.ops.quant import dequantize, quantize
 from graphq.quantization import Scheme, TensorStatistics
-from graphq.quantization.parametrised import limits
+from graphq.quantization.parametrized import limits
 from graphq.quantization.ranges import Parameters, chosen_range, from_range, parameters, squared_errors
 
 RNG = np.random.default_rng(5)

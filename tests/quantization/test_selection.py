@@ -51,7 +51,7 @@ def test_what_chooses_nothing_is_refused(text, message):
 
 
 def test_names_of_nodes_whose_bias_is_added_after_them():
-    """A Gemm is a matmul and a sum until it is prepared; a batch normalisation folds into weights."""
+    """A Gemm is a matmul and a sum until it is prepared; a batch normalization folds into weights."""
     onnx = pytest.importorskip("onnx")
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 15]>
         net (float[2, 3, 4, 4] x) => (float[2, 5] y) {
@@ -84,7 +84,7 @@ def test_choices_that_would_do_nothing_are_refused():
 def test_attention_between_two_names():
     graph = prepared(attention()[0])
     assert selected(graph, ["scores..mixed"]) == ("scores", "mixed")
-    assert set(selected(graph, ["normalised..mixed"])) == {"q", "k", "v", "scores", "mixed"}
+    assert set(selected(graph, ["normalized..mixed"])) == {"q", "k", "v", "scores", "mixed"}
 
 
 def test_the_automatic_setting_keeps_the_users_choices():

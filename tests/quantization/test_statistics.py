@@ -60,7 +60,7 @@ def test_the_last_row_fills_the_last_batch(g):
 def test_the_factors_of_products_are_observed():
     graph, batches = attention()
     names = list(calibrate(graph, batches))
-    assert names[:3] == ["normalised", "q", "k"] and len(names) == 5
+    assert names[:3] == ["normalized", "q", "k"] and len(names) == 5
 
 
 def test_numbers_of_channels():

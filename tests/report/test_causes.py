@@ -290,12 +290,12 @@ def test_other_obstacles(obstacle):
     assert reason in cause.reason and edit in cause.edit
 
 
-@pytest.mark.parametrize("normalisation, reason", [
+@pytest.mark.parametrize("normalization, reason", [
     ("lrn(%y, size=3, alpha=0.1, beta=0.75, bias=1.0)", "lrn (%n) stands between %y and the quantize"),
     ("group_norm(%y, groups=2, keep_stats=false, use_affine=false)", "group_norm (%n) is computed as several"),
 ])
-def test_what_passes_compute_as_several_operations_is_one(normalisation, reason):
-    given = normalisation.replace(")", ', data_format="NCX")')
+def test_what_passes_compute_as_several_operations_is_one(normalization, reason):
+    given = normalization.replace(")", ', data_format="NCX")')
     (cause,) = causes(conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"%n = {given}\n%q = quantize(%n, {Q})"))
     assert reason in cause.reason and (cause.value, cause.also) == ("%q", ("%n",))
     behind = f"%p = quantize(%y, {Q})\n%d = dequantize(%p, scales=[0.2])\n%n = {given.replace('%y', '%d')}\n"
@@ -421,7 +421,7 @@ EDITS = {  # further obstacles with the edit made: all products multiply integer
         f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %d = dequantize(%q, scales=[0.2], zps=[7])\n"
         f" %s = softmax(%d, axis=1)\n %z = add(%d, %s)\n %p = quantize(%z, {Q})\n return %p"),
     "a scale computed from the product": FUSED.replace(Q, "dtype=s8, scales=[0.1]"),
-    "centred sources": body(
+    "centered sources": body(
         "%m = reduce_mean(%dx, axes=[0], keep_dims=true)\n %c = subtract(%dx, %m)\n %p = quantize(%c, dtype=s8, "
         f"scales=[0.1])\n %e = dequantize(%p, scales=[0.1])\n %y = matmul(%e, %dw)\n"
         f" %q = quantize(%y, {Q})\n return %q"),

@@ -171,7 +171,7 @@ def test_boxes_have_their_share_of_the_time(written):
     assert [a for a, text in page.of("button") if text == "color by time"] == [{"id": "heat", "hidden": None}]
 
 
-def test_colours_are_those_of_the_readers_scheme(written):
+def test_colors_are_those_of_the_readers_scheme(written):
     _, page = written
     (style,) = (text for _, text in page.of("style"))
     light, dark = style.split("@media (prefers-color-scheme: dark)")

@@ -11,7 +11,7 @@ from graphs import graph_of
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir.text import to_text
-from graphq.passes import PIPELINE, DropRepeatedRelu, MergeTransposes, canonicalise, run_passes, without
+from graphq.passes import PIPELINE, DropRepeatedRelu, MergeTransposes, canonicalize, run_passes, without
 from graphq.passes.move_quantization import TransposeBeforeDequantize
 from graphq.rewrite.fixpoint import Fixpoint, History, apply, pass_name
 from graphq.rewrite.rule import ANY, Rewrite
@@ -97,7 +97,7 @@ def test_passes_run_again_until_none_changes_the_graph():
 
 def test_it_says_what_it_is_made_of():
     assert repr(Fixpoint("pair", DropRepeatedRelu(), len)) == "Fixpoint('pair', DropRepeatedRelu, len)"
-    assert pass_name(canonicalise) == "canonicalise" and "DropMultiplyByOne" in repr(canonicalise)
+    assert pass_name(canonicalize) == "canonicalize" and "DropMultiplyByOne" in repr(canonicalize)
     assert Fixpoint("none")(graph(RELUS)) == 0
 
 
@@ -105,16 +105,16 @@ def test_passes_are_left_out_by_name():
     fewer = without(PIPELINE, "RowsLast", "CubeAsProducts")
     assert [pass_name(p) for p in fewer] == [pass_name(p) for p in PIPELINE if pass_name(p) != "RowsLast"]
     for step in fewer:
-        if pass_name(step) == "canonicalise":
-            assert [p for p in canonicalise.passes if p not in step.passes] == \
-                [p for p in canonicalise.passes if pass_name(p) == "CubeAsProducts"]
+        if pass_name(step) == "canonicalize":
+            assert [p for p in canonicalize.passes if p not in step.passes] == \
+                [p for p in canonicalize.passes if pass_name(p) == "CubeAsProducts"]
     with pytest.raises(GraphError, match="no pass is named 'FuseNothing'"):
         without(PIPELINE, "FuseNothing")
 
 
 def test_a_pass_that_is_left_out_does_not_run():
     text, inputs = "%0 = pow(x, beta=3)\n return %0", "x: f32[4]"
-    one = (canonicalise,)
+    one = (canonicalize,)
     for passes, ops in ((one, ["square", "multiply"]), (without(one, "CubeAsProducts"), ["pow"])):
         g = graph(text, inputs=inputs)
         run_passes(g, passes)

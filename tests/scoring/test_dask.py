@@ -20,8 +20,8 @@ PIXELS = [f"p{k}" for k in range(16)]
 
 
 @pytest.fixture(scope="module")
-def artefact(tmp_path_factory):
-    path = tmp_path_factory.mktemp("artefact") / "net.graphq"
+def artifact(tmp_path_factory):
+    path = tmp_path_factory.mktemp("artifact") / "net.graphq"
     model().save(path)
     return path
 
@@ -57,18 +57,18 @@ def table():
     return pandas.DataFrame(DATA, columns=PIXELS).assign(id=[f"row {k}" for k in range(len(DATA))])
 
 
-def test_array_in_one_process(here, artefact, expected):
+def test_array_in_one_process(here, artifact, expected):
     blocks = da.from_array(DATA, chunks=(64, 7))  # chunks of columns become whole rows
-    scored = score(blocks, artefact, outputs=["y"])
+    scored = score(blocks, artifact, outputs=["y"])
     assert scored.shape == (1000, 4) and scored.dtype == np.float32
     assert np.array_equal(scored.compute(), expected["y"])
-    best = score(blocks, artefact, outputs=["best"])
+    best = score(blocks, artifact, outputs=["best"])
     assert best.shape == (1000,) and np.array_equal(best.compute(), expected["best"])
 
 
-def test_frame_in_one_process(here, artefact, expected):
+def test_frame_in_one_process(here, artifact, expected):
     frame = dd.from_pandas(table(), npartitions=7)
-    scored = score(frame, artefact, columns={"x": PIXELS}, keep=["id"])
+    scored = score(frame, artifact, columns={"x": PIXELS}, keep=["id"])
     assert list(scored.columns) == ["id", "y_0", "y_1", "y_2", "y_3", "best"]
     found = scored.compute()
     assert list(found.columns) == list(scored.columns) and dict(found.dtypes) == dict(scored.dtypes)
@@ -77,19 +77,19 @@ def test_frame_in_one_process(here, artefact, expected):
     assert list(found["id"]) == list(table()["id"]) and list(found.index) == list(table().index)
 
 
-def test_arrays_that_cannot_fit_are_refused_at_once(artefact):
+def test_arrays_that_cannot_fit_are_refused_at_once(artifact):
     for wrong, words in ((DATA[:, :7], "got rows of an array of shape"), (DATA.ravel(), "rows of an array of shape"),
                          (DATA.astype(np.float64), "got dtype float64: use astype")):
         with pytest.raises(gq.InputError, match=words):
-            score(da.from_array(wrong), artefact, outputs=["y"])
+            score(da.from_array(wrong), artifact, outputs=["y"])
 
 
-def test_numbers_of_tables_are_converted(here, artefact, expected):
+def test_numbers_of_tables_are_converted(here, artifact, expected):
     frame = dd.from_pandas(table().astype(dict.fromkeys(PIXELS, np.float64)), npartitions=3)
-    found = score(frame, gq.Predictor(artefact, convert=True), columns={"x": PIXELS}, keep=["id"]).compute()
+    found = score(frame, gq.Predictor(artifact, convert=True), columns={"x": PIXELS}, keep=["id"]).compute()
     assert np.array_equal(found[["y_0", "y_1", "y_2", "y_3"]], expected["y"])
     blocks = da.from_array(DATA.astype(np.int64), chunks=(300, 16))
-    assert np.array_equal(score(blocks, gq.Predictor(artefact, convert=True), outputs=["y"]).compute(), expected["y"])
+    assert np.array_equal(score(blocks, gq.Predictor(artifact, convert=True), outputs=["y"]).compute(), expected["y"])
 
 
 def test_a_graph_is_compiled_and_said(here, caplog, expected):
@@ -98,22 +98,22 @@ def test_a_graph_is_compiled_and_said(here, caplog, expected):
     assert np.array_equal(scored.compute(), expected["y"])
 
 
-def test_empty_partitions(here, artefact):
+def test_empty_partitions(here, artifact):
     frame = dd.from_pandas(table(), npartitions=3)
-    found = score(frame[frame["id"] == "row 5"], artefact, columns={"x": PIXELS}, keep=["id"]).compute()
+    found = score(frame[frame["id"] == "row 5"], artifact, columns={"x": PIXELS}, keep=["id"]).compute()
     assert len(found) == 1 and list(found.columns) == ["id", "y_0", "y_1", "y_2", "y_3", "best"]
-    assert score(db.from_sequence([], npartitions=1), artefact).compute() == []
+    assert score(db.from_sequence([], npartitions=1), artifact).compute() == []
 
 
-def test_bag_in_one_process(here, artefact, expected):
+def test_bag_in_one_process(here, artifact, expected):
     bag = db.from_sequence([{"picture": row, "id": k} for k, row in enumerate(DATA)], npartitions=5)
-    found = score(bag, artefact, columns={"x": "picture"}, keep=["id"]).compute()
+    found = score(bag, artifact, columns={"x": "picture"}, keep=["id"]).compute()
     assert [row["id"] for row in found] == list(range(1000)) and set(found[0]) == {"id", "y", "best"}
     assert np.array_equal(np.stack([row["y"] for row in found]), expected["y"])
 
 
-def test_a_predictor_says_how_rows_run(here, artefact, expected):
-    predictor = gq.Predictor(artefact, threads=1, batch=10, pad_to=10)
+def test_a_predictor_says_how_rows_run(here, artifact, expected):
+    predictor = gq.Predictor(artifact, threads=1, batch=10, pad_to=10)
     scored = score(da.from_array(DATA, chunks=(33, 16)), predictor, outputs=["y"])
     assert np.array_equal(scored.compute(), expected["y"])
 
@@ -129,29 +129,29 @@ def test_a_predictor_says_how_rows_run(here, artefact, expected):
     ({"columns": {"x": PIXELS[:7]}}, r"columns: input 'x' is u8\[\?,16\], got 7 columns"),
     ({"columns": ["x"]}, "columns takes a mapping"),
 ])
-def test_wrong_names_of_a_frame(artefact, options, words):
+def test_wrong_names_of_a_frame(artifact, options, words):
     with pytest.raises(gq.InputError, match=words):
-        score(dd.from_pandas(table(), npartitions=2), artefact, **options)
+        score(dd.from_pandas(table(), npartitions=2), artifact, **options)
 
 
-def test_an_output_and_a_column_of_one_name(artefact):
+def test_an_output_and_a_column_of_one_name(artifact):
     frame = dd.from_pandas(table().rename(columns={"id": "best"}), npartitions=2)
     with pytest.raises(gq.InputError, match="output 'best' has the name of a column"):
-        score(frame, artefact, columns={"x": PIXELS})
+        score(frame, artifact, columns={"x": PIXELS})
 
 
-def test_columns_of_one_name(artefact):
+def test_columns_of_one_name(artifact):
     frame = dd.from_pandas(table().rename(columns={"id": "y_0"}), npartitions=2)
     with pytest.raises(gq.InputError, match="two columns would be called 'y_0'"):
-        score(frame, artefact, columns={"x": PIXELS})
+        score(frame, artifact, columns={"x": PIXELS})
 
 
-def test_rows_of_a_bag(here, artefact):
+def test_rows_of_a_bag(here, artifact):
     some = {"x": DATA[0], "id": 1}
     for wrong, words in (({"id": 2}, "no column 'x'"), ({"x": DATA[0][:3]}, "column 'x'.*same shape"), (7, "dicts")):
         with pytest.raises(gq.InputError, match=words):
-            score(db.from_sequence([some, wrong], npartitions=1), artefact).compute()
-    found = score(db.from_sequence([some, {"x": DATA[1], "name": "b"}], npartitions=1), artefact).compute()
+            score(db.from_sequence([some, wrong], npartitions=1), artifact).compute()
+    found = score(db.from_sequence([some, {"x": DATA[1], "name": "b"}], npartitions=1), artifact).compute()
     assert [set(row) for row in found] == [{"x", "id", "y", "best"}, {"x", "name", "y", "best"}]
 
 
@@ -164,28 +164,28 @@ def test_blocks_without_rows_of_a_model_whose_rows_have_any_length(here, tmp_pat
     assert np.array_equal(found, data / 4)
 
 
-def test_an_array_without_rows(artefact):
+def test_an_array_without_rows(artifact):
     with pytest.raises(gq.InputError, match="no dimensions"):
-        score(da.from_array(np.float32(1)), artefact, outputs=["y"])
+        score(da.from_array(np.float32(1)), artifact, outputs=["y"])
 
 
-def test_arrays_have_one_input_and_one_output(artefact):
+def test_arrays_have_one_input_and_one_output(artifact):
     with pytest.raises(gq.InputError, match="one input and one output"):
-        score(da.from_array(DATA), artefact)
+        score(da.from_array(DATA), artifact)
 
 
-def test_other_datasets(artefact):
+def test_other_datasets(artifact):
     with pytest.raises(gq.GraphqError, match="dask array, dataframe or bag, or a Ray dataset"):
-        score([1, 2], artefact)
+        score([1, 2], artifact)
 
 
-def test_wrong_data_is_the_models_error(here, artefact):
+def test_wrong_data_is_the_models_error(here, artifact):
     with pytest.raises(gq.InputError, match="x"):
-        score(da.from_array(DATA.astype(np.float32), chunks=(64, 16)), artefact, outputs=["y"]).compute()
+        score(da.from_array(DATA.astype(np.float32), chunks=(64, 16)), artifact, outputs=["y"]).compute()
 
 
-def test_workers_at_other_levels_give_the_same_bits(client, artefact, expected):
-    scored = score(da.from_array(DATA, chunks=(50, 16)), artefact, outputs=["y"])
+def test_workers_at_other_levels_give_the_same_bits(client, artifact, expected):
+    scored = score(da.from_array(DATA, chunks=(50, 16)), artifact, outputs=["y"])
     for worker in client.scheduler_info()["workers"]:  # all of it on each
         found = client.compute(scored, workers=[worker], allow_other_workers=False).result(timeout=300)
         assert np.array_equal(found, expected["y"])
@@ -193,10 +193,10 @@ def test_workers_at_other_levels_give_the_same_bits(client, artefact, expected):
     assert sorted(level or "" for level in levels) == sorted(["avx2", "scalar", os.environ.get("GRAPHQ_ISA", "")])
 
 
-def test_a_worker_is_killed_in_the_midst(client, artefact, expected):
+def test_a_worker_is_killed_in_the_midst(client, artifact, expected):
     bag = db.from_sequence([{"x": row, "id": k} for k, row in enumerate(DATA)], npartitions=40).map_partitions(slowly)
     processes = client.run(os.getpid)
-    future = client.compute(score(bag, artefact, keep=["id"]))
+    future = client.compute(score(bag, artifact, keep=["id"]))
     end = time.monotonic() + 120
     while not any(client.run(results).values()):
         assert time.monotonic() < end

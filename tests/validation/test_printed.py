@@ -6,7 +6,7 @@ import pytest
 from wrong_passes import DropZeroPoint, residual_network
 
 import graphq as gq
-from graphq.passes import PIPELINE, Fuse, Rewrite, canonicalise, find_pass
+from graphq.passes import PIPELINE, Fuse, Rewrite, canonicalize, find_pass
 from graphq.validation.printed import as_test
 
 GRAPH = "graph(x: f32[2]) {\n  %0 = relu(x) : f32[2]\n  return %0\n}"
@@ -108,7 +108,7 @@ def test_a_pass_of_a_script_is_written_down_and_runs_with_pytest(tmp_path):
 def test_a_partition_is_printed_with_its_body():
     g = residual_network(1)
     gq.passes.run_passes(g)
-    text = as_test(canonicalise, g)
-    assert "partition(" in text and "find_pass(PIPELINE, \"canonicalise\")" in text
+    text = as_test(canonicalize, g)
+    assert "partition(" in text and "find_pass(PIPELINE, \"canonicalize\")" in text
     assert isinstance(find_pass(PIPELINE, "FuseMatmul"), Fuse)
     exec_test(text)

@@ -7,7 +7,7 @@ from wrong_passes import WRONG, DropZeroPoint, ReluAsSelect, residual_network
 
 import graphq as gq
 from graphq.errors import PassError, VerifyError
-from graphq.passes import PIPELINE, Fixpoint, canonicalise
+from graphq.passes import PIPELINE, Fixpoint, canonicalize
 from graphq.rewrite.fixpoint import pass_name
 from graphq.validation.validator import validate
 
@@ -35,7 +35,7 @@ def test_a_wrong_pass_is_found_named_and_shrunk(network, wrong):
 
 
 def test_a_wrong_pass_in_the_pipeline_is_named_by_compile(network):
-    passes = [*PIPELINE[:2], Fixpoint("mine", canonicalise, DropZeroPoint()), *PIPELINE[2:]]
+    passes = [*PIPELINE[:2], Fixpoint("mine", canonicalize, DropZeroPoint()), *PIPELINE[2:]]
     with pytest.raises(PassError, match="^pass DropZeroPoint changed"):
         gq.compile(network, passes=passes, verify="numeric")
 

@@ -166,7 +166,7 @@ def layer_normalization(c: Call) -> Outputs:
     g, axis = c.graph, c.attr("axis", -1)
     how: dict[str, Any] = dict(keep_stats=False, epsilon=c.attr("epsilon", 1e-5), begin_norm_axis=axis)
 
-    def normalised(x: Value, gamma: Value, beta: Value | None = None) -> Value:
+    def normalized(x: Value, gamma: Value, beta: Value | None = None) -> Value:
         if any(p is not None and _broadcasts(p, x, axis) for p in (gamma, beta)):
             y = _same_shape(g.multiply(g.layer_norm(x, use_affine=False, **how), gamma), x)
             return y if beta is None else _same_shape(g.add(y, beta), x)
@@ -174,7 +174,7 @@ def layer_normalization(c: Call) -> Outputs:
             beta = g.add_constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
         return g.layer_norm(x, gamma, beta, **how)
 
-    return _in_f32(c, normalised)
+    return _in_f32(c, normalized)
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:

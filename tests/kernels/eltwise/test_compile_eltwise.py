@@ -138,7 +138,7 @@ def test_elementwise_quantize_equals_the_reference_at_ties(width):
 @pytest.mark.parametrize("exponent", [-110, -100, -20, 0, 70, 100, 110])
 @pytest.mark.parametrize(("dtype", "zp"), [("u8", 128), ("s8", -128), ("u16", 40000)])
 def test_a_quantize_divides_as_the_reference_at_ties_and_beyond(width, dtype, zp, exponent):
-    """By scales that are known, some beyond those that take no division; quotients are ties and their neighbours."""
+    """By scales that are known, some beyond those that take no division; quotients are ties and their neighbors."""
     rng = np.random.default_rng(0)
     scales = np.ldexp(rng.uniform(1, 2, 24).astype(np.float32), exponent)
     steps = rng.integers(-300, 300, (2000, 1)) + np.float64(0.5)

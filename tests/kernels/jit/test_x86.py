@@ -61,7 +61,7 @@ def test_instructions_on_tiles_have_their_names_and_operands():
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_inline_assembly_compiles_here_and_in_another_process(lanes):
-    """LLVM parses it only where the parser is initialised."""
+    """LLVM parses it only where the parser is initialized."""
     source = Source(flipping, (lanes, False))
     assert "#APP" in Job("assembly", source).result() and "#APP" in codegen.assembly(source)
     for code, names in Job("object_code", source).result(), codegen.object_code(source):

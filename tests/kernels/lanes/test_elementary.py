@@ -37,7 +37,7 @@ COMPOSITE = [("gelu_erf", lambda x: 0.5 * x * special.erfc(-x * np.sqrt(0.5)), (
 
 
 def all_over_f32(step):
-    """Every step-th f32 by its bits, and the neighbourhood of interesting numbers."""
+    """Every step-th f32 by its bits, and the neighborhood of interesting numbers."""
     bits = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32)
     near = np.array([0, -0.0, 1, -1, 2.0**-126, 2.0**-149, INF, 88.72284, -87.33655, -103.97208, 0.625, 0.927734375,
                      9.01, 2**-0.5, 2**0.5], np.float32).view(np.uint32)
@@ -152,7 +152,7 @@ def test_f16_by_integers_is_f16():
     assert np.isnan(got[~number]).all()
 
     x = np.concatenate([all_over_f32(4093), (np.arange(-3, 4) + np.arange(0, 2**32, 0x1000)[:, None]).astype(np.uint32)
-                        .ravel().view(np.float32)])  # every tie and its neighbours
+                        .ravel().view(np.float32)])  # every tie and its neighbors
     bits = evaluate(elementary.f16_bits(X), None, [x]).astype(np.uint16)
     with np.errstate(all="ignore"):
         expected, number = x.astype(np.float16), x == x

@@ -227,7 +227,7 @@ def test_zero_points_of_4_bit_weights(w, zps, fits):
         _, product, _ = check_matmul_compressed(g, constants)
         low = 8 if w == "s4" else 0
         assert product.z.tolist() == [[z + low for z in zps]] and product.n == 6 and product.u.max() == 1 + low
-        assert product.centred[0, 0].tolist() == [1 - z for z in zps]
+        assert product.centered[0, 0].tolist() == [1 - z for z in zps]
         return
     reason, edit, operand = refused(check_matmul_compressed, g, constants)
     assert (reason, edit, operand) == ("zero points are beyond 22 bits", "take smaller zero points", 1)

@@ -170,7 +170,7 @@ def test_rows(n):
         np.testing.assert_allclose(rows.reduced(how, x), want, rtol=2e-6, err_msg=how)
 
 
-def test_partial_results_are_of_lanes_and_folded_by_halves_or_by_neighbours():
+def test_partial_results_are_of_lanes_and_folded_by_halves_or_by_neighbors():
     """Told by letters in place of numbers."""
     letters = np.array(list("abcdefghij"), object)
     assert rows.by_lanes(letters, 4, "", np.add).tolist() == ["aei", "bfj", "cg", "dh"]

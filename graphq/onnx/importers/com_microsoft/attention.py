@@ -112,7 +112,7 @@ def group_query_attention(c: Call) -> Outputs:
     q, (k, v) = in_f32(c, c.input(0)), (None if x is None else in_f32(c, x) for x in (c.optional(1), c.optional(2)))
     if c.has(14):
         q, k, v = _parts(c, q, k, v, [heads * size, (heads + groups) * size, (heads + 2 * groups) * size])
-        q, k = (_normalised(c, x, i, n, size) for x, i, n in ((q, 14, heads), (k, 15, groups)))
+        q, k = (_normalized(c, x, i, n, size) for x, i, n in ((q, 14, heads), (k, 15, groups)))
     past_k, past_v, cos, sin, positions, bias, sinks = (c.optional(i) for i in (3, 4, 7, 8, 9, 10, 11))
     if not c.attr("do_rotary", 0):
         cos = sin = positions = None
@@ -199,7 +199,7 @@ def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int])
             for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _normalised(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
+def _normalized(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
     """Normalize each head of `x` by its root mean square, with the weights of input `k`: 14 for q, 15 for k."""
     epsilon = c.attr(f"{'q' if k == 14 else 'k'}_norm_epsilon", c.attr("qk_norm_epsilon", 1e-6))
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)

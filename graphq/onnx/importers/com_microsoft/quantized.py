@@ -286,8 +286,8 @@ def gather_block_quantized(c: Call) -> Outputs:
     if packed:
         dims = c.input(2).type.dims
         c.expect(3, (*dims[:-1], -(-dims[-1] * bits // 8)))
-        centre = np.full(dims, 1 << (bits - 1)) if given is None else unpacked(given, bits)[..., :dims[-1]]
-        zps = g.constant(centre.astype(PACKED[bits].numpy))
+        center = np.full(dims, 1 << (bits - 1)) if given is None else unpacked(given, bits)[..., :dims[-1]]
+        zps = g.constant(center.astype(PACKED[bits].numpy))
     else:
         c.expect(3, blocks)
     p = parameters(c, data, c.input(2), zps, axis, block)

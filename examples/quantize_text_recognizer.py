@@ -1,6 +1,6 @@
 """Quantize a text recognizer from f32 to int8, and compare accuracy, size and time.
 
-    python examples/quantize_text_recogniser.py [--lines 24] [--batches 6] [--threads N] [--save FILE.onnx]
+    python examples/quantize_text_recognizer.py [--lines 24] [--batches 6] [--threads N] [--save FILE.onnx]
 
 The model is PP-OCRv4's in f32, from the package rapidocr-onnxruntime (Apache-2.0). Pillow draws the pictures: any
 number of lines of known text. It needs
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from onnx_int8 import milliseconds, picture, read, recogniser
+from onnx_int8 import milliseconds, picture, read, recognizer
 
 import graphq as gq
 from graphq.quantization import Scheme, automatic, calibrate, quantize
@@ -53,9 +53,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--save", type=Path, metavar="FILE.onnx", help="write the best model there")
     options = parser.parse_args()
-    path, characters = recogniser()
+    path, characters = recognizer()
     graph = gq.load_onnx(path)
-    graph = graph.specialise({"x": gq.TensorType(gq.dtypes.f32, picture("").shape)})
+    graph = graph.specialize({"x": gq.TensorType(gq.dtypes.f32, picture("").shape)})
     batches = [{"x": picture(text)} for text in lines(options.batches, seed=1)]
     texts = lines(options.lines, seed=2)
 

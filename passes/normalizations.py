@@ -69,7 +69,7 @@ def axes_of(node: Node) -> list[int]:
     return [a["axis"] % rank] if "axis" in a else list(range(a["begin_norm_axis"] % rank, rank))
 
 
-class NormaliseGroupsAsRows(Rewrite):
+class NormalizeGroupsAsRows(Rewrite):
     """group_norm(x, gamma, beta) -> reshape(layer_norm(reshape(x))) * gamma + beta
 
     If channels are last, x is transposed before and the result transposed back. Sums are added in another order than in
@@ -114,7 +114,7 @@ class NormaliseGroupsAsRows(Rewrite):
         return g.add(g.multiply(y, gamma), beta)
 
 
-class NormaliseChannelsAsPool(Rewrite):
+class NormalizeChannelsAsPool(Rewrite):
     """lrn(x) -> x / (avg_pool(square(x)) * alpha + bias)**beta
 
     The pool runs along the channels: they become its only spatial axis, and the pixels become its channels. If the

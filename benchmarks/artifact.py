@@ -1,6 +1,6 @@
 """Time from a saved model to the first result in a new process, and the memory of each further process.
 
-    python benchmarks/artefact.py MODEL.onnx [--processes N] [--threads N]
+    python benchmarks/artifact.py MODEL.onnx [--processes N] [--threads N]
 
 For each way to load, N processes start one after another and stay until all have run. The columns are medians: seconds
 to import the engine; seconds, and CPU seconds, to load the model and get the first result; private memory in MB (from

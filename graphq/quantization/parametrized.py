@@ -65,7 +65,7 @@ class Difference:
 
 
 @dataclass
-class Parametrised:
+class Parametrized:
     """The model of a `prepared` graph; with `twins` each f32 layer gets a quantized twin.
 
     A twin reads the same f32 operands: one run shows for each layer how much quantizing only this layer changes its
@@ -88,7 +88,7 @@ class Parametrised:
             with g.before(x.users[0]):
                 g.replace_uses(x, _fake(g, x, f"{BETWEEN}{name}", 0), uses)
         for product in list(products(g, inside=not self.twins)):
-            y, other = product.node.output, _parametrised(product)
+            y, other = product.node.output, _parametrized(product)
             if not self.twins:
                 y.graph.replace_uses(y, other)
             elif (axis := product.result_axis()) is not None and y.shape is not None:
@@ -206,7 +206,7 @@ def bias_of(p: Product) -> np.ndarray:
     return np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
 
 
-def _parametrised(p: Product) -> Value:
+def _parametrized(p: Product) -> Value:
     """A copy of the layer whose scale, range, weights and bias are graph inputs."""
     g, node, name, operands = p.node.graph, p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
 

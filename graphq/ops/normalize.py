@@ -97,14 +97,14 @@ def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
     _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
     _check_affine(use_affine, gamma, beta)
     _check_epsilon(epsilon)
-    before = _check_normalised(src, begin_norm_axis, gamma=gamma, beta=beta)
+    before = _check_normalized(src, begin_norm_axis, gamma=gamma, beta=beta)
     if not keep_stats:
         return src
     stats = TensorType(f32 if gamma is None else gamma.dtype, before)
     return src, stats, stats
 
 
-def _check_normalised(src: TensorType, axis: int, **parameters: TensorType | None) -> Shape:
+def _check_normalized(src: TensorType, axis: int, **parameters: TensorType | None) -> Shape:
     """The dimensions before `axis`. Raises GraphError if `axis` is out of range or a parameter does not fit."""
     if src.shape is None:
         return None
@@ -131,13 +131,13 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
     """
     rest = src.shape[begin_norm_axis % src.ndim:]
     head = src.shape[:src.ndim - len(rest)]
-    y, mean, variance = _standardised(src.reshape(*head, math.prod(rest)), epsilon)
+    y, mean, variance = _standardized(src.reshape(*head, math.prod(rest)), epsilon)
     if use_affine and gamma is not None and beta is not None:
         y = y * gamma.astype(np.float64).reshape(-1) + beta.astype(np.float64).reshape(-1)
     return _with_stats(rounded(y, src.dtype).reshape(src.shape), mean, variance, gamma, keep_stats)
 
 
-def _standardised(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
+def _standardized(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
     """x normalized to mean 0 and variance 1 along the last axis, and the mean and variance of x, all in f64."""
     x = x.astype(np.float64)
     count = x.shape[-1]
@@ -188,7 +188,7 @@ def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
     Statistics [n, groups] are as in layer_norm.
     """
     x = src if data_format == "NCX" else np.moveaxis(src, -1, 1)
-    y, mean, variance = _standardised(x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups), epsilon)
+    y, mean, variance = _standardized(x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups), epsilon)
     y = y.reshape(x.shape)
     if use_affine and gamma is not None and beta is not None:
         g, b = (p.astype(np.float64).reshape(-1, *[1] * (src.ndim - 2)) for p in (gamma, beta))
@@ -202,7 +202,7 @@ def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon:
     """gamma has the source's dimensions from `begin_norm_axis` on, or is a vector of as many elements."""
     _check_parameters(src, RMS_PARAMETERS, gamma=gamma)
     _check_epsilon(epsilon)
-    _check_normalised(src, begin_norm_axis, gamma=gamma)
+    _check_normalized(src, begin_norm_axis, gamma=gamma)
     return src
 
 

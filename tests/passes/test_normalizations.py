@@ -1,6 +1,6 @@
 """Axes of operations along rows move to the end, by views where that is enough.
 
-Group normalisation becomes layer normalisation of reshaped rows. Local response normalisation becomes a pool of squares
+Group normalization becomes layer normalization of reshaped rows. Local response normalization becomes a pool of squares
 across channels, and elementwise operations.
 """
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 
 import graphq as gq
 from graphq.ir.text import parse
-from graphq.passes.normalisations import NormaliseChannelsAsPool, NormaliseGroupsAsRows, RowsLast
+from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass, check_same_numbers, random_inputs
 
@@ -78,7 +78,7 @@ CLOSE = dict(rtol=1e-5, atol=1e-5)
 
 
 def test_channels_first():
-    check_pass(NormaliseGroupsAsRows(), count=1, rtol=1e-5, atol=1e-5, before=f"""graph({INPUTS}) {{
+    check_pass(NormalizeGroupsAsRows(), count=1, rtol=1e-5, atol=1e-5, before=f"""graph({INPUTS}) {{
         %y = group_norm(x, v, w, groups=2, keep_stats=false, epsilon=0.1, data_format="NCX")
         return %y }}""", after=f"""
       graph({INPUTS}) {{
@@ -94,7 +94,7 @@ def test_channels_first():
 
 
 def test_channels_last():
-    check_pass(NormaliseGroupsAsRows(), count=1, rtol=1e-5, atol=1e-5, before="""graph(x: f32[2,3,5,4]) {
+    check_pass(NormalizeGroupsAsRows(), count=1, rtol=1e-5, atol=1e-5, before="""graph(x: f32[2,3,5,4]) {
         %y = group_norm(x, groups=2, keep_stats=false, use_affine=false)
         return %y }""", after="""
       graph(x: f32[2,3,5,4]) {
@@ -115,16 +115,16 @@ def test_channels_last():
     ("group_norm(x, groups=2, keep_stats=false, use_affine=false)", "x: f32[0,3,4]"),
     ("group_norm(x, groups=2, keep_stats=false, use_affine=false)", "x: f32[?,3,4]"),
 ])
-def test_what_stays_of_normalise_groups(statement, inputs):
+def test_what_stays_of_normalize_groups(statement, inputs):
     results = "%0" if "keep_stats" in statement else "%0, %1, %2"
     g = parse(f"graph({inputs}) {{ {results} = {statement}\n return {results} }}")
-    assert NormaliseGroupsAsRows()(g) == 0
+    assert NormalizeGroupsAsRows()(g) == 0
 
 
 @pytest.mark.parametrize("groups", [1, 2, 12])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 @pytest.mark.parametrize("affine", [True, False])
-def test_compiled_of_normalise_groups(level, groups, data_format, affine):
+def test_compiled_of_normalize_groups(level, groups, data_format, affine):
     shape = (2, 12, 5, 7) if data_format == "NCX" else (2, 5, 7, 12)
     g = gq.Graph()
     x, v, w = g.input("x", dtype="f32", shape=shape), *(g.input(n, dtype="f32", shape=(12,)) for n in "vw")
@@ -139,8 +139,8 @@ def test_compiled_of_normalise_groups(level, groups, data_format, affine):
 POOL = "kernel=[3], strides=[1], pads_begin=[1], pads_end=[1], exclude_pad=false, in_order=true"
 
 
-def test_channels_first_of_normalise_channels():
-    check_pass(NormaliseChannelsAsPool(), count=1, rtol=1e-5, atol=1e-5, before="""graph(x: f32[2,4,3,5]) {
+def test_channels_first_of_normalize_channels():
+    check_pass(NormalizeChannelsAsPool(), count=1, rtol=1e-5, atol=1e-5, before="""graph(x: f32[2,4,3,5]) {
         %y = lrn(x, size=3, alpha=0.5, bias=2, data_format="NCX")
         return %y }""", after=f"""
       graph(x: f32[2,4,3,5]) {{
@@ -160,8 +160,8 @@ def test_channels_first_of_normalise_channels():
       }}""")
 
 
-def test_channels_last_of_normalise_channels():
-    check_pass(NormaliseChannelsAsPool(), count=1, rtol=1e-5, atol=1e-5, before="""graph(x: f32[2,3,5,4]) {
+def test_channels_last_of_normalize_channels():
+    check_pass(NormalizeChannelsAsPool(), count=1, rtol=1e-5, atol=1e-5, before="""graph(x: f32[2,3,5,4]) {
         %y = lrn(x, size=2, beta=1)
         return %y }""", after="""
       graph(x: f32[2,3,5,4]) {
@@ -189,9 +189,9 @@ def test_channels_last_of_normalise_channels():
     ("x: f32[2,5,4]", "size=3, alpha=-0.1", "alpha -0.1"),
     ("x: f16[2,5,4]", "size=3", "f16 would be rounded after each operation"),
 ])
-def test_what_stays_of_normalise_channels(inputs, attrs, reason):
+def test_what_stays_of_normalize_channels(inputs, attrs, reason):
     g = parse(f"graph({inputs}) {{ %0 = lrn(x, {attrs})\n return %0 }}")
-    (refusal,) = run_passes(g, [NormaliseChannelsAsPool()])
+    (refusal,) = run_passes(g, [NormalizeChannelsAsPool()])
     assert reason in str(refusal) and [n.op.name for n in g.nodes] == ["lrn"]
 
 
@@ -199,7 +199,7 @@ def test_what_stays_of_normalise_channels(inputs, attrs, reason):
 @pytest.mark.parametrize("attrs", [{}, {"alpha": 2.0, "beta": 0.5, "bias": 0.1}, {"alpha": 0.3, "beta": 1.0},
                                    {"alpha": 3.0, "beta": 1.3, "bias": 0.01}], ids=str)
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-def test_compiled_of_normalise_channels(level, shape, attrs, data_format):
+def test_compiled_of_normalize_channels(level, shape, attrs, data_format):
     """Bit for bit the formula, and near the reference, in kernels alone."""
     shape = shape if data_format == "NCX" else (shape[0], *shape[2:], shape[1])
     g = gq.Graph()

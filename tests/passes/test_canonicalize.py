@@ -1,4 +1,4 @@
-"""Moves around quantize and dequantize, rewrites of canonicalise together, and their near misses."""
+"""Moves around quantize and dequantize, rewrites of canonicalize together, and their near misses."""
 from functools import partial
 
 import numpy as np
@@ -10,7 +10,7 @@ from graphq.passes import (
     QuantizeBeforeTranspose,
     ReshapeBeforeDequantize,
     TransposeBeforeDequantize,
-    canonicalise,
+    canonicalize,
 )
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
@@ -95,7 +95,7 @@ def test_quantize_before_transpose(axis, before):
 def test_moves_between_quantize_and_dequantize_come_to_an_end(move):
     end = "%2 = quantize(%1, dtype=s8, scales=[0.25])\n return %2"
     start = f"%0 = dequantize(x, scales=[0.5])\n %1 = {move.format('%0')}"
-    check(canonicalise, f"{start}\n {end}", f"""%0 = {move.format('x')}
+    check(canonicalize, f"{start}\n {end}", f"""%0 = {move.format('x')}
           %1 = dequantize(%0, scales=[0.5])
           {end}""", inputs="x: u8[4,6]")
 
@@ -113,7 +113,7 @@ def test_a_flatten_between_dense_layers_does_not_keep_them_from_fusing():
 
 def test_all_together():
     """Weights that were transposed twice on the way, per channel and uniformly so."""
-    check(canonicalise, """%0 = dequantize(x, qtype="per_channel", axis=-1, scales=[0.5, 0.5, 0.5])
+    check(canonicalize, """%0 = dequantize(x, qtype="per_channel", axis=-1, scales=[0.5, 0.5, 0.5])
           %1 = static_transpose(%0, order=[1,0])
           %2 = static_reshape(%1, shape=[3,2])
           %3 = static_transpose(%2, order=[1,0])
@@ -124,7 +124,7 @@ def test_all_together():
           %1 = dequantize(%0, scales=[0.5])
           %2 = relu(%1)
           return %2""", inputs="x: s8[2,3]")
-    check(canonicalise, "%0 = relu(x)\n return %0")
+    check(canonicalize, "%0 = relu(x)\n return %0")
 
 
 TWO = "%0 = dequantize(x, scales=[0.5])\n %1 = {}\n %2 = relu(%0)\n return %1, %2"
@@ -186,7 +186,7 @@ PER_CHANNEL = 'qtype="per_channel", axis=1, scales=[1,2,3,4,5,6]'
      return %1""", "the padding is 1, 0 is 0"),
 ])
 def test_near_misses_are_reported(rewrite, inputs, text, reason):
-    misses = run_passes(gq.parse(f"graph({inputs}) {{\n{text}\n}}"), [canonicalise])
+    misses = run_passes(gq.parse(f"graph({inputs}) {{\n{text}\n}}"), [canonicalize])
     assert any(m.rewrite == rewrite and reason in m.reason for m in misses), misses
 
 
@@ -195,11 +195,11 @@ def test_sums_of_integers_that_could_wrap(channels, fits):
     """2**31 // 255**2 products of bytes are the most, of each output, however many there are."""
     g = gq.parse(f"graph(x: u8[1,{channels},1,1], w: s8[5,{channels},1,1]) {{\n %0 = conv_integer(x, w)\n"
                  " %1 = cast(%0, dtype=f32)\n return %1\n}")
-    run_passes(g, [canonicalise])
+    run_passes(g, [canonicalize])
     assert bool(g.nodes_of(("convolution",))) == fits and bool(g.nodes_of(("conv_integer",))) != fits
 
 
-def test_explain_names_near_misses_of_canonicalise():
+def test_explain_names_near_misses_of_canonicalize():
     g = gq.parse("graph(x: u8[6]) {\n %0 = dequantize(x, scales=[0.5])\n"
                  "%1 = quantize(%0, dtype=u8, scales=[0.25])\n return %1\n}")
     assert "DropRequantize: the scales or zero points differ" in gq.compile(g).explain(full=True)
@@ -215,4 +215,4 @@ def test_what_is_far_from_a_rewrite_is_no_near_miss():
       %4 = quantize(%3, dtype=u8, scales=[0.5], zps=[3])
       return %4
     }""")
-    assert run_passes(g, [canonicalise]) == []
+    assert run_passes(g, [canonicalize]) == []
