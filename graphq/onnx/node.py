@@ -14,10 +14,16 @@ from graphq.ops.rules import Array
 
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
-    """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown."""
+    """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown.
+
+    Open sizes stay open only if graphq has no importer for the operator: an importer that refuses some sizes may take
+    others, so a plan must not hold for both.
+    """
     with late_imports():
-        from graphq.onnx.protos.fallback import infer, infer_open
-    if isinstance(model, Later) or any(is_open(t.shape) for t in srcs):
+        from graphq.onnx.importers.importer import has_importer
+        from graphq.onnx.protos.fallback import infer, infer_open, parsed
+    if isinstance(model, Later) or any(is_open(t.shape) for t in srcs) \
+            and not has_importer(parsed(model.tobytes()).graph.node[0]):
         return infer_open(model, srcs)
     return infer(model.tobytes(), srcs)
 

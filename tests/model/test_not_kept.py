@@ -95,16 +95,19 @@ def test_models_of_processes_with_own_operations_are_not_kept(tmp_path):
         assert done.stdout == wanted, done.stderr
 
 
-def test_pipes_and_devices_are_left_to_their_readers(tmp_path):
+def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "f.onnx")
     (tmp_path / "z.onnx").symlink_to("/dev/zero")
     for name in ("f.onnx", "z.onnx"):
         with pytest.raises(gq.ParseError):
             compiled(tmp_path / name)
-    text = "graph(x: f32[4]) { %0 = relu(x) return %0 }"
+    (tmp_path / "g.txt").write_text("graph(x: f32[4]) { %0 = relu(x) return %0 }")
     code = "import graphq as gq; print(gq.compile('/dev/stdin').inputs)"
-    done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True)
+    with open(tmp_path / "g.txt") as file:  # standard input that is a file
+        done = subprocess.run([sys.executable, "-c", code], stdin=file, capture_output=True, text=True)
     assert done.returncode == 0 and "x" in done.stdout, done.stderr
+    done = subprocess.run([sys.executable, "-c", code], input="graph", capture_output=True, text=True)  # a pipe
+    assert done.returncode == 1 and "not a regular file" in done.stderr
 
 
 def test_the_bound_holds_within_a_process(folder, tmp_path, monkeypatch):

@@ -280,7 +280,7 @@ def test_passes_of_the_pipeline_alone_can_be_saved(tmp_path):
     def mine(graph):
         return 0
 
-    with pytest.raises(gq.GraphError, match="PRECISIONS; mine is not"):
+    with pytest.raises(gq.GraphError, match="PRECISIONS, not mine"):
         gq.compile(g, passes=[mine]).save(tmp_path / "m")
 
 

@@ -32,7 +32,7 @@ def test_every_float_dtype_fuses(dtype):
 @pytest.mark.parametrize(("text", "reason"), [
     ("graph(x: f32[4,3], w: f32[3]) { %0 = matmul(x, w) return %0 }", "one-dimensional operands"),
     ("graph(x: f32[3], w: f32[2,3,2]) { %0 = matmul(x, w) return %0 }", "one-dimensional operands"),
-    ("graph(x: f32[?,3], w: f32[3,2]) { %0 = matmul(x, w) return %0 }", "known at the first call"),
+    ("graph(x: f32[?,3], w: f32[3,2]) { %0 = matmul(x, w) return %0 }", "known only at the first call"),
     ("graph(x: f32[4,3], w: f32[3,2], z: f32[5,4,2]) { %0 = matmul(x, w) %1 = add(%0, z) return %1 }",
      "computed more than once"),
     ("graph(x: f32[4,3], w: f32[3,2]) { %0 = matmul(x, w) %1 = relu(%0) %2 = softmax(%0) %3 = add(%1, %2) return %3 }",

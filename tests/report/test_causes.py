@@ -337,30 +337,6 @@ def test_what_fuses_has_no_cause():
     assert causes("graph(x: f32[3,4]) {\n %0 = tanh(x)\n return %0\n}") == []
 
 
-def test_passes_that_lack_the_fusion():
-    passes = gq.passes.without(gq.passes.PIPELINE, "FuseMatmul")
-    found = gq.compile(gq.parse(FUSED), passes=passes, threads=1).explanation().causes
-    cause = next(c for c in found if c.op == "matmul")
-    assert cause.reason == "the passes do not include FuseMatmul" and "Fuse('matmul')" in cause.edit
-
-
-def test_passes_that_leave_a_reorder_after_a_dequantize():
-    graph = gq.parse("""graph(x: u8[1,8,4,4], w: s8[4,8,1,1]) {
-      %dx = dequantize(x, scales=[0.1])
-      %dw = dequantize(w, scales=[0.1])
-      %c = convolution(%dx, %dw, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], dilations=[1,1],
-                       data_format="NCX", weights_format="OIX")
-      %q = quantize(%c, dtype=u8, scales=[0.2], zps=[7])
-      %y = multiply(%dx, %dx)
-      return %q, %y
-    }""")
-    passes = gq.passes.without(gq.passes.PIPELINE, "duplicate_dequantize")
-    found = gq.compile(graph, passes=passes, threads=1).explanation().causes
-    cause = next(c for c in found if c.op == "convolution")
-    assert "a reorder that the passes added" in cause.reason and "duplicate_dequantize" in cause.edit
-    assert all(c.check == BORDER for c in gq.compile(graph, threads=1).explanation().causes)
-
-
 def test_a_dequantize_that_is_stored_for_operations_of_one_partition_has_no_cause():
     once = f"""graph(x: u8[3,4]) {{
       %d = dequantize(x, scales=[0.1])

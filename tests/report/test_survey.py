@@ -67,7 +67,7 @@ def test_windows_of_many_taps_are_given_as_the_reason():
     y = g.convolution(x, w, data_format="NXC", weights_format="OIX")
     g.output(g.quantize(y, dtype="u8", scales=[0.5]), name="y")
     (line,) = [x for x in gq.compile(g, threads=1, isa="scalar").explain().splitlines() if "is not settled" in x]
-    assert "operands dequantized by constant scales, in windows of at most 1024 taps" in line
+    assert "does not multiply operands with constant scales, in windows of at most 1024 taps" in line
 
 
 def test_what_a_plan_noted_of_its_ties_is_what_lowering_says(monkeypatch):

@@ -170,7 +170,7 @@ def test_an_array_without_rows(artifact):
 
 
 def test_arrays_have_one_input_and_one_output(artifact):
-    with pytest.raises(gq.InputError, match="one input and one output"):
+    with pytest.raises(gq.InputError, match="one input and output"):
         score(da.from_array(DATA), artifact)
 
 

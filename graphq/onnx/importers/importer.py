@@ -27,10 +27,12 @@ from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.operand_types import clash
 from graphq.onnx.protos.fallback import (
     EMBEDDED,
+    MISTYPED,
     bodies,
     body_of,
     leave_out,
     parsed,
+    refuses,
     since_version,
     single,
     used_names,
@@ -86,6 +88,11 @@ def operation_of(op_type: str) -> Op | None:
 def importer_of(domain: str, op_type: str) -> Importer | None:
     """The importer of an operator: its own, or `by_declaration` if an operation's `Op.onnx` names the operator."""
     return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
+
+
+def has_importer(node: NodeProto) -> bool:
+    """Whether graphq has an importer for the node's operator; the importer may still refuse the node."""
+    return importer_of(DOMAINS.get(node.domain, node.domain), node.op_type) is not None
 
 
 @dataclass
@@ -244,8 +251,10 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
     names = [slot.name for slot in parsed(attrs["model"].tobytes()).graph.input]
     values = {name: x for name, v in zip(names, operands, strict=True)
               if isinstance(x := known(v), Later) and x.assumed.size <= EMBEDDED}
-    if values:
-        attrs["model"] = later(with_values, attrs["model"], tuple(values), tuple(values.values()))
+    if values and node.op_type not in MISTYPED:
+        model = later(with_values, attrs["model"], tuple(values), tuple(values.values()))
+        if not refuses(model, [v.type for v in operands]):
+            attrs["model"] = model
     first = len(graph.nodes)
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
     graph.nodes[-1].meta = {"why": why}
@@ -275,7 +284,7 @@ def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.n
     """
     proto = parsed(model)
     node = proto.graph.node[0]
-    if importer_of(DOMAINS.get(node.domain, node.domain), node.op_type) is None or any(bodies(node)):
+    if not has_importer(node) or any(bodies(node)):
         return None
     graph = Graph()
     constants = [graph.add_constant(np.asarray(x)) for x in operands]

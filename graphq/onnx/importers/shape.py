@@ -101,7 +101,7 @@ def unsqueeze(c: Call) -> Outputs:
     ones = (1,) * rank
     places = {normal_axis(a, ones, "axes") for a in axes}
     if len(places) < len(axes):
-        c.refuse(f"axes must be different ones, got {list(axes)}")
+        c.refuse(f"axes must be different, got {list(axes)}")
     return c.graph.static_reshape(c.input(0), shape=[1 if k in places else dims.pop(0) for k in range(rank)])
 
 

@@ -112,7 +112,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
         if data is not None and data.size <= EMBEDDED:
             graph.initializer.add().CopyFrom(numpy_helper.from_array(data, name))
         else:
-            graph.input.add().CopyFrom(value_info(name, value.type))
+            graph.input.add().CopyFrom(value_info(name, value.type, symbols=True))
             operands.append(value)
     for name in filter(None, node.output):
         graph.output.add().CopyFrom(ValueInfoProto(name=name))
@@ -176,7 +176,7 @@ def _set_types(proto: ModelProto, types: Sequence[TensorType]) -> None:
     if len(types) != len(proto.graph.input):
         raise GraphError(f"{where}: takes {len(proto.graph.input)} operands, got {len(types)}")
     for slot, type in zip(proto.graph.input, types, strict=True):
-        slot.CopyFrom(value_info(slot.name, type))
+        slot.CopyFrom(value_info(slot.name, type, symbols=True))
 
 
 def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
@@ -241,6 +241,21 @@ def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[
     return tuple([TensorType(t.dtype, dims) for t, dims in zip(example, out, strict=True)])
 
 
+MISTYPED = frozenset({"OneHot", "STFT"})
+"""Operators whose operands ONNX's inference must not know: it refuses negative indices of OneHot before version 11, and
+gets the bins of STFT wrong."""
+
+
+def refuses(model: np.ndarray | Later, types: Sequence[TensorType]) -> bool:
+    """Whether ONNX's shape inference refuses the node at the example's sizes and values."""
+    data: np.ndarray = assumed(model)
+    try:
+        infer(data.tobytes(), tuple(map(_in_example, types)))
+    except GraphError:
+        return True
+    return False
+
+
 def _in_example(type: TensorType) -> TensorType:
     return type if type.shape is None else TensorType(type.dtype, tuple(map(assumed, type.shape)))
 
@@ -284,15 +299,16 @@ COPIES = 4
 def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
     """Bytes of the node's results; a result whose shape ONNX cannot infer counts as 0.
 
-    If `types` lacks a shape, ONNX infers again with small integer operands as initializers, because shapes may follow
-    from their values.
+    If `types` lacks a shape, ONNX infers again with integer scalars and short vectors as initializers, because shapes may
+    follow from their values.
     """
     if not all(t.known for t in types):
         slots = {slot.name: tensor_type(slot.type, slot.name).dtype for slot in proto.graph.input}
         del proto.graph.input[:]
-        for name, dtype in slots.items():
+        for k, (name, dtype) in enumerate(slots.items()):
             x = np.asarray(feeds[name])
-            if x.dtype.kind in "iu" and x.size <= EMBEDDED:
+            is_data = x.ndim > 1 or x.ndim == 1 and k == 0 and len(slots) > 1  # as the indices of OneHot
+            if x.dtype.kind in "iu" and not is_data and x.size <= EMBEDDED:
                 proto.graph.initializer.append(numpy_helper.from_array(x, name))
             else:
                 proto.graph.input.append(value_info(name, TensorType(dtype, x.shape)))

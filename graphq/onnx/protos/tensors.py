@@ -65,8 +65,8 @@ def symbol(size: Size) -> str:
     return f"size{size.slot}"
 
 
-def value_info(name: str, type: TensorType) -> ValueInfoProto:
-    """Describe a value for ONNX; open sizes become symbols, unknown dimensions stay empty."""
+def value_info(name: str, type: TensorType, *, symbols: bool = False) -> ValueInfoProto:
+    """Describe a value for ONNX; unknown dimensions stay empty. Open sizes become numbers, or symbols if `symbols`."""
     out = ValueInfoProto(name=name)
     tensor = out.type.tensor_type
     tensor.elem_type = element_of(type.dtype)
@@ -74,7 +74,7 @@ def value_info(name: str, type: TensorType) -> ValueInfoProto:
         tensor.shape.SetInParent()
         for d in type.shape:
             dim = tensor.shape.dim.add()
-            if isinstance(d, Size):
+            if symbols and isinstance(d, Size):
                 dim.dim_param = symbol(d)
             elif d is not None:
                 dim.dim_value = d

@@ -211,7 +211,7 @@ def test_refusals_have_reasons():
         return " ".join(r.reason for r in refusals)
 
     assert "channels-first (NCX)" in reasons((1, 3, 5, 5), "NCX")
-    assert "known at the first call" in reasons((None, 5, 5, 3))
+    assert "known only at the first call" in reasons((None, 5, 5, 3))
 
 
 def test_a_product_in_front_of_one_pixel_stays_outside():
