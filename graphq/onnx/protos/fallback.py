@@ -299,8 +299,8 @@ COPIES = 4
 def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
     """Bytes of the node's results; a result whose shape ONNX cannot infer counts as 0.
 
-    If `types` lacks a shape, ONNX infers again with integer scalars and short vectors as initializers, because shapes may
-    follow from their values.
+    If `types` lacks a shape, ONNX infers again with integer scalars and short vectors as initializers, because shapes
+    may follow from their values.
     """
     if not all(t.known for t in types):
         slots = {slot.name: tensor_type(slot.type, slot.name).dtype for slot in proto.graph.input}
