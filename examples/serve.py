@@ -68,7 +68,8 @@ def array(name: str, rows: Any) -> np.ndarray:
     """
     if name not in types:
         raise ValueError(f"the model has no input {name!r:.80}; it has {', '.join(types)}")
-    dtype, shape, flat = types[name], [], [rows]
+    dtype, flat = types[name], [rows]
+    shape: list[int] = []
     while any(isinstance(x, list) for x in flat):
         lengths = {len(x) if isinstance(x, list) else -1 for x in flat}
         if len(lengths) > 1 or len(shape) == MAX_RANK:
@@ -95,7 +96,7 @@ def plain(rows: np.ndarray) -> Any:
     if rows.dtype.kind not in "biu":
         rows = rows.astype(np.float64)
         if not np.isfinite(rows).all():
-            rows = np.where(np.isfinite(rows), rows, None)
+            rows = np.where(np.isfinite(rows), rows.astype(object), np.array(None))
     return rows.tolist()
 
 

@@ -47,7 +47,7 @@ class PassError(VerifyError):
     """
 
     def __init__(self, message: str, name: str, test: str | None) -> None:
-        Exception.__init__(self, message)  # GraphqError would shorten the test
+        Exception.__init__(self, message)  # GraphqError.__init__ would shorten the printed test
         self.name, self.test = name, test
 
     def __reduce__(self) -> tuple[type[PassError], tuple[str, str, str | None]]:

@@ -108,7 +108,7 @@ class CastDequantizedWeights(Rewrite):
         return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
 
     def check(self, match: Match) -> str | None:
-        """All operands must be constants, and the result of the dequantize f32."""
+        """All operands must be constants, and the result of the dequantize must be f32."""
         node = _dequantize(match)
         if any(v.data is None for v in node.operands) or node.attrs.get("group_axis") is not None:
             return "scales and zero points are not constant"

@@ -72,7 +72,7 @@ class ScaleIntoWeights(Rewrite):
         return g.multiply(y, a, attrs=ANY)
 
     def check(self, bias, a, match):
-        """All operands must be constants, and a must fit the channels."""
+        """All operands must be constants, and `a` must fit the channels."""
         if all(_counts(v) for v in _matched(match).inputs[:2]):
             return "the sums are exact integers that are scaled once"
         try:

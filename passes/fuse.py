@@ -1,4 +1,4 @@
-"""Put operations that one kernel can compute together into partitions, by the records of kernel families.
+"""Group operations into partitions, each for one kernel; the records of kernel families say what a kernel can compute.
 
 Copies of a dequantize that do not fuse are merged again later.
 """

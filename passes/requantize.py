@@ -1,4 +1,4 @@
-"""Drop operations that do not change quantized numbers: quantize after dequantize, and limits that saturation implies.
+"""Drop operations that do not change quantized numbers: quantize after dequantize, and clamps that saturation implies.
 
 Numbers do not change. A dequantize after a quantize is never dropped, because the quantize rounds.
 """

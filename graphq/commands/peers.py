@@ -1,4 +1,4 @@
-"""Other engines to compare times with, ONNX Runtime and OpenVINO, and calls timed in turns."""
+"""Run ONNX Runtime and OpenVINO for comparison, and time calls of several engines in turns."""
 from __future__ import annotations
 
 import os

@@ -1,7 +1,7 @@
 """Quantize an f32 model to int8: with the best automatic setting, or with the scheme that the options state.
 
 With --json: the file, its bytes and the bytes of the model, 1 - cosine with f32 for each setting tried, the layers with
-16 bits or in f32, how sure the estimate is, and the times of a run in int8 and in f32.
+16 bits or in f32, the confidence of the estimate, and the times of a run in int8 and in f32.
 """
 from __future__ import annotations
 

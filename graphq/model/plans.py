@@ -203,7 +203,7 @@ class Plans:
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
         """The runner of a new plan for only these shapes, or the runner that a concurrent caller has made."""
         with self._making.setdefault(shapes, Lock()).hold:
-            with self._order.hold:  # without it the entry is missing while another thread moves it
+            with self._order.hold:  # without the lock, the entry may be missing while another thread moves it
                 made = self._by_shapes.get(shapes)
             if made is None:
                 try:

@@ -1,7 +1,8 @@
 """Convert graphs and plans to JSON and back. Numbers, texts and null stay as they are; other values are `[kind, ...]`.
 
-Arrays and the code of kernels are written as numbers of sections of the file. A function or class is written as its
-name. It must be graphq's own or in FUNCTIONS. `Unsaved` is raised for a value that cannot be written, such as a lambda.
+Arrays and kernel code lie in sections of the file, and are written as section numbers. A function or class is written
+as its name. It must be graphq's own or in FUNCTIONS. `Unsaved` is raised for a value that cannot be written, such as a
+lambda.
 
 A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code. Use it only for
 files that nobody else could have written.

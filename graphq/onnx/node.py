@@ -30,7 +30,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) 
 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Replace the node by graphq's operations once more is known of its operands; None if that is not possible."""
+    """Replace the node by graphq's operations, if more is known about its operands; None if that is not possible."""
     with late_imports():
         from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)

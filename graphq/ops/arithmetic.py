@@ -1,4 +1,4 @@
-"""ONNX's casts, and its arithmetic of integers and f64. oneDNN has neither: its floats have at most 32 bits."""
+"""ONNX's casts, and ONNX's arithmetic on integers and f64. oneDNN has no arithmetic on integers, and no f64."""
 from __future__ import annotations
 
 from collections.abc import Callable

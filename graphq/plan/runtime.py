@@ -142,7 +142,7 @@ class OpenPlan:
         """The program that computes the plan's open numbers for given sizes."""
         results = list(parts(open_numbers(self.plan)))
         for x in results:
-            self.trace.slot(x)  # raises for a number of another trace
+            self.trace.slot(x)  # raises if x belongs to another trace
         return Program(self.trace, results)
 
     def at(self, sizes: Sequence[int], arenas: Arenas, cache: bool = True) -> Runner | None:
@@ -219,7 +219,7 @@ class Runner:
         return outs
 
     def trace(self, inputs: Sequence[np.ndarray], runs: int) -> list[list[np.ndarray]]:
-        """Run like a call on checked arrays, and record when and on which thread each piece of each step ran.
+        """Run the plan on checked arrays, and record when and on which thread each piece of each step ran.
 
         The result has an array of shape [pieces, 3] for each run and step: the thread (`threading.get_ident`), and the
         begin and end in ns (`time.perf_counter_ns`). Runs to warm up come first, until all threads of the plan take

@@ -1,4 +1,4 @@
-"""compare: how far every tensor of a quantized graph is from f32, and which layers cost most at the outputs."""
+"""compare: how far every tensor of a quantized graph is from f32, and which layers add most to the outputs' error."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""quantize_with_accuracy_control: leave as few layers in f32 as keep the accuracy that the user measures."""
+"""quantize_with_accuracy_control: keep the fewest layers in f32 that preserve the accuracy measured by the user."""
 from __future__ import annotations
 
 import json

@@ -168,7 +168,7 @@ class Price:
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:
-        """The times that f32, and 16 bits for one operand, add to a layer's time in 8 bits."""
+        """The extra time of a layer, compared with int8, in f32, and with 16 bits for one operand."""
         work = [self.work[name]] if name in self.work else []
         return FLOATS.of(work) - self.times(INTEGERS).of(work), self.times(REPEATED).of(work)
 

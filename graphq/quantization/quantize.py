@@ -198,7 +198,7 @@ def _searched(work: Search, preset: Preset) -> Setting:
     setting = work.best([work.widened(setting) if wide else setting, *by_rows])
     setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
     if wide and work.loss(setting, GOOD) > GOOD:
-        little = work.exact_where_little(setting)  # the loss of these layers shows now that others lose less
+        little = work.exact_where_little(setting)  # visible now, because the other layers lose less
         setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting

@@ -205,7 +205,7 @@ def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 2
 
 
 def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: Sequence[Parameters]) -> np.ndarray:
-    """The sum of (x - dequantize(quantize(x)))**2 per candidate, over a histogram whose bins are filled evenly."""
+    """The sum of (x - dequantize(quantize(x)))**2 per candidate; values are uniform within a bin of the histogram."""
     lower, upper, counts = bins
     s = np.array([p.scales[0] for p in candidates])[:, None]
     least, most = np.array([p.limits for p in candidates]).T[:, :, None]

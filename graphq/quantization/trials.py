@@ -1,4 +1,4 @@
-"""The loss of a setting of the automatic search on held-out batches (`folds`), and the setting's graph."""
+"""For one setting of the automatic search: its loss, measured on held-out batches (`folds`), and its graph."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -181,7 +181,7 @@ class Analysis(Fusions):
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
         """Why the partition of `maker` cannot contain all `members` together, although each may be in a partition."""
         why, beside = partial(reason, last, fusion), self.beside(maker)
-        if not self.anchors(maker):  # a pass after the first fusions replaced it by something else
+        if not self.anchors(maker):  # a later pass replaced `maker`
             return why("several", maker, maker.outputs[0])
         read = self.given.under(next(maker.operands))
         integers = read.node is not None and maker.op.name in ANCHORS and self.kind(read.node) == "integer"
@@ -197,7 +197,7 @@ class Analysis(Fusions):
         return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is the quantize
 
     def _apart(self, value: Value, maker: Node, members: Sequence[Node], last: Node, fusion: str) -> Reason:
-        """The reason for a chain that ends in a quantize, after an operation in no partition."""
+        """Why a chain that ends in a quantize did not fuse, if it follows an operation outside partitions."""
         path = self.up(value) or way_up(value, self.given) or [value, *(v for v in maker.operands if v.data is None
                                                                         and v.dtype.kind == "float")][:2]
         if len(path) < 2:

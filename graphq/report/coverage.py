@@ -1,4 +1,4 @@
-"""Compute coverage, the share of multiply-accumulates in integer partitions; and kinds of partitions."""
+"""Compute coverage (the share of multiply-accumulates in integer partitions), and classify partitions by kind."""
 from __future__ import annotations
 
 from collections import Counter

@@ -140,7 +140,7 @@ def _value(report: Report, label: str) -> ValueRecord:
     if label not in report.became:
         users = tuple(n.operation.text for n in report.nodes if label in n.operation.inputs)
         return ValueRecord(report.graph, label, next(t for t in report.inputs if t.label == label), users=users)
-    # the user's operations come last: they describe a value that has several operations
+    # the user's operations come last, and so win if a value has several
     operations = (*(n.operation for n in report.nodes if n.partition is None), *report.source)
     made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \

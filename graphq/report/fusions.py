@@ -103,7 +103,7 @@ class Fusions:
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute `maker`'s partition with the `members`. Raises the errors of `carve`."""
+        """Why kernels cannot compute `maker`'s partition extended by `members`, or None. Raises as `carve` does."""
         home = self.home[maker]
         return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
 

@@ -40,7 +40,7 @@ class Part:
     memory: Memory | None = None
 
     def within(self, name: str) -> Part:
-        """The part, renamed as a part of `name`."""
+        """A copy of this part whose name begins with `name`."""
         return replace(self, name=f"{name}, {self.name}" if self.name else name)
 
 

@@ -46,7 +46,7 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
     errors: list[GraphqError] = []
 
     def first(sets: Iterable[Shapes]) -> Shapes | None:
-        """Find the first set of shapes that the graph accepts, and add the copy with it to the result."""
+        """Find the first set of shapes that the graph accepts, and add a copy with these shapes to the result."""
         for shapes in sets:
             try:
                 sized = graph.specialize({str(v.name): TensorType(v.dtype, shapes[str(v.name)]) for v in graph.inputs})

@@ -6,9 +6,9 @@
 Taps outside of the image read a row of padding. The multiplier m is the number of output channels that read the same
 input channel. A vector of output channels c loads its input channels c // m once and repeats each m times.
 
-There are two layouts. In *pairs*, two taps share a 32-bit lane, and weights are s16: s8, or u8 minus a zero point. In
-*quads*, four taps of a column of the window share a lane; the weights must be known to fit into s8, and the CPU must
-have vpdpbusd. Weights are packed in the order of the kernel's loads:
+There are two layouts. In *pairs*, two taps share a 32-bit lane. Weights are stored as s16; their values are s8, or u8
+minus a zero point. In *quads*, four taps of a column of the window share a lane; the weights must be known to fit into
+s8, and the CPU must have vpdpbusd. Weights are packed in the order of the kernel's loads:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]

@@ -1,4 +1,4 @@
-"""The slots of a step: words of the argument block with the places of a Store's operands and its output."""
+"""The slots of a step: words of its argument block that locate the operands and the output of a Store."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

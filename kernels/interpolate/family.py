@@ -1,4 +1,4 @@
-"""The family of interpolations, in all modes: the kernel of linear modes, plan steps, its record.
+"""The family of interpolations: its record, the plan steps of all modes, and the kernel of linear modes.
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 

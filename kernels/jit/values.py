@@ -5,7 +5,7 @@
 
 An operator emits an instruction at the builder's position; Python numbers become constants of the other operand's type,
 in every lane of a vector. Operators whose operands are all constants give constants, and emit nothing. Addresses are
-64-bit integers, and offsets bytes.
+64-bit integers, and offsets count bytes.
 
 LLVM's integer types have no sign; the operation decides. `//`, `>>`, `<`, `<=`, `>`, `>=` and `sext` read integers as
 signed, `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` as unsigned. `//` rounds towards zero. Comparisons of

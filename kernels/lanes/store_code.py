@@ -186,8 +186,8 @@ class EpilogueEmitter:
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
         """Emit the outputs of all rows at these columns, and entries for outputs that are near a rounding tie.
 
-        One test decides for a group of rows: each lane keeps the least distance to a tie, at the cost of one operation
-        per vector.
+        One test per group of rows decides whether any output is near a tie: each lane keeps the least distance to a
+        tie, at the cost of one operation per vector.
         """
         b, per_column = self.builder, [self.column(columns) for columns in group]
         if self.distance is None or self.band is None:

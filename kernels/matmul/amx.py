@@ -6,8 +6,9 @@ Tiles at the lower edge may have fewer rows. `amx_setup` loads a tile configurat
 the same number of rows.
 
 Activations are read in place, with two exceptions that are copied first. One is the last k % 64 bytes of each row or
-tap; the copy pads them with zeros. The other is pixels of windows that are not at even distances. If there is memory to
-keep the copies, the first tile of a row of tiles makes them for the whole row; otherwise each tile makes its own.
+tap; the copy pads them with zeros. The other is windows whose pixels are not evenly spaced in memory. If there is
+memory to keep the copies, the first tile of a row of tiles makes them for the whole row; otherwise each tile makes its
+own.
 
 tdpbssd multiplies s8 activations. Epilogues expect sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators
 start from 128 times the column sums.

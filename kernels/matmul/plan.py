@@ -194,7 +194,7 @@ def matmul_blocks() -> Functions:
         f.args = args
         f.batch = batch
         first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
-        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # each group of each tile prefetches part of it
+        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # each group of each tile prefetches a part
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
             is_tail = now < width or (x.tail_panels == width and j + now == panels)

@@ -1,7 +1,7 @@
 """Matmul of activations and packed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
-8-bit activations are a' s8 (u8 activations: a - 128), with scales s of rows and groups, and S[g, i], the sums of a'
-over a group:
+8-bit activations enter as s8 values a' (for u8 activations, a' = a - 128), with scales s per row and group. S[g, i] is
+the sum of a' over a group:
 
     R[g, i, j]   = sum_{k in group g} a'[i, k] * u[k, j]                             exact, modulo 2**32
     acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j] - z[g, j] * S[g, i]) * (s[i, g] * scale[g, j])

@@ -147,7 +147,7 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Add two steps: one counts by blocks, one adds the blocks up; if counts have no users, they only find extremes."""
+    """Add two steps: one counts in blocks, one adds the blocks up; without users of counts they find only extremes."""
     (source,) = node.operands
     counts, extremes = node.outputs
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))

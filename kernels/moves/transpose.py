@@ -291,8 +291,8 @@ def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
 def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, target: Target) -> Step:
     """Plan the transpose of a contiguous tensor: axis k of the contiguous result is axis `order[k]` of the source.
 
-    The caller fills in the addresses of MOVE; source and target must not overlap. For empty tensors there are no
-    blocks.
+    The caller fills in the addresses of MOVE; the source and the result must not overlap in memory. For empty tensors
+    there are no blocks.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
     return _planned(x, 0 in shape, target)
@@ -334,7 +334,7 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
 def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:
     """Plan the copy of `rows` rows of `nbytes` that are `source_step` and `target_step` bytes apart.
 
-    The caller fills in the addresses of MOVE; source and target must not overlap.
+    The caller fills in the addresses of MOVE; the source and the result must not overlap in memory.
     """
     words = {"rows": rows, "columns": nbytes, "source_step": source_step, "target_step": target_step}
     return plan_rows(copying, MOVE, words, target, rows=rows, cycles=10 + nbytes * 0.1, batch=1 if nbytes else 0)

@@ -1,4 +1,4 @@
-"""The argument of a tile function, a frame, and how the function finds its activations.
+"""The frame that a tile function gets as its argument, and how the function finds its activations.
 
 A tile function gets the address of a frame: a FRAME record and, for windows, two words for each row of the tile.
 Activations have one of three layouts (`matmul.tiles.ActivationLayout`):

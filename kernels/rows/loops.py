@@ -68,8 +68,7 @@ class RowEmitter:
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
         """Fold `first` and all elements by `take(new, so far)`, in the order of EXTREME_LANES.
 
-        An iteration takes several vectors at once, since each vector waits only for the previous result in its own
-        lanes.
+        An iteration folds several vectors into separate accumulators, which do not wait for each other.
         """
         b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
         places = range(0, step, LANES)

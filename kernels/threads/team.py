@@ -185,7 +185,7 @@ class Team:
             with _starting.hold:
                 from graphq.kernels.threads import region
         except Exception as error:  # anything that keeps Numba from running
-            if threading.main_thread().is_alive():  # otherwise Python is ending, and starts nothing
+            if threading.main_thread().is_alive():  # otherwise Python is shutting down, and cannot start threads
                 log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
         self.region = region

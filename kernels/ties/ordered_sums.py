@@ -220,7 +220,7 @@ FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
 def _fours(address: Value, apart: int) -> Value:
-    """Emit loads of four groups of four bytes that are `apart` bytes apart."""
+    """Emit the loads of four 4-byte groups; each starts `apart` bytes after the one before."""
     return joined([(address + apart * n).load(I32) for n in range(4)])
 
 

@@ -1,1 +1,1 @@
-"""Importers of the operators of the domain com.microsoft: ONNX Runtime documents and writes them."""
+"""Importers of the operators of the domain com.microsoft, which ONNX Runtime defines and writes into files."""

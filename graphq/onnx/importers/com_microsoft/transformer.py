@@ -1,4 +1,4 @@
-"""Importers of com.microsoft's float operators of transformers, after ONNX Runtime's documentation."""
+"""Importers of com.microsoft's float operators for transformers, as ONNX Runtime documents them."""
 from __future__ import annotations
 
 import numpy as np
