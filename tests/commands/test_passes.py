@@ -99,7 +99,7 @@ def test_the_passes_are_listed(file, capsys):
 
 
 @pytest.mark.parametrize("passes,message", [
-    ("canonicalize", "no pass is named 'canonicalize'; did you mean canonicalize?"), ("no.such.module:f", "No module"),
+    ("canonicalze", "no pass is named 'canonicalze'; did you mean canonicalize?"), ("no.such.module:f", "No module"),
     ("nix", "no pass is named 'nix'; there are eliminate_dead_code, "),
     ("mine.py:Nothing", "has no attribute 'Nothing'"), ("mine.py:number", "3 is not a pass"), ("none.py:f", "none.py"),
 ])
