@@ -146,7 +146,7 @@ def test_a_normalizer_divides_by_the_greatest_element():
 
 @pytest.mark.parametrize("depth", [np.int64(4), np.int64([4])])
 def test_one_hot(depth):
-    got = run("OneHot", np.int64([[0, 3], [1, -1]]), depth, np.float32([2, 5]), opset=13, native=False, axis=1)
+    got = run("OneHot", np.int64([[0, 3], [1, -1]]), depth, np.float32([2, 5]), opset=13, axis=1)
     np.testing.assert_array_equal(got, np.where(np.eye(4)[[[0, 3], [1, 3]]] > 0, 5, 2).transpose(0, 2, 1))
 
 

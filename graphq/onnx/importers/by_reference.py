@@ -44,16 +44,6 @@ def max_roi_pool(c: Call) -> Outputs:
     c.refuse("MaxRoiPool is not supported")
 
 
-@imports("OneHot")
-def one_hot(c: Call) -> Outputs:
-    """Import OneHot; a depth with one element becomes a scalar, because the reference accepts only scalars."""
-    depth = c.input(1)
-    if depth.shape != (1,):
-        return None
-    scalar = c.graph.static_reshape(depth, shape=[])
-    return standard(c, "OneHot", [c.input(0), scalar, c.input(2)], opset=c.scope.opsets[""], **c.attrs)
-
-
 @imports("Unique")
 def unique(c: Call) -> Outputs:
     """Import Unique; refuse `sorted` 0 except along the first axis: elsewhere the reference loses the order."""

@@ -27,12 +27,10 @@ from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.operand_types import clash
 from graphq.onnx.protos.fallback import (
     EMBEDDED,
-    MISTYPED,
     bodies,
     body_of,
     leave_out,
     parsed,
-    refuses,
     since_version,
     single,
     used_names,
@@ -251,10 +249,8 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
     names = [slot.name for slot in parsed(attrs["model"].tobytes()).graph.input]
     values = {name: x for name, v in zip(names, operands, strict=True)
               if isinstance(x := known(v), Later) and x.assumed.size <= EMBEDDED}
-    if values and node.op_type not in MISTYPED:
-        model = later(with_values, attrs["model"], tuple(values), tuple(values.values()))
-        if not refuses(model, [v.type for v in operands]):
-            attrs["model"] = model
+    if values:
+        attrs["model"] = later(with_values, attrs["model"], tuple(values), tuple(values.values()))
     first = len(graph.nodes)
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
     graph.nodes[-1].meta = {"why": why}

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphq.base.budget import reserve
 from graphq.base.sizes import Later, assumed, later
+from graphq.dtypes import s64, u64
 from graphq.errors import GraphError
 from graphq.ir import Value, interpret
 from graphq.ir.interpret import add_known
@@ -69,6 +70,29 @@ def range_(c: Call) -> Outputs:
     if start.dtype.kind not in "iuf" or start.dtype.itemsize < 4 or delta == 0:
         return None
     return add_known(c.graph, later(numbers_between, *numbers))
+
+
+@imports("OneHot")
+def one_hot(c: Call) -> Outputs:
+    """Import OneHot as comparisons of the indices with 0 to depth - 1, and with -depth to -1.
+
+    Before version 11 the specification has no negative indices; ONNX's reference and ONNX Runtime count them from the
+    end, as later versions do.
+    """
+    x, g, depth, dims = c.input(0), c.graph, c.numbers(1)[0], list(dims_of(c.input(0)))
+    axis, one = c.attr("axis", -1), np.int64(1)
+    if not -len(dims) - 1 <= axis <= len(dims):
+        c.refuse(f"axis must be in [-r - 1, r] with r = {len(dims)}, got {axis}")
+    if depth < 1:
+        c.refuse(f"input 1, the depth, must be positive, got {depth}")
+    if x.dtype == u64:
+        return None
+    axis += len(dims) + 1 if axis < 0 else 0
+    index = g.static_reshape(x if x.dtype == s64 else g.cast(x, dtype=s64), shape=[*dims[:axis], 1, *dims[axis:]])
+    hits = [g.equal(index, g.static_reshape(add_known(g, later(numbers_between, _s64(a), _s64(b), one)),
+                                            shape=[depth, *[1] * (len(dims) - axis)]))
+            for a, b in ((0, depth), (depth * -1, 0))]
+    return g.gather(c.input(2), g.cast(g.logical_or(*hits), dtype=s64), axis=0)
 
 
 @imports("Reshape")

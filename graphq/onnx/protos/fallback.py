@@ -186,8 +186,16 @@ def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
 
 
 def _outputs(proto: ModelProto) -> Sequence[ValueInfoProto]:
-    """The outputs of a one-node model, with the types that ONNX infers; dimensions may be symbols."""
-    where = f"ONNX {proto.graph.node[0].op_type}"
+    """The outputs of a one-node model, with the types that ONNX infers; dimensions may be symbols.
+
+    Writes defaults of attributes into the node, because ONNX's inference takes another default of STFT's `onesided`.
+    """
+    node, = proto.graph.node
+    where, given = f"ONNX {node.op_type}", {a.name for a in node.attribute}
+    version = {x.domain: x.version for x in proto.opset_import}[node.domain]
+    attributes = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
+    node.attribute.extend(a.default_value for a in attributes.values()
+                          if a.default_value.name and a.name not in given)
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except Exception as e:  # InferenceError, ValidationError, or a C++ exception by way of pybind
@@ -241,21 +249,6 @@ def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[
     return tuple([TensorType(t.dtype, dims) for t, dims in zip(example, out, strict=True)])
 
 
-MISTYPED = frozenset({"OneHot", "STFT"})
-"""Operators whose operands ONNX's inference must not know: it refuses negative indices of OneHot before version 11, and
-gets the bins of STFT wrong."""
-
-
-def refuses(model: np.ndarray | Later, types: Sequence[TensorType]) -> bool:
-    """Whether ONNX's shape inference refuses the node at the example's sizes and values."""
-    data: np.ndarray = assumed(model)
-    try:
-        infer(data.tobytes(), tuple(map(_in_example, types)))
-    except GraphError:
-        return True
-    return False
-
-
 def _in_example(type: TensorType) -> TensorType:
     return type if type.shape is None else TensorType(type.dtype, tuple(map(assumed, type.shape)))
 
@@ -299,16 +292,15 @@ COPIES = 4
 def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
     """Bytes of the node's results; a result whose shape ONNX cannot infer counts as 0.
 
-    If `types` lacks a shape, ONNX infers again with integer scalars and short vectors as initializers, because shapes
-    may follow from their values.
+    If `types` lacks a shape, ONNX infers again with short integer operands as initializers, because shapes may follow
+    from their values.
     """
     if not all(t.known for t in types):
         slots = {slot.name: tensor_type(slot.type, slot.name).dtype for slot in proto.graph.input}
         del proto.graph.input[:]
-        for k, (name, dtype) in enumerate(slots.items()):
+        for name, dtype in slots.items():
             x = np.asarray(feeds[name])
-            is_data = x.ndim > 1 or x.ndim == 1 and k == 0 and len(slots) > 1  # as the indices of OneHot
-            if x.dtype.kind in "iu" and not is_data and x.size <= EMBEDDED:
+            if x.dtype.kind in "iu" and x.size <= EMBEDDED:
                 proto.graph.initializer.append(numpy_helper.from_array(x, name))
             else:
                 proto.graph.input.append(value_info(name, TensorType(dtype, x.shape)))
