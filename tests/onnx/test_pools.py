@@ -183,6 +183,24 @@ def test_images_and_channels_are_resized_too(axis, mode):
         np.testing.assert_array_equal(got, x.repeat(2, axis))
 
 
+@pytest.mark.parametrize("axes", [None, [2, 3]])
+@pytest.mark.parametrize("length", ["?", "*"])
+def test_sizes_of_a_resize_may_have_an_unknown_length(length, axes):
+    """ONNX's shape inference takes the unknown length for 0 and refuses it."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 4)).astype(np.float32)
+    sizes = np.array([6, 8] if axes else [1, 2, 6, 8])
+    m = node_model("Resize", [("x", x), ("roi", None), ("S", None), ("n", sizes)], {"axes": axes} if axes else {},
+                   opset=19, domain="")
+    if length == "?":
+        m.graph.input[-1].type.tensor_type.shape.dim[0].Clear()
+    else:
+        m.graph.input[-1].type.tensor_type.ClearField("shape")
+    compiled = gq.compile(gq.load_onnx(m))
+    np.testing.assert_array_equal(compiled(x=x, n=sizes), x.repeat(2, 2).repeat(2, 3))
+    with pytest.raises(GraphError):
+        compiled(x=x, n=np.append(sizes, 1))
+
+
 @pytest.mark.parametrize("mode,length,scale,places", [
     ("align_corners", 13, 1.7, np.arange(22) * 12 / (13 * 1.7 - 1)), ("pytorch_half_pixel", 3, 0.5, np.array([0.5])),
     ("align_corners", 4, 0.6, np.array([0, 3 / 1.4]))])

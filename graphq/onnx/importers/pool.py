@@ -260,6 +260,10 @@ def resize(c: Call) -> Outputs:
         c.refuse("booleans are not resized: ONNX's reference has only floats and integers")
     if c.version < 11:
         return _asymmetric(c, c.input(1), c.attr("mode", "nearest"))
+    sizes = c.optional(3)
+    if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would take the unknown length for 0
+        vector = c.graph.static_reshape(sizes, shape=[len(c.attr("axes", x.shape))])
+        return standard(c, "Resize", [*c.inputs[:3], vector], opset=c.scope.opsets[""], **c.attrs)
     old = dims_of(x)
     new, scales = _sizes(c, old)
     transformation = c.attr("coordinate_transformation_mode", "half_pixel")
