@@ -15,7 +15,7 @@ from graphq.kernels.matmul_compressed.lower import FINEST
 from graphq.kernels.matmul_compressed.pack import BITS
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.simplify_moves import transpose_order
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 WEIGHTS = (*DEQUANTIZES, "dequantize_linear")
 """Operations that may dequantize weights; dequantize_linear is used if blocks do not divide an axis."""
@@ -28,11 +28,11 @@ class MoveWeights(Rewrite):
     keeps it.
     """
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         weights = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
         return g.any_of("static_reshape", "static_transpose")(weights, attrs=ANY)
 
-    def candidate(self, node):
+    def candidate(self, node: Node) -> bool:
         source = next(node.operands).node
         return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
 
@@ -73,7 +73,7 @@ class GatherWeights(Rewrite):
     The same for dynamic_dequantize. A constant table of embeddings is therefore never dequantized as a whole.
     """
 
-    def pattern(self, g, i):
+    def pattern(self, g: PatternBuilder, i: Var) -> PatternLike:
         return g.gather(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), i, attrs=ANY)
 
     def check(self, i: Value, match: Match) -> str | None:
@@ -100,10 +100,10 @@ class CastDequantizedWeights(Rewrite):
     The same for dynamic_dequantize and dequantize_linear: all round the f32 product of weight and scale once.
     """
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.type_cast(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS)), attrs=ANY)
 
-    def candidate(self, node):
+    def candidate(self, node: Node) -> bool:
         source = next(node.operands).node
         return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
 
@@ -132,13 +132,13 @@ class PadWeights(Rewrite):
 
     tolerance = 1e-6
 
-    def pattern(self, g, x, bias):
+    def pattern(self, g: PatternBuilder, x: Var, bias: Var) -> PatternLike:
         plain = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
         w = g.any_of(plain, g.type_cast(plain, attrs=ANY))
         return g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
 
-    def candidate(self, node):
-        w = uncast(node.inputs[1]).node
+    def candidate(self, node: Node) -> bool:
+        w = uncast(node.operand(1)).node
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:

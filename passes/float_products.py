@@ -8,7 +8,7 @@ import numpy as np
 from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Graph, Node, Value
 from graphq.passes.compressed_weights import WEIGHTS, stays_compressed, uncast
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 MIN_ROWS = 8
 """A product with this many rows or more is computed in f32.
@@ -30,7 +30,7 @@ class WidenProducts(Rewrite):
     cast if each is multiplied by MIN_ROWS rows or more.
     """
 
-    def pattern(self, g, x, w, bias):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
         anchor = g.any_of("convolution", "conv_transpose", "matmul")
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
@@ -77,7 +77,7 @@ class RoundProducts(Rewrite):
 
     tolerance = 2.0**-5
 
-    def pattern(self, g, x, w, bias):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
         anchor = g.any_of("convolution", "conv_transpose", "matmul")
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 

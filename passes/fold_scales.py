@@ -15,7 +15,7 @@ from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.ops.conv import weight_axes
 from graphq.rewrite.fixpoint import rounds
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 WEIGHTED = ("convolution", "conv_transpose", "matmul")
 """The operations that scales and biases are folded into ("anchor" in the rewrites below): linear in their weights."""
@@ -37,18 +37,19 @@ class BatchNormAsScale(Rewrite):
 
     tolerance = 1e-5
 
-    def pattern(self, g, x, gamma, beta, mean, variance):
+    def pattern(self, g: PatternBuilder, x: Var, gamma: Var, beta: Var, mean: Var, variance: Var) -> PatternLike:
         return g.batch_norm_inference(x, gamma, beta, mean, variance, attrs=ANY)
 
-    def check(self, x, match):
+    def check(self, x: Value, match: Match) -> str | None:
         """The parameters must be constants, a and b finite, and the rank known."""
-        if any(_constant(v) is None for v in match.root.inputs[1:]):
+        if any(_constant(v) is None for v in list(match.root.operands)[1:]):
             return "the parameters are not constants"
         if x.shape is None:
             return "the rank is not known"
         return None if all(np.isfinite(p).all() for p in _affine(match.root)) else "the scale or shift is not finite"
 
-    def replace(self, g, x, match):
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        assert x.shape is not None
         ones = (1,) * (len(x.shape) - 2) if match.root.attrs["data_format"] == "NCX" else ()
         a, b = (p.reshape(-1, *ones) for p in _affine(match.root))
         y = g.add(g.multiply(x, a), b)
@@ -65,13 +66,13 @@ class ScaleIntoWeights(Rewrite):
 
     tolerance = 1e-5
 
-    def pattern(self, g, x, w, bias, a):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var, a: Var) -> PatternLike:
         anchor = g.any_of(*WEIGHTED)
         y, biased = anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY)
         y = g.any_of(y, biased, g.add(y, bias, attrs=ANY), g.bias_add(y, bias, attrs=ANY))
         return g.multiply(y, a, attrs=ANY)
 
-    def check(self, bias, a, match):
+    def check(self, bias: Value, a: Value, match: Match) -> str | None:
         """All operands must be constants, and `a` must fit the channels."""
         if all(_counts(v) for v in _matched(match).inputs[:2]):
             return "the sums are exact integers that are scaled once"
@@ -81,7 +82,7 @@ class ScaleIntoWeights(Rewrite):
             return str(e)
         return None
 
-    def replace(self, g, x, w, bias, a, match):
+    def replace(self, g: Graph, x: Value, w: Value, bias: Value, a: Value, match: Match) -> Value:
         node = _matched(match)
         weights, *scaled = _scaled_operands(match, bias, a)
         operands = [x, _made(g, w, weights), *(_made(g, bias, new) for new in scaled)]
@@ -93,11 +94,11 @@ class MergeBiases(Rewrite):
 
     tolerance = 1e-5
 
-    def pattern(self, g, x, w, bias, b):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var, b: Var) -> PatternLike:
         y = g.any_of(*WEIGHTED)(x, w, bias, attrs=ANY)
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
-    def check(self, bias, b, match):
+    def check(self, bias: Value, b: Value, match: Match) -> str | None:
         """All operands must be constants, and b must fit the channels."""
         try:
             _merged(match, bias, b)
@@ -105,7 +106,7 @@ class MergeBiases(Rewrite):
             return str(e)
         return None
 
-    def replace(self, g, x, w, bias, b, match):
+    def replace(self, g: Graph, x: Value, w: Value, bias: Value, b: Value, match: Match) -> Value:
         node = _matched(match)
         return g.add_node(node.op, [x, w, _merged(match, bias, b)], node.attrs)[0]
 
@@ -116,11 +117,11 @@ class AddAsBias(Rewrite):
     Only quantization uses it; it is not part of PIPELINE.
     """
 
-    def pattern(self, g, x, w, b):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
         y = g.any_of(*WEIGHTED)(x, w, attrs=ANY)
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
-    def check(self, w, b, match):
+    def check(self, w: Value, b: Value, match: Match) -> str | None:
         """Both operands must be constants, and b must fit the channels."""
         if w.data is None:
             return "the weights are not constants"
@@ -130,7 +131,7 @@ class AddAsBias(Rewrite):
             return str(e)
         return None
 
-    def replace(self, g, x, w, b, match):
+    def replace(self, g: Graph, x: Value, w: Value, b: Value, match: Match) -> Value:
         node = _matched(match)
         return g.add_node(node.op, [x, w, np.ascontiguousarray(_per_channel(node, match.root, b))], node.attrs)[0]
 

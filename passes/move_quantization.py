@@ -18,7 +18,7 @@ from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ops.quant import DEQUANTIZES, dequantize, quantize
 from graphq.passes.requantize import MULTIPLIES
 from graphq.passes.simplify_moves import transpose_order
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
 """Operations that may take a dequantize into their partition."""
@@ -30,33 +30,34 @@ class TransposeBeforeDequantize(Rewrite):
     The same for dynamic_dequantize, unless it has scales for groups.
     """
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.static_transpose(g.any_of(*DEQUANTIZES)(..., attrs=ANY))
 
-    def check(self, match):
+    def check(self, match: Match) -> str | None:
         """Scales must vary along one axis at most."""
-        return "it has scales for groups" if match.root.inputs[0].node.attrs["qtype"] == "per_group" else None
+        _, node = match.nodes
+        return "it has scales for groups" if node.attrs["qtype"] == "per_group" else None
 
-    def replace(self, g, match):
-        order, node = transpose_order(match.root), match.root.inputs[0].node
-        axis = node.attrs["axis"]
+    def replace(self, g: Graph, match: Match) -> Value:
+        _, node = match.nodes
+        order, axis = transpose_order(match.root), node.attrs["axis"]
         if node.attrs["qtype"] == "per_channel":
             axis = order.index(axis % len(order))
-        x = g.static_transpose(node.inputs[0], order=order)
+        x = g.static_transpose(node.operand(0), order=order)
         return g.add_node(node.op, [x, *node.inputs[1:]], {**node.attrs, "axis": axis})[0]
 
 
 class ReshapeBeforeDequantize(Rewrite):
     """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)): a dense layer meets its dequantize"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
 
-    def check(self, x, match):
+    def check(self, x: Value, match: Match) -> str | None:
         """The dimension along which scales vary must remain one dimension."""
         return _channels_stay(match.node("dequantize"), x.type, match.root.output.type)
 
-    def replace(self, g, x, match):
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
         attrs = match.node("dequantize").attrs
         axis = _kept_axis(attrs, x.type, match.root.output.type)
         return g.dequantize(g.static_reshape(x, **match.root.attrs), **{**attrs, "axis": axis})
@@ -65,14 +66,14 @@ class ReshapeBeforeDequantize(Rewrite):
 class QuantizeBeforeReshape(Rewrite):
     """quantize(static_reshape(y)) -> static_reshape(quantize(y)): the operation before meets its quantize"""
 
-    def pattern(self, g, y):
+    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
         return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
 
-    def check(self, y, match):
+    def check(self, y: Value, match: Match) -> str | None:
         """The dimension along which scales vary must remain one dimension."""
         return _channels_stay(match.root, match.root.output.type, y.type)
 
-    def replace(self, g, y, match):
+    def replace(self, g: Graph, y: Value, match: Match) -> Value:
         axis = _kept_axis(match.root.attrs, match.root.output.type, y.type)
         quantized = g.quantize(y, **{**match.root.attrs, "axis": axis})
         return g.static_reshape(quantized, **match.node("static_reshape").attrs)
@@ -81,10 +82,10 @@ class QuantizeBeforeReshape(Rewrite):
 class QuantizeBeforeTranspose(Rewrite):
     """quantize(static_transpose(y)) -> static_transpose(quantize(y)): 8-bit data moves"""
 
-    def pattern(self, g, y):
+    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
         return g.quantize(g.static_transpose(y), attrs=ANY)
 
-    def replace(self, g, y, match):
+    def replace(self, g: Graph, y: Value, match: Match) -> Value:
         order, attrs = transpose_order(match.node("static_transpose")), match.root.attrs
         axis = attrs["axis"]
         if attrs["qtype"] == "per_channel":
@@ -98,15 +99,15 @@ class CastBeforeMoves(Rewrite):
     The same holds for transposes and expand.
     """
 
-    def pattern(self, g, y):
+    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
         return g.type_cast(g.any_of("static_reshape", "static_transpose", "expand")(y, attrs=ANY), attrs=ANY)
 
-    def check(self, y, match):
+    def check(self, y: Value, match: Match) -> str | None:
         """The cast must be to a narrower type than y's; otherwise two rewrites could undo each other."""
         dtype = match.root.attrs["dtype"]
         return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
 
-    def replace(self, g, y, match):
+    def replace(self, g: Graph, y: Value, match: Match) -> Value:
         move = next(n for n in match.nodes if n is not match.root)
         return g.add_node(move.op, [g.type_cast(y, **match.root.attrs)], move.attrs)[0]
 
@@ -114,7 +115,7 @@ class CastBeforeMoves(Rewrite):
 class GatherBeforeDequantize(Rewrite):
     """gather(dequantize(x), i) -> dequantize(gather(x, i))"""
 
-    def pattern(self, g, x, i):
+    def pattern(self, g: PatternBuilder, x: Var, i: Var) -> PatternLike:
         return g.gather(g.dequantize(x, attrs=ANY), i, attrs=ANY)
 
     def check(self, x: Value, i: Value, match: Match) -> str | None:
@@ -140,7 +141,7 @@ class GatherBeforeDequantize(Rewrite):
 class PickBeforeDequantize(Rewrite):
     """slice(dequantize(x)) -> dequantize(slice(x)), and the same for expand"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.any_of("slice", "expand")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
@@ -172,7 +173,7 @@ class PadBeforeDequantize(Rewrite):
     Modes that repeat elements, instead of padding with a value, have no v.
     """
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.pad(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
@@ -201,7 +202,7 @@ class PadBeforeDequantize(Rewrite):
 class QuantizeBeforePad(Rewrite):
     """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), where q is v quantized"""
 
-    def pattern(self, g, y):
+    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
         return g.quantize(g.pad(y, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
@@ -224,7 +225,7 @@ class ConcatBeforeDequantize(Rewrite):
     dequantizes.
     """
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.concat(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:

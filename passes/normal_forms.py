@@ -1,13 +1,16 @@
 """Normal forms: an operation that can be written in several ways is written in one, so fusions need one pattern."""
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from graphq.dtypes import DType, f32, s4, s8, u4, u8
 from graphq.ir import Graph, Node, Value
-from graphq.rewrite.rule import ANY, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 
 def positive_axis(graph: Graph) -> int:
@@ -40,14 +43,14 @@ def _normal_axis(node: Node) -> int | None:
 class UniformChannelsArePerTensor(Rewrite):
     """quantize(x, per_channel, scales=[s, s, ...]) -> quantize(x, scales=[s]), and the same for dequantize"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.any_of("quantize", "dequantize")(x, attrs=ANY, qtype="per_channel")
 
-    def candidate(self, node):
+    def candidate(self, node: Node) -> bool:
         scales, zps = node.attrs["scales"], node.attrs["zps"] or (0,)
         return all(x and x.count(x[0]) == len(x) for x in (scales, zps))
 
-    def replace(self, g, match):
+    def replace(self, g: Graph, match: Match) -> Value:
         a = match.root.attrs
         return _again(g, match.root, qtype="per_tensor", axis=1, scales=a["scales"][:1],
                       zps=None if a["zps"] is None else a["zps"][:1])
@@ -61,16 +64,17 @@ class VectorAsColumn(Rewrite):
 
     tolerance = 1e-6
 
-    def pattern(self, g, x, w):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var) -> PatternLike:
         return g.matmul(x, w, attrs=ANY)
 
-    def check(self, x, w):
+    def check(self, x: Value, w: Value) -> str | None:
         if w.data is None or w.shape is None or len(w.shape) != 1:
             return "the second operand is not a constant vector"
         return None if x.shape is not None and len(x.shape) > 1 else "the first operand is not known to be a matrix"
 
-    def replace(self, g, x, w, match):
+    def replace(self, g: Graph, x: Value, w: Value, match: Match) -> Value:
         node = match.root
+        assert x.shape is not None and w.data is not None
         (y,) = g.add_node(node.op, [x, g.constant(w.data[:, None])], {**node.attrs, "transpose_b": False})
         return g.static_reshape(y, shape=[0] * (len(x.shape) - 1), special_zero=True)
 
@@ -82,17 +86,17 @@ class SplitBiasOfRows(Rewrite):
     rewrite.
     """
 
-    def pattern(self, g, x, w, b):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
         return g.matmul(x, w, b, attrs=ANY)
 
-    def check(self, b, match):
+    def check(self, b: Value, match: Match) -> str | None:
         """Only a bias with one element per column stays in the matmul."""
         out = match.root.output.shape
         if not b.type.known or out is None or out[-1] is None:
             return ""
-        return "" if b.type.size == b.shape[-1] == out[-1] else None
+        return "" if b.type.size == b.type.dims[-1] == out[-1] else None
 
-    def replace(self, g, x, w, b, match):
+    def replace(self, g: Graph, x: Value, w: Value, b: Value, match: Match) -> Value:
         y = g.matmul(x, w, **{**match.root.attrs, "dtype": None if x.dtype == f32 else f32})
         return g.add(y, b, dtype=None if x.dtype == f32 else match.root.output.dtype)
 
@@ -100,13 +104,13 @@ class SplitBiasOfRows(Rewrite):
 class DropMultiplyByOne(Rewrite):
     """x * 1 -> x, x / 1 -> x  (exact; x + 0 stays, since -0 + 0 is +0)"""
 
-    def pattern(self, g, x, one):
+    def pattern(self, g: PatternBuilder, x: Var, one: Var) -> PatternLike:
         return g.any_of(g.multiply(x, one, attrs=ANY), g.divide(x, one, attrs=ANY))
 
-    def candidate(self, node):
+    def candidate(self, node: Node) -> bool:
         return any(v.data is not None for v in node.operands)
 
-    def check(self, x, one, match):
+    def check(self, x: Value, one: Value, match: Match) -> str | None:
         """The operand must be a constant of ones that broadcasts into x."""
         if one.data is None or not np.all(one.data == 1):
             return ""
@@ -114,30 +118,30 @@ class DropMultiplyByOne(Rewrite):
             return f"the rank of the result is not known: {x.type} with {one.type}"
         return None if match.root.output.type == x.type else "the result's type differs"
 
-    def replace(self, g, x):
+    def replace(self, g: Graph, x: Value) -> Value:
         return x
 
 
 class DropRepeatedRelu(Rewrite):
     """relu(relu(x)) -> relu(x)"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.relu(g.relu(x))
 
-    def replace(self, g, x):
+    def replace(self, g: Graph, x: Value) -> Value:
         return g.relu(x)
 
 
 class CubeAsProducts(Rewrite):
     """pow(x, beta=3) -> square(x) * x, for f32: pow computes exactly these two products"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.pow(x, beta=3)
 
-    def check(self, x):
+    def check(self, x: Value) -> str | None:
         return None if x.dtype == f32 else f"x is {x.dtype}"
 
-    def replace(self, g, x):
+    def replace(self, g: Graph, x: Value) -> Value:
         return g.multiply(g.square(x), x)
 
 
@@ -158,16 +162,16 @@ class DequantizeByGroups(Rewrite):
     Other passes and kernels handle groups only in the second form.
     """
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.dequantize(x, attrs=ANY)
 
-    def candidate(self, node):
+    def candidate(self, node: Node) -> bool:
         return node.attrs["group_axis"] is not None
 
-    def check(self, x):
+    def check(self, x: Value) -> str | None:
         return None if x.type.known else f"the shape of {x.type} is not known"
 
-    def replace(self, g, x, match):
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
         attrs, dims = match.root.attrs, list(x.type.dims)
         axis, split = attrs["axis"] % len(dims), attrs["group_axis"] % len(dims)
         groups = len(attrs["scales"]) // dims[axis]
@@ -175,7 +179,7 @@ class DequantizeByGroups(Rewrite):
         counts[axis], counts[split] = dims[axis], groups
         order = sorted((split, axis))  # a group lists the scales of all its channels before the next group does
 
-        def blocks(numbers, dtype):
+        def blocks(numbers: Sequence[float], dtype: DTypeLike) -> Value:
             by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])
             return g.constant((by_group if order == [split, axis] else by_group.T).reshape(counts))
 
@@ -191,11 +195,11 @@ class RowScalesAsGroups(Rewrite):
     Each row is a group. Integer products need scales of rows in this form.
     """
 
-    def pattern(self, g, x, scales, w, bias):
+    def pattern(self, g: PatternBuilder, x: Var, scales: Var, w: Var, bias: Var) -> PatternLike:
         source = g.dynamic_dequantize(x, scales, attrs=ANY, qtype="per_channel")
         return g.any_of(g.matmul(source, w, attrs=ANY), g.matmul(source, w, bias, attrs=ANY))
 
-    def check(self, x, scales, match):
+    def check(self, x: Value, scales: Value, match: Match) -> str | None:
         """There must be one scale per row of the product, and the size of a row must be known."""
         if scales.data is not None or match.root.attrs["transpose_a"]:
             return ""
@@ -204,8 +208,9 @@ class RowScalesAsGroups(Rewrite):
         rows = match.node("dynamic_dequantize").attrs["axis"] % 2 == 0
         return None if rows else "each element of a row has its own scale"
 
-    def replace(self, g, x, scales, w, bias, match):
+    def replace(self, g: Graph, x: Value, scales: Value, w: Value, bias: Value | None, match: Match) -> Value:
         scales, attrs = g.static_reshape(scales, shape=[-1, 1]), match.node("dynamic_dequantize").attrs
+        assert x.shape is not None and x.shape[1] is not None
         x = g.dynamic_dequantize(x, scales, qtype="per_group", group_shape=[1, x.shape[1]], dtype=attrs["dtype"])
         return g.add_node(match.root.op, [x, w] if bias is None else [x, w, bias], match.root.attrs)[0]
 
@@ -217,10 +222,10 @@ class StaticDequantize(Rewrite):
     bits.
     """
 
-    def pattern(self, g, x, scales, zps):
+    def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:
         return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
 
-    def check(self, x, scales, zps, match):
+    def check(self, x: Value, scales: Value, zps: Value, match: Match) -> str | None:
         """The attributes of dequantize must be able to express the scales and zero points."""
         if match.root.output.dtype != f32:
             return f"the result is {match.root.output.dtype}"
@@ -228,8 +233,9 @@ class StaticDequantize(Rewrite):
             return "a matmul takes 4 bits" if x.data is not None else f"of {x.dtype} that are not constant"
         return _refuses(match.root, WIDER.get(x.dtype, x.dtype), scales, zps, zeros=True)
 
-    def replace(self, g, x, scales, zps, match):
+    def replace(self, g: Graph, x: Value, scales: Value, zps: Value, match: Match) -> Value:
         if x.dtype in WIDER:
+            assert x.data is not None
             x = g.constant(x.data.astype(WIDER[x.dtype].numpy))
         return g.dequantize(x, **_attributes(match.root, scales, zps))
 
@@ -237,14 +243,14 @@ class StaticDequantize(Rewrite):
 class StaticQuantize(Rewrite):
     """dynamic_quantize(x, scales, zps?) of constant scales and zero points -> quantize(x), to s8 and u8"""
 
-    def pattern(self, g, x, scales, zps):
+    def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:
         return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
 
-    def check(self, scales, zps, match):
+    def check(self, scales: Value, zps: Value, match: Match) -> str | None:
         """The attributes of quantize must be able to express the scales and zero points."""
         return _refuses(match.root, match.root.attrs["dtype"], scales, zps, zeros=False)
 
-    def replace(self, g, x, scales, zps, match):
+    def replace(self, g: Graph, x: Value, scales: Value, zps: Value, match: Match) -> Value:
         return g.quantize(x, dtype=match.root.attrs["dtype"], **_attributes(match.root, scales, zps))
 
 
@@ -285,22 +291,23 @@ class ConvIntegerAsConvolution(Rewrite):
 
     tolerance = 1e-6
 
-    def pattern(self, g, x, w, zx, zw, bias):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, zx: Var, zw: Var, bias: Var) -> PatternLike:
         forms = ((x, w), (x, w, zx), (x, w, zx, zw), (x, w, None, zw))
         sums = g.any_of(*(g.conv_integer(*operands, attrs=ANY) for operands in forms))
         return g.cast(g.any_of(sums, g.add(sums, bias, attrs=ANY)), dtype=f32)
 
-    def check(self, w, zw):
+    def check(self, w: Value, zw: Value | None) -> str | None:
         """Sums must not wrap in s32, and the weights must have one zero point, or one for each channel."""
-        if w.shape is None or None in w.shape:
+        if not w.type.known:
             return "the shape of the weights is not known"
-        if (terms := int(np.prod(w.shape[1:]))) > MAX_SUM:
+        if (terms := math.prod(w.type.dims[1:])) > MAX_SUM:
             return f"sums of {terms} products could wrap"
         if zw is not None and (zw.shape is None or zw.shape not in ((), (1,)) and len(zw.shape) != 1):
             return f"zero points {zw.type} of the weights"
         return None
 
-    def replace(self, g, x, w, zx, zw, bias, match):
+    def replace(self, g: Graph, x: Value, w: Value, zx: Value | None, zw: Value | None, bias: Value | None,
+                match: Match) -> Value:
         attrs = match.node("conv_integer").attrs
         y = g.convolution(_centered(g, x, zx), _centered(g, w, zw), data_format="NCX", weights_format="OIX", **attrs)
         return y if bias is None else g.add(y, g.cast(bias, dtype=f32))

@@ -12,7 +12,7 @@ from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.rows.family import ROW
 from graphq.kernels.rows.lower import REDUCTIONS
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 
 
 class RowsLast(Rewrite):
@@ -24,7 +24,7 @@ class RowsLast(Rewrite):
 
     tolerance = 1e-5
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.any_of(*ROW.operations)(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
@@ -78,7 +78,7 @@ class NormalizeGroupsAsRows(Rewrite):
 
     tolerance = 1e-5
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.group_norm(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
@@ -125,7 +125,7 @@ class NormalizeChannelsAsPool(Rewrite):
 
     tolerance = 1e-5
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.lrn(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:

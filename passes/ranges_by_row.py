@@ -13,7 +13,7 @@ import numpy as np
 from graphq.dtypes import f32, s8, u8
 from graphq.ir import Graph, Value
 from graphq.rewrite.fixpoint import Fixpoint
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 TINY = np.float32(2.0**-126)
 """The least scale of a row, the least normal number; rows of zeros have it."""
@@ -33,7 +33,7 @@ class IntegerProductByRow(Rewrite):
     and scale of the weights.
     """
 
-    def pattern(self, g, q, s, z, w, wz, ws):
+    def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var, wz: Var, ws: Var) -> PatternLike:
         sums = g.any_of(g.matmul_integer(q, w, z), g.matmul_integer(q, w, z, wz))
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
@@ -57,7 +57,7 @@ class DequantizedByRow(Rewrite):
     q is x quantized to u8. Its scale s and zero point z follow from the range of all of x.
     """
 
-    def pattern(self, g, q, s, z, w):
+    def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var) -> PatternLike:
         return g.matmul(g.dynamic_dequantize(q, s, z, attrs=ANY), w, attrs=ANY)
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:

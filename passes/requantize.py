@@ -12,7 +12,7 @@ from graphq.dtypes import s8, s16, u8, u16
 from graphq.ir import Graph, Node, Value
 from graphq.ops.pool import max_pool
 from graphq.ops.quant import dequantize, quantize
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 INTEGERS = (s8, u8, s16, u16)
 
@@ -33,7 +33,7 @@ class DropRequantize(Rewrite):
     2**-23, and the result rounds to d.
     """
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.quantize(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
@@ -49,7 +49,7 @@ class DropRequantize(Rewrite):
 class DropLimitBeforeQuantize(Rewrite):
     """quantize(relu(x)) -> quantize(x), and the same for clamp, if quantize saturates at these limits anyway"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
@@ -78,7 +78,7 @@ class DropLimitBeforeQuantize(Rewrite):
 class DropLimitAfterDequantize(Rewrite):
     """relu(dequantize(x)) -> dequantize(x), and the same for clamp, if no number is beyond the limits"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.any_of("relu", "clamp")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
@@ -102,7 +102,7 @@ class RequantizePicked(Rewrite):
     of the result is an element of dequantize(x).
     """
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.any_of(g.max_pool(g.dequantize(x, attrs=ANY), attrs=ANY),
                         g.interpolate(g.dequantize(x, attrs=ANY), mode="nearest", attrs=ANY))
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
 from graphq.passes.simplify_moves import transpose_order
-from graphq.rewrite.pattern import PatternBuilder, PatternLike
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 
 def _repeat(g: PatternBuilder, x: PatternLike) -> PatternLike:
@@ -44,7 +43,7 @@ class MoveRepeat(Rewrite):
     Here repeat(x) is reshape(expand(reshape(x))) and repeats matrices. f then computes each matrix once.
     """
 
-    def pattern(self, g, x, c):
+    def pattern(self, g: PatternBuilder, x: Var, c: Var) -> PatternLike:
         y = _repeat(g, x)
         return g.any_of(g.static_transpose(y), g.type_cast(y, attrs=ANY), g.multiply(y, c))
 
@@ -75,7 +74,7 @@ class ShareHeads(Rewrite):
 
     tolerance = 1e-5
 
-    def pattern(self, g, a, b):
+    def pattern(self, g: PatternBuilder, a: Var, b: Var) -> PatternLike:
         return g.matmul(a, _repeat(g, b), attrs=ANY)
 
     def check(self, a: Value, match: Match) -> str | None:

@@ -3,44 +3,44 @@ from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.moves.transpose import is_view
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 
 class DropNoopReshape(Rewrite):
     """static_reshape(x) of x's own shape -> x"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_reshape(x, attrs=ANY)
 
-    def check(self, x, match):
+    def check(self, x: Value, match: Match) -> str | None:
         if match.root.output.type != x.type:
             return ""
         return None if x.type.known else f"the shape is not known: {x.type}"
 
-    def replace(self, g, x):
+    def replace(self, g: Graph, x: Value) -> Value:
         return x
 
 
 class MergeReshapes(Rewrite):
     """static_reshape(static_reshape(x)) -> static_reshape(x)"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_reshape(g.static_reshape(x, attrs=ANY), attrs=ANY)
 
-    def check(self, match):
+    def check(self, match: Match) -> str | None:
         return None if match.root.output.type.known else "the final shape is not known"
 
-    def replace(self, g, x, match):
-        return g.static_reshape(x, shape=match.root.output.shape)
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        return g.static_reshape(x, shape=match.root.output.type.dims)
 
 
 class MergeTransposes(Rewrite):
     """static_transpose(static_transpose(x, p), q) -> static_transpose(x, p[q])"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_transpose(g.static_transpose(x))
 
-    def replace(self, g, x, match):
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
         outer, inner = (transpose_order(n) for n in match.nodes)
         return g.static_transpose(x, order=[inner[d] for d in outer])
 
@@ -48,30 +48,30 @@ class MergeTransposes(Rewrite):
 class DropNoopTranspose(Rewrite):
     """static_transpose(x, order=[0, 1, ...]) -> x"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_transpose(x)
 
-    def check(self, match):
+    def check(self, match: Match) -> str | None:
         order = transpose_order(match.root)
         return None if order == sorted(order) else ""
 
-    def replace(self, g, x):
+    def replace(self, g: Graph, x: Value) -> Value:
         return x
 
 
 class TransposeAsReshape(Rewrite):
     """static_transpose(x) that only moves dimensions of 1 -> static_reshape(x), a view"""
 
-    def pattern(self, g, x):
+    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_transpose(x)
 
-    def check(self, x, match):
+    def check(self, x: Value, match: Match) -> str | None:
         if not x.type.known:
             return f"the shape is not known: {x.type}"
-        return None if is_view(x.shape, transpose_order(match.root)) else ""
+        return None if is_view(x.type.dims, transpose_order(match.root)) else ""
 
-    def replace(self, g, x, match):
-        return g.static_reshape(x, shape=match.root.output.shape)
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        return g.static_reshape(x, shape=match.root.output.type.dims)
 
 
 def transpose_order(node: Node) -> list[int]:
@@ -87,7 +87,7 @@ class FoldPadIntoConvolution(Rewrite):
     It may pad only spatial axes.
     """
 
-    def pattern(self, g, x, w, b):
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
         source = g.any_of(g.pad(x, attrs=ANY), g.dequantize(g.pad(x, attrs=ANY), attrs=ANY))
         return g.any_of(g.convolution(source, w, attrs=ANY), g.convolution(source, w, b, attrs=ANY))
 

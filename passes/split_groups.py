@@ -1,8 +1,8 @@
 """Bring activations with per-group scales to the form that a kernel reads: scales that broadcast."""
 from __future__ import annotations
 
-from graphq.ir import Graph, Value
-from graphq.rewrite.rule import ANY, Match, Rewrite
+from graphq.ir import Graph, Node, Value
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 
 
 class SplitGroups(Rewrite):
@@ -12,10 +12,10 @@ class SplitGroups(Rewrite):
     each axis there is then one scale per index, or one scale for all.
     """
 
-    def pattern(self, g):
+    def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.dynamic_dequantize(..., attrs=ANY)
 
-    def candidate(self, node):
+    def candidate(self, node: Node) -> bool:
         return node.attrs["qtype"] == "per_group"
 
     def check(self, match: Match) -> str | None:
