@@ -29,6 +29,9 @@ html_copy_source = False
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 
+AT_THE_TOP = ("changelog", "code_of_conduct", "contributing", "security")
+"""Pages whose text is in a file next to this folder, named in capitals."""
+
 # Docstrings mark code by single backticks, as Markdown does.
 default_role = "code"
 autodoc_member_order = "bysource"
@@ -54,12 +57,20 @@ def operations() -> str:
 
 
 def read_page(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Three pages are more than their files: the operations, and two files that lie beside this folder."""
+    """Some pages are more than their files: the operations, and those of files that lie next to this folder."""
     if docname == "operations":
         content[0] += "\n" + operations()
-    elif docname in ("changelog", "contributing"):
+    elif docname in AT_THE_TOP:
         text = Path(app.srcdir, "..", f"{docname.upper()}.md").read_text(encoding="utf-8")
-        content[0] = re.sub(r"\]\((?!https:|#)(docs/)?", lambda link: "](" if link[1] else "](../", text)
+        content[0] = re.sub(r"\]\((?!https:|#)([^)#]*)", lambda link: f"]({link_from_docs(link[1])}", text)
+
+
+def link_from_docs(path: str) -> str:
+    """A path as seen from this folder, for links in pages that lie next to it."""
+    name = path.lower().removesuffix(".md")
+    if name in AT_THE_TOP:
+        return f"{name}.md"
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
 
 
 def check_external(app: Sphinx, doctree: nodes.document) -> None:
