@@ -208,7 +208,7 @@ class CompiledGraph:
         report = self.explanation(kernels=kernels)
         if profile is not None and not report.parts:
             report = timed(report, profile)
-        value = None if name is None else about(report, name)
+        value = None if name is None else about(report, name, self.source)
         if format == "json":
             return as_data(value or report)
         if value is not None:

@@ -78,7 +78,7 @@ class Staged:
         bodies = [(cut.nodes.index(node), name, model.explanation(kernels=kernels))
                   for (node, name), model in list(self._bodies.items())]
         head, tail = (None if part is None else part.explanation(kernels=kernels) for part in (self.head, self.tail))
-        return survey_stages(self.graph, head, cut, bodies, tail)
+        return survey_stages(self.graph, head, cut, bodies, tail, self.stages.outputs)
 
     def parts(self) -> list[Part]:
         """The parts for reports, in this order: the head, the cut, bodies in the cut, the tail."""

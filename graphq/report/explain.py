@@ -9,11 +9,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from graphq.errors import GraphError, InputError
+from graphq.ir import Graph
 from graphq.ir.names import choice, counted, quote
 from graphq.report.evidence import evidence_lines
 from graphq.report.profile import Profile
 from graphq.report.reasons import BORDER
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
+from graphq.report.survey import operation
 
 NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\d?, *]*\]')
 """Matches value labels and tensor types in a text about a graph."""
@@ -113,20 +115,26 @@ def _text(report: Report, full: bool) -> str:
     return "\n".join(lines)
 
 
-def about(report: Report, name: str) -> ValueRecord:
+def about(report: Report, name: str, source: Graph) -> ValueRecord:
     """The record of one value: its partition and kernels, or why it is in no partition.
 
-    `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. Raises GraphError
-    for an unknown name; the message suggests similar names.
+    `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. A value of the
+    user's graph `source` that is not in the report was replaced when open sizes became known. Raises GraphError for an
+    unknown name; the message suggests similar names.
     """
-    parts = [report, *_parts(report)]
+    parts = [*_parts(report), report]  # the report on stages last: it has no operations, but all inputs
     for part in parts:
-        known_as = (f"%{name}", f"%{quote(name)}", name, quote(name), part.outputs.get(name), part.names.get(name))
+        known_as = (f"%{name}", f"%{quote(name)}", name, quote(name), part.outputs.get(name), part.names.get(name),
+                    report.outputs.get(name))
         label = next((x for x in known_as
                       if x in part.became or x in {t.label for t in part.inputs}), None)
         if label is not None:
             return _value(part, label)
-    known = [x.lstrip("%") for part in parts for x in (*part.became, *part.outputs, *part.names)]
+    replaced = next((n for n in source.nodes if name in {v.name for v in n.outputs}), None)
+    if replaced is not None:
+        return ValueRecord(report.graph, f"%{quote(name)}", operation=operation(replaced))
+    known = [x.lstrip("%") for part in parts
+             for x in (*part.became, *part.outputs, *part.names, *(t.label for t in part.inputs))]
     raise GraphError(f"graph '{report.graph}' has no value '{name}'{choice(name.lstrip('%'), known)}")
 
 

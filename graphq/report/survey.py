@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from graphq.base.sizes import assumed
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import SIZED_CONSTANT
-from graphq.ir.names import counted, listing
+from graphq.ir.names import counted, listing, quote
 from graphq.ir.node import ONNX_NAME
 from graphq.ir.text import SHORT, attributes
 from graphq.kernels.families import TIES, lower_partition
@@ -116,25 +116,31 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
         near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
         coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
         ties=tuple(ties(graph)), layouts=tuple(_layouts(graph, None if plan is None else own)),
-        source=tuple(operation(n) for n in source.nodes), became=_became(analysis),
-        names={str(name): source.label(n.outputs[0]) for n in source.nodes if (name := n.meta.get(ONNX_NAME))})
+        source=tuple(operation(n) for n in source.nodes), became=_became(analysis), names=_onnx_names(source))
+
+
+def _onnx_names(graph: Graph) -> dict[str, str]:
+    """The label of the first result of each node of an ONNX file, by the node's name."""
+    return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}
 
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
-                  tail: Report | None) -> Report:
+                  tail: Report | None, outputs: Sequence[str] = ()) -> Report:
     """The report on a graph in stages: its parts "head", "cut" and "tail", if they exist.
 
     `bodies` are the reports on the bodies of control flow that ran, each with the number of its node in the cut and the
-    name of the attribute that holds the body.
+    name of the attribute that holds the body. `outputs` are the names that the graph's outputs have in the parts.
     """
     between = Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
         outputs={name: cut.label(v) for name, v in zip(cut.output_names, cut.outputs, strict=True)},
         nodes=tuple(_node(k, node, [], False) for k, node in enumerate(cut.nodes)),
-        became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs},
+        became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs}, names=_onnx_names(cut),
         parts={f"{name} of {cut.label(cut.nodes[k].outputs[0])}": report for k, name, report in bodies})
     parts = {"head": head, "cut": between, "tail": tail}
     return Report(graph=graph.name, level="", threads=0, planned=False,
+                  inputs=tuple(tensor(v) for v in graph.inputs),
+                  outputs={name: f"%{quote(x)}" for name, x in zip(graph.output_names, outputs, strict=False)},
                   parts={name: part for name, part in parts.items() if part is not None})
 
 

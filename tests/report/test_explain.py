@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 import graphq as gq
 from graphq.errors import InputError
+from graphq.ir.node import ONNX_NAME
 from graphq.report import explain, records
 from graphq.report.explain import alike, shared, timed
 from graphq.report.profile import Profile, StepTime
@@ -267,6 +268,34 @@ def test_reports_of_open_shapes_and_of_stages():
     }"""), threads=1)
     data = staged.explain(format="json")
     assert list(data["parts"]) == ["head", "cut"] and "wildcard" in staged.explain("u")
+
+
+def test_every_name_of_a_graph_in_stages_is_found():
+    """Inputs that no part reads, outputs whose values have other names or none, ONNX nodes of the cut."""
+    graph = gq.parse("""graph(x: f32[4], unread: f32[2], "a b": u8[3]) {
+      %kept = relu("a b")
+      %cut = wildcard(x, dtypes=[f32])
+      %2 = tanh(%cut)
+      return %2, %kept
+    }""".replace('relu("a b")', 'dequantize("a b", scales=[0.5])'))
+    next(n for n in graph.nodes if n.op.name == "wildcard").meta = {ONNX_NAME: "node 1"}
+    graph.set_outputs(graph.outputs, ["last", "other name"])
+    staged = gq.compile(graph, threads=1)
+    assert staged.explain("unread") == "unread : f32[2] is an input of the graph"
+    assert staged.explain("a b").startswith('"a b" : u8[3] is an input of the graph\n  used by')
+    assert staged.explain("node 1").startswith("%cut = wildcard(x)")
+    assert staged.explain("other name").startswith("%kept = dequantize")
+    with pytest.raises(gq.GraphError, match="did you mean unread"):
+        staged.explain("unread1")
+
+
+def test_a_value_that_open_sizes_replace_is_found():
+    ends = [helper.make_tensor_value_info("x", 1, ["n"]), helper.make_tensor_value_info("y", 1, None)]
+    nodes = [helper.make_node("Expand", ["x", "to"], ["same"]), helper.make_node("Tanh", ["same"], ["y"])]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(np.array([7]), "to")])
+    model = gq.compile(gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])), threads=1)
+    model(np.zeros(7, np.float32))
+    assert model.explain("same").startswith("%same = onnx_node Expand(x) : f32[7]")
 
 
 def test_a_later_stage_that_reads_a_value_is_no_output_of_the_graph():
