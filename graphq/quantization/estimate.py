@@ -27,6 +27,8 @@ SMALL = 1e-4
 """A loss on changed copies that is too small to raise doubt."""
 MUCH = 0.002
 """Above this loss no number of batches shows how much new data lose: errors of this size can grow."""
+UNEVEN, EVEN_FROM = 2.0, 16
+"""If the losses of held-out batches differ by more than the ratio UNEVEN, EVEN_FROM batches are needed to be sure."""
 SIZES = (0.7, 1.3)
 """Some copies of the batches are multiplied by these numbers."""
 
@@ -55,13 +57,15 @@ class Estimate:
 
     `losses` has the loss on each held-out batch; it is empty if there is a single batch. `changed` is the largest loss
     on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number of
-    batches. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far.
+    batches. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far. `sized` is the
+    largest loss on smaller and larger copies if there are many batches.
     """
 
     losses: tuple[float, ...]
     changed: float | None
     batches: int
     exceeded: float
+    sized: float | None = None
 
     @property
     def alike(self) -> bool:
@@ -71,24 +75,34 @@ class Estimate:
         return self.changed > max(SMALL, ALIKE * max(self.losses))
 
     @property
+    def uneven(self) -> bool:
+        """Whether the losses of the held-out batches differ much, so that a new batch may lose far more."""
+        return max(self.losses, default=0.0) > max(SMALL, UNEVEN * min(self.losses, default=0.0))
+
+    @property
     def enough(self) -> int:
         """The number of batches that would be enough, if the excess of new data falls as 1 / number of batches."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
-        return max(self.batches * (1 + self.alike), LEAST_ASKED, asked)
+        return max(self.batches * (1 + self.alike), LEAST_ASKED, EVEN_FROM * self.uneven, asked)
 
     @property
     def sure(self) -> bool:
-        """Whether there are enough batches, and the loss on held-out batches is small."""
-        return self.enough <= self.batches and not self.much
+        """Whether there are enough batches, and the loss on held-out batches and their changed copies is small."""
+        return self.enough <= self.batches and not self.much and not self.grows
 
     @property
     def much(self) -> bool:
         """Whether the loss is so large that other data may lose far more."""
         return max(self.losses, default=0.0) > MUCH
 
+    @property
+    def grows(self) -> bool:
+        """Whether the loss is large on changed copies of few batches."""
+        return (self.changed or 0.0) > MUCH
+
     def json(self) -> dict[str, Any]:
         """The numbers for a report."""
-        return {"losses": list(self.losses), "changed": self.changed, "batches": self.batches,
+        return {"losses": list(self.losses), "changed": self.changed, "sized": self.sized, "batches": self.batches,
                 "exceeded": self.exceeded, "alike": self.alike, "enough": self.enough, "sure": self.sure}
 
     def __str__(self) -> str:
@@ -98,9 +112,14 @@ class Estimate:
             parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out batches")
         if self.changed is not None:
             parts.append(f"{self.changed:.1e} on the worst copy (0.7 or 1.3 times as large, or more contrast)")
+        if self.sized is not None:
+            parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
+        if self.grows and not self.much:
+            why.append(f"copies of the batches lose more than {MUCH:g}")
         if self.exceeded > SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
         why += ["the batches are alike"] * self.alike + ["the batches are few"] * (self.batches < LEAST_ASKED)
+        why += ["the losses of the batches differ"] * (self.uneven and self.batches < EVEN_FROM)
         why += [f"the loss is above {MUCH:g}, and other data may lose far more"] * self.much
         number = self.enough if self.enough <= MOST_ASKED else f"more than {MOST_ASKED}"
         asked = f"; {number} would be enough" if self.enough > self.batches and not self.much else ""

@@ -8,8 +8,8 @@ import numpy as np
 MOST_COMPARED = 8
 """The most held-out batches that a fold compares."""
 FEW = 8
-"""Up to this number of batches, changed copies are compared as well. The copies decide about settings only if there is
-a single batch; with several batches they only show how sure the result is."""
+"""Up to this number of batches, changed copies are compared as well; of more batches, only smaller and larger copies.
+The copies decide about settings only if there is a single batch; otherwise they only show how sure the result is."""
 
 
 class Fold(NamedTuple):
@@ -38,6 +38,15 @@ def folds(count: int) -> list[Fold]:
     part = count // 4
     made = [Fold(every[:-part], few(every[-part:])), Fold(every[part:], few(every[:part]))]
     return made if count > FEW else [f._replace(copies=tuple(count + k for k in f.held_out)) for f in made]
+
+
+def judged(count: int) -> list[Fold]:
+    """The folds that show how sure the loss of the chosen setting is; up to FEW batches each is held out once."""
+    if not 4 <= count <= FEW:
+        return folds(count)
+    every, part = tuple(range(count)), count // 4
+    parts = [every[k:k + part] for k in range(0, count, part)]
+    return [Fold(tuple(k for k in every if k not in out), out, tuple(count + k for k in out)) for out in parts]
 
 
 def few(numbers: tuple[int, ...]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from graphq.quantization.calibrate import Batches, Calibration
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
 from graphq.quantization.estimate import SIZES, Chosen, Estimate, Extended, numbered
-from graphq.quantization.folds import few, folds
+from graphq.quantization.folds import FEW, few, folds, judged
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrized import Parametrized
@@ -58,17 +58,18 @@ class Trials:
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         self.compared = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
         """The numbers of the batches on which settings are compared."""
-        self.copies = [(fold.seen, k + kind * len(self.batches)) for fold in self.folds
-                       for k in (*fold.held_out, *fold.copies) if k >= len(self.batches)
-                       for kind in range(1 + len(SIZES))]
-        """The copies of all kinds that show how sure a loss is."""
-        numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.copies))))
+        count, judges = len(self.batches), judged(len(self.batches))
+        kinds = range(1 if count <= FEW else 2, 2 + len(SIZES))
+        copies = [(fold.seen, k % count + kind * count) for fold in judges for k in fold.held_out for kind in kinds]
+        self.judged = [*((fold.seen, k) for fold in judges for k in fold.held_out), *copies]
+        """The batches, and their copies of all kinds, that show how sure a loss is."""
+        numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.judged))))
         self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
                                strict=True))
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no held-out batch gives outputs with any elements")
         self.every = tuple(range(len(self.batches)))
-        self.known = self._calibrated([self.every, *(fold.seen for fold in self.folds)])
+        self.known = self._calibrated([self.every, *(fold.seen for fold in (*self.folds, *judges))])
         self.held_out = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
         self.losses: dict[Setting, float] = {}
         self.failed: dict[Setting, str] = {}
@@ -134,14 +135,16 @@ class Trials:
         return self._loss_made(setting, [k])
 
     def estimate(self, setting: Setting) -> Estimate:
-        """The loss of the setting, and how sure it is."""
-        count, cases = len(self.batches), [*self.held_out, *self.copies]
+        """The loss of the setting on the batches that are judged, and how sure it is; `losses` gets this loss."""
+        count = len(self.batches)
         self.loss(setting)
-        self._largest(setting, cases, np.inf)
-        found = {k: self._compared[setting][seen, k] for seen, k in cases if any(x.size for x in self.wanted[k])}
+        self._largest(setting, self.judged, np.inf)
+        found = {k: self._compared[setting][seen, k] for seen, k in self.judged if any(x.size for x in self.wanted[k])}
         held_out = tuple(x for k, x in found.items() if k < count and count > 1)
         copies = max((x for k, x in found.items() if k >= count), default=None)
-        return Estimate(held_out, copies, count, self.known[self.every].plain.unseen)
+        self.losses[setting] = max((self.losses[setting], *held_out))
+        changed, sized = (copies, None) if count <= FEW else (None, copies)
+        return Estimate(held_out, changed, count, self.known[self.every].plain.unseen, sized)
 
     def _loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                  between: Mapping[str, Parameters] | None = None) -> float:

@@ -35,6 +35,16 @@ def test_a_large_loss_is_never_sure():
     assert Estimate((2e-3,), None, 100, 1.0).sure
 
 
+def test_it_is_not_surer_than_the_losses():
+    """Losses that differ, or grow on copies: a new batch, or a larger one, may lose more than any so far."""
+    found = Estimate((1e-4, 3e-4), None, 10, 1.0)
+    assert found.uneven and not found.sure and "the losses of the batches differ; 16 would be enough" in str(found)
+    assert Estimate((1e-4, 3e-4), None, 16, 1.0).sure and Estimate((1e-5, 9e-5), None, 10, 1.0).sure
+    grown = Estimate((1e-3,) * 4, 2.1e-3, 4, 1.0)
+    assert not grown.sure and "copies of the batches lose more than 0.002" in str(grown)
+    assert "2.1e-03 on the worst copy (0.7 or 1.3 times as large)" in str(Estimate((1e-3,), None, 40, 1.0, 2.1e-3))
+
+
 def test_larger_and_smaller_copies():
     x = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
     data = Extended([{"x": x, "k": np.arange(2)}, {"x": -x, "k": np.arange(2)}])
@@ -43,7 +53,7 @@ def test_larger_and_smaller_copies():
         assert np.array_equal(data[k]["k"], np.arange(2)) and data[k]["x"].dtype == np.float32
 
 
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("count", [1, 4, 9])
 def test_what_is_said_covers_inputs_of_other_sizes(count):
     graph, batches = perceptron()
     batches = [{"x": np.clip(batches[0]["x"], -1, 1) + np.float32(k / 1000)} for k in range(count)]
@@ -51,7 +61,8 @@ def test_what_is_said_covers_inputs_of_other_sizes(count):
     model, plain = gq.compile(found.graph), gq.compile(graph)
     for size in (0.7, 1.3):
         x = batches[-1]["x"] * np.float32(size)
-        assert distance(plain({"x": x}), model({"x": x})) <= 2 * found.estimate.changed
+        assert distance(plain({"x": x}), model({"x": x})) <= 2 * (found.estimate.changed or found.estimate.sized)
+    assert len(found.estimate.losses) == {1: 2, 4: 4, 9: 4}[count]
 
 
 def test_changed_copies_exceed_what_was_seen():
@@ -97,5 +108,6 @@ def test_many_batches_need_no_copies():
     batches = [{"x": np.clip(rng.standard_normal((400, 16)), -2, 2).astype(np.float32)} for _ in range(12)]
     found = automatic(graph, batches)
     assert found.estimate.changed is None and found.estimate.batches == 12 and len(found.estimate.losses) == 6
+    assert max(found.estimate.losses) < found.estimate.sized and found.estimate.json()["sized"] == found.estimate.sized
     assert found.estimate.sure and "sure: 12 batches are enough" in str(found)
     assert gq.compile(found.graph)(batches[0]).shape == (400, 4)

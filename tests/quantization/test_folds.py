@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from graphq.quantization.folds import MOST_COMPARED, few, folds
+from graphq.quantization.folds import FEW, MOST_COMPARED, few, folds, judged
 
 
 @pytest.mark.parametrize("count, seen, held_out, copies", [
@@ -24,3 +24,15 @@ def test_folds():
     assert folds(5) == [((0, 1, 2, 3), (4,), (9,)), ((1, 2, 3, 4), (0,), (5,))]
     assert few(tuple(range(8))) == tuple(range(8)) and few(tuple(range(10, 110))) == (10, 24, 38, 52, 66, 80, 94, 109)
     assert len(folds(100)[0].held_out) == MOST_COMPARED and np.all(np.diff(folds(100)[0].held_out) > 0)
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_of_few_batches_each_judges_once(count):
+    found = judged(count)
+    if not 4 <= count <= FEW:
+        assert found == folds(count)
+        return
+    assert sorted(k for fold in found for k in fold.held_out) == [*range(count)]
+    for fold in found:
+        assert sorted(fold.seen + fold.held_out) == [*range(count)]
+        assert fold.copies == tuple(k + count for k in fold.held_out)
