@@ -1,14 +1,14 @@
 """Tiles of the integer matmul on AMX: tdpbusd or tdpbssd on tile registers of 16 rows x 64 bytes.
 
-A tile is usually 32 x 64 outputs, computed in two passes. Each pass has 2 x 2 registers of accumulators, 2 of
-activations and 2 of weights. For few rows a tile is 16 x 64 outputs, in one pass with 1 x 4 registers of accumulators.
-Tiles at the lower edge may have fewer rows. `amx_setup` loads a tile configuration for them, once for all tiles with
-the same number of rows.
+A tile function usually computes 32 x 64 outputs, in two passes of 32 columns. A pass uses 2 x 2 registers for
+accumulators, 2 for activations and 2 for weights. For few rows there is a tile function of 16 x 64 outputs: one pass,
+with 1 x 4 registers for accumulators. A tile at the lower edge of the result may have fewer rows; `amx_setup`
+configures the registers for these rows.
 
-Activations are read in place, with two exceptions that are copied first. One is the last k % 64 bytes of each row or
-tap; the copy pads them with zeros. The other is windows whose pixels are not evenly spaced in memory. If there is
-memory to keep the copies, the first tile of a row of tiles makes them for the whole row; otherwise each tile makes its
-own.
+The tile function loads activations from where they are, with two exceptions. The last k % 64 bytes of each row or tap
+are first copied and padded with zeros. Windows whose pixels are not evenly spaced in memory are first copied as well.
+If there is memory to keep the copies, the first tile of each row of tiles makes them, and the other tiles reuse them.
+Otherwise each tile makes its own.
 
 tdpbssd multiplies s8 activations. Epilogues expect sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators
 start from 128 times the column sums.
@@ -23,30 +23,29 @@ from graphq.kernels.jit.x86 import S32X16, Loop, Tiles, load_bytes
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
 
-# Scratch memory after the accumulators: tile configuration, emulated tile registers, initial values of the
-# accumulators.
+# Offsets in scratch memory, after the accumulators: tile configuration and emulated tile registers (STATE), initial
+# values of the accumulators (FIRST).
 STATE = 8192
 FIRST = STATE + 64 + 8 * 1024
 SCRATCH = FIRST + 4 * 64
 LINE, HALF = vector(I8, 64), vector(I8, 32)
 ROWS = 32
 COPIES = 1 << 19
-"""Bytes of memory for copies of activations: enough for the 9 taps of 256 channels of 14 x 14 pixels.
+"""The most bytes of copied activations: enough for the 9 taps of 256 channels of 14 x 14 pixels.
 
-With this size the copies stay in L2, like the weights of a tile.
+The copies then stay in L2, next to the weights of a tile.
 """
 AGAIN = 2
-"""The value of a frame's word `fresh` if each tile makes its own copies because there is no memory to keep them.
+"""The value of a frame's word `fresh` if every tile makes its own copies of activations.
 
-Otherwise `fresh` is 1 for the first tile of a row of tiles, and this tile makes the copies. `fresh` is 0 for the other
-tiles of the row; they read the copies.
+Otherwise `fresh` is 1 for the first tile of a row of tiles, which makes the copies, and 0 for the tiles that read them.
 """
 
 
 def line_bytes(k: int, taps: int) -> int:
-    """The size of the copy of a row with `taps` taps of `k` bytes, in bytes, with 32 bytes of slack.
+    """The bytes that the copy of a row of activations takes: `taps` taps of `k` bytes, and 32 spare bytes.
 
-    The size is an odd multiple of 64, so the copies of all rows spread over all sets of the L1 cache.
+    The result is an odd multiple of 64, so the copies of all rows spread over all sets of the L1 cache.
     """
     step = 64 if k >= 64 else 4
     return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
@@ -55,7 +54,7 @@ def line_bytes(k: int, taps: int) -> int:
 def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
     """Make the function `(frame, rows)` that configures the tile registers for 1 to 16 * `row_tiles` rows.
 
-    For 0 rows the function releases them.
+    Called with 0 rows, the function releases the registers.
     """
 
     @emits
@@ -64,14 +63,14 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
         tiles = Tiles(b, state, emulated)
         with b.if_else(rows > 0) as (configure, release):
             with configure:
-                # Layout of the configuration: byte 0 is the palette (1), the bytes of a row (64, as u16) start at byte
-                # 16, and the rows of each tile at byte 48.
+                # Layout of the configuration: byte 0 is the palette (1). The bytes per row of each register (64, as
+                # u16) start at byte 16, the rows of each register at byte 48.
                 words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
                 constant(vector(I64, 8), words).store(state)
                 sums_of, a_of, _ = _numbers(row_tiles)
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
-                    left = (left > 0).select(left, 16)  # 16 rows for a tile that is not used
+                    left = (left > 0).select(left, 16)  # a register without rows is not used: any number is valid
                     for number in (*sums_of[r], a_of[r]):
                         left.trunc(I8).store(state + (48 + number))
                 tiles.configure()
@@ -82,21 +81,22 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
 
 
 def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
-    """The numbers of the tile registers: accumulators by [row][column], activations by [row], and weights."""
+    """The indices of the tile registers for accumulators ([row][column]), activations ([row]) and weights."""
     if row_tiles == 2:
         return [[0, 1], [2, 3]], [4, 5], [6, 7]
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
 KStep = tuple[list[Value], list[Value], Value, Value]
-"""A step of 64 bytes along k: addresses of the row tiles, bytes between their rows, offset of the weights, and index.
+"""A step of 64 bytes along k.
 
-The offset is in bytes, from the start of a panel.
+It has the addresses of each row tile's activations, the bytes between the rows of each row tile, the byte offset of the
+weights from the start of a panel, and the index of the step.
 """
 
 
 class _Rows:
-    """Reads activations as rows of f.k bytes, f.stride apart; copies the last f.k % 64 bytes to rows 64 bytes apart."""
+    """Activations in rows of f.k bytes, f.stride bytes apart; the last f.k % 64 bytes of each row are copied."""
 
     def __init__(self, b: Builder, f: Frame) -> None:
         self.b, self.f = b, f
@@ -119,19 +119,20 @@ class _Rows:
         with Loop(b, self.steps) as loop:
             yield [x + loop.k * 64 for x in rows], [f.stride] * used, loop.k << 10, loop.k
         with b.if_then(self.tail > 0):
-            # the copy's zeros multiply the bytes that follow the weights of a panel or tap
+            # the last step reads weights beyond the end of the panel; the zeros of the copy cancel them
             yield ([self.copies + 1024 * r for r in range(used)], [c64(64)] * used, self.steps << 10,
                    self.steps)
 
 
 class _Pixels:
-    """Reads activations as windows of an image.
+    """Activations in windows of an image.
 
-    A step of 64 bytes of a tap is loaded in place if its 16 rows are at even distances. Otherwise, at borders and at
-    ends of lines, it is loaded from a copy.
+    A step of 64 bytes of a tap is loaded from the image if its 16 rows are at even distances. At borders and at ends of
+    lines they are not; the step is then loaded from a copy.
 
-    If the size of a tap is not a multiple of 64 bytes, its last bytes are copied as well. Taps of less than 64 bytes
-    are copied one after another, at multiples of 4 bytes as in packed weights, so several taps share a step.
+    If a tap has 64 bytes or more, the last partial step of the tap is always loaded from a copy. If a tap has fewer
+    than 64 bytes, all taps of a pixel are copied one after another, each to a multiple of 4 bytes as in packed weights.
+    Several taps then share a step.
     """
 
     def __init__(self, b: Builder, f: Frame, fresh: Value, once: bool) -> None:
@@ -148,20 +149,20 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # copies of all taps are made in one place that stays in L1
+        if once:  # if each tile makes its own copies, all taps share one place, which stays in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
 
     def _run(self, tap: Value, r: Value) -> tuple[Value, Value]:
-        """The address of the first pixel of row tile `r` at a tap, and whether the pixels are at even distances."""
+        """The address of the first pixel of row tile `r` at a tap, and whether its pixels are at even distances."""
         run = (self.f.runs + (self.taps * r + tap) * 8).load(I64, 8)
         return run, run >= 0
 
     def copy(self) -> None:
         b, f, window = self.b, self.f, self.window
         with b.if_then(self.short):
-            with Loop(b, f.rows) as row:  # zeros after the last tap
+            with Loop(b, f.rows) as row:  # write zeros after the last tap
                 end = self.copies + row.k * self.line + (self.all_steps << 6)
                 constant(LINE, 0).store(end + -64)
             with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner, Loop(b, c64(ROWS // 16)) as part:
@@ -203,7 +204,7 @@ class _Pixels:
     def _copy_steps(self, outer: Value, inner: Value, r: int, even: Value, target: Value) -> None:
         """Emit the copies of a tap of row tile `r`.
 
-        If the pixels are at even distances, only a last partial step is copied; otherwise all steps are.
+        All steps of the tap are copied, or only a last partial step if the pixels are at even distances.
         """
         b, f = self.b, self.f
         whole = even.select(0, self.whole)
@@ -219,7 +220,7 @@ class _Pixels:
                     load_bytes(part.values[0], self.tail).store(part.values[1])
 
     def each(self, used: int, first: bool) -> Iterator[KStep]:
-        """Emit the loops over taps and their steps, or over all steps; the `first` pass makes the copies."""
+        """Emit the loop over all steps along k, and yield each step; only the `first` pass makes copies."""
         b, f, window = self.b, self.f, self.window
         once = self.short.select(1, window.outer), self.short.select(1, window.inner)
         steps = self.short.select(self.all_steps, self.tap_bytes >> 6)
@@ -245,8 +246,8 @@ class _Pixels:
 def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
-    A few prefetches follow each product, instead of many after each step, because loads of tiles wait behind lines that
-    are still on their way. The 7 x 7 layers of ResNet-50 read their weights from L3 at 20 GB/s and take 5 % less time.
+    Each tdpbusd is followed by a few prefetches. If all prefetches of a step came together, the next tile loads would
+    wait for them. The 7 x 7 layers of ResNet-50, which read weights from L3 at 20 GB/s, take 5 % less time.
     """
     with Loop(b, lines, [address]) as line:
         line.values[0].prefetch(level=2)
@@ -255,7 +256,7 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
 
 
 def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: str = "rows") -> Intrinsic:
-    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; call `amx_setup` for its rows first."""
+    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` must run first."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
 
@@ -263,7 +264,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: 
         tiles = Tiles(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
-        fetched = pace * (16 // len(passes))  # bytes that a step of a pass prefetches in its 16 groups
+        fetched = pace * (16 // len(passes))  # bytes to prefetch in each step of a pass: a step has 16 groups
         lines, dots = (fetched + 63) >> 6, used * width
         shares = [(lines + (dots - 1 - n)) >> (dots.bit_length() - 1) for n in range(dots)]
         for number, columns in enumerate(passes):

@@ -1,4 +1,4 @@
-"""The family of integer and float matmuls: its plan steps, and its record."""
+"""The record of the matmul family, and the function that adds a matmul's steps to a plan."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -66,8 +66,8 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
     """The buffer of the activations, and their layout.
 
-    Transposed activations are read by columns, or copied into rows first if this is faster. A single row is its own
-    transpose.
+    Transposed activations are read in place ("columns") unless copying them into rows is faster. A transposed row
+    vector already is a row.
     """
     value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
@@ -82,9 +82,9 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 
 
 def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
-    """The buffer of the packed weights, and the bytes of a batch element.
+    """The buffer of the packed weights, and the bytes of one batch element in it.
 
-    Constant weights are packed now, and sorted if `sorts` is true. For other weights, a step packs them.
+    Constant weights are packed at compile time, and sorted if `sorts` is true. Other weights are packed by a step.
     """
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
@@ -106,7 +106,10 @@ def _packed(w: np.ndarray, transposed: bool, sorts: bool) -> np.ndarray:
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
-    """A buffer with the s32 sums over k of all rows of the activations; `strides` is None if rows are contiguous."""
+    """The buffer for the s32 sums over k of all rows of the activations; adds the step that computes them.
+
+    `strides` are the activations' strides in bytes, or None if the rows are contiguous.
+    """
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     stride: dict[str, int] = {}
@@ -125,13 +128,13 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, 
 
 
 def dequantized_operands(g: PatternBuilder, *names: str) -> PatternLike:
-    """The pattern op(dequantize(x), dequantize(w), bias?); a dequantize may also be a dynamic_dequantize."""
+    """Make the pattern op(dequantize(x), dequantize(w), bias?); a dequantize may also be a dynamic_dequantize."""
     x, w = (g.any_of(*DEQUANTIZES)(..., attrs=ANY) for _ in range(2))
     return g.any_of(*(g.any_of(*names)(*operands, attrs=ANY) for operands in ((x, w), (x, w, Var("bias")))))
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
-    """The patterns matmul(dequantize(x), dequantize(w), bias?) and matmul_integer(...)."""
+    """Make the pattern matmul(dequantize(x), dequantize(w), bias?) or matmul_integer(...)."""
     return g.any_of(dequantized_operands(g, "matmul"), g.matmul_integer(..., attrs=ANY))
 
 

@@ -1,11 +1,11 @@
-"""Products of floats for tiles in vector registers, in f32.
+"""Multiply f32, bf16 and f16 for tiles in vector registers, with sums in f32.
 
-Each product of f32 or f16 is a fused multiply-add; vcvtph2ps widens f16 first.
+Each product of f32 or f16 is a fused multiply-add. f16 is widened first, by vcvtph2ps.
 
-bf16 uses vdpbf16ps if the CPU has it; this instruction adds two products. Otherwise bf16, the upper half of an f32, is
-widened by a shift or a mask. The products are then added in the order of vdpbf16ps: the second product of a group comes
-first. vdpbf16ps takes subnormal numbers as zeros, so the other code does the same: by a mode of the CPU or, if
-`emulated`, step by step. AMX's tdpbf16ps is not used, because it adds in another order.
+If the CPU has vdpbf16ps, bf16 uses this instruction: it adds two products to each sum. On other CPUs, bf16 is widened
+to f32 by a shift or a mask. Fused multiply-adds then give the same bits as vdpbf16ps. They add the two products of a
+group in its order, the second product first. They also treat subnormal numbers as zeros as vdpbf16ps does, by a mode of
+the CPU or, if `emulated`, in code. AMX's tdpbf16ps is not used, because it adds in another order.
 """
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def floats(dtype: str, lanes: int, emulated: bool) -> Products:
-    """Products of f32, bf16 or f16, with `lanes` columns per vector; `emulated` uses no special instructions."""
+    """Multiply f32, bf16 or f16 by fused multiply-adds, with `lanes` columns per vector.
+
+    If `emulated`, no special instructions widen elements or treat subnormal numbers as zeros.
+    """
     kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
@@ -37,7 +40,7 @@ def floats(dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def bf16_pairs(emulated: bool) -> Products:
-    """Products of bf16 by vdpbf16ps; a vector holds 16 columns."""
+    """Multiply bf16 by vdpbf16ps, with 16 columns per vector."""
     if emulated:
         return floats("bf16", 16, True)
     words = vector(I32, 16)
@@ -46,7 +49,7 @@ def bf16_pairs(emulated: bool) -> Products:
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
-    """Widen a vector of groups of two bf16 to f32; returns the second element of each group, then the first."""
+    """Widen a vector of pairs of bf16 to f32; returns the second elements of all pairs, then the first elements."""
     kind = vector(F32, x.type.count)
     return (x & -0x10000).as_type(kind), (x << 16).as_type(kind)
 
@@ -59,8 +62,8 @@ def _normal_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
 def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     """Add the products one after the other; a subnormal sum becomes zero.
 
-    vdpbf16ps treats a sum as subnormal if it is below the smallest normal number before rounding. The test therefore
-    looks at 2^64 times the sum, since this is rounded as a normal number.
+    vdpbf16ps decides before rounding whether a sum is below the smallest normal number. The test therefore uses 2^64
+    times the sum, whose rounding is that of a normal number.
     """
     for left, right in zip(x, w, strict=True):
         scaled = (left * float(SCALE)).math("fma", right, total * float(SCALE)).math("fabs")

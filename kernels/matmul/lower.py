@@ -1,4 +1,4 @@
-"""Lowering of integer and float matmuls from a partition's body.
+"""Lower integer and float matmuls: turn a partition's body into the operands and the formula of a kernel.
 
 The formula of an integer matmul (docs/numbers.md), with x, w the quantized operands:
 
@@ -6,8 +6,8 @@ The formula of an integer matmul (docs/numbers.md), with x, w the quantized oper
     y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
     out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
 
-Scales and zero points may be tensors that are known only at run time. For ONNX's matmul_integer the result is acc. For
-floats y = acc + b[j], where acc is the f32 sum that `tile_sums` defines.
+Scales and zero points may be tensors that are known only at run time. The result of ONNX's matmul_integer is acc. For
+floats, y = acc + b[j], where acc is the f32 sum of `float_sums.tile_sums`.
 """
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22
-"""How many operand elements the formula processes at a time when it computes f32 sums as written."""
+"""The number of operand elements that `sums_as_written` gathers at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Matmul:
-    """The operands of a matmul: their indices among the partition's inputs, their types, shapes and transposition."""
+    """The operands of a matmul: their indices among the partition's inputs, dtypes, shapes and transposition."""
 
     a: int
     b: int
@@ -64,39 +64,36 @@ class Matmul:
 
     @property
     def n(self) -> int:
-        """Columns of the result."""
+        """The number of columns of the result."""
         return self.b_shape[-2] if self.transpose_b else self.b_shape[-1]
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The dimensions of the activations before k: batch and m."""
+        """The dimensions of the result without n: batch and m."""
         shape = self.a_shape
         return (*shape[:-2], shape[-1]) if self.transpose_a else shape[:-1]
 
     def operands(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """The arrays to multiply: (..., m, k) or (k,), and (..., k, n)."""
+        """The two arrays to multiply, no longer transposed: (..., m, k) or (k,), and (..., k, n)."""
         a, b = inputs[self.a], inputs[self.b]
         return a.swapaxes(-1, -2) if self.transpose_a else a, b.swapaxes(-1, -2) if self.transpose_b else b
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatmul(Matmul):
-    """A matmul of u8 or s8 operands.
-
-    The zero points broadcast to the arrays to multiply and to the result.
-    """
+    """A matmul of u8 or s8 operands, whose zero points broadcast to the operands."""
 
     a_zp: QuantParameter
     b_zp: QuantParameter
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32; f64 is exact, because products are below 2**18."""
+        """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32; f64 is exact, since products are below 2**18."""
         a, b = self.operands(inputs)
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order as written (docs/numbers.md)."""
+        """The f32 sums of the outputs at flat `indices`, in the order as written (docs/numbers.md)."""
         a, b = self.operands(inputs)
         a = a[None] if a.ndim == 1 else a
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -116,15 +113,16 @@ class FloatMatmul(Matmul):
     """A matmul of f32, bf16 or f16."""
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The f32 sums in the order of the kernels (`tile_sums`)."""
+        """The f32 sums, added in the order of the kernels."""
         a, b = self.operands(inputs)
         return tile_sums(a, b) if a.ndim > 1 else tile_sums(a[None], b)[0]
 
 
 class _Checked(NamedTuple):
-    """The result of `check_matmul`: the anchor, its operands, and the scales of both if they are dequantized.
+    """The result of `check_matmul`: the matmul node, its operands, and their two scales if they are dequantized.
 
-    Only the anchor's kernel reads the results of the nodes `producers` and the operands of the anchor in `own`.
+    `producers` are the dequantize nodes of the operands. `own` are the positions of the operands that the matmul's
+    kernel reads itself, so the epilogue does not.
     """
 
     node: Node
@@ -135,7 +133,7 @@ class _Checked(NamedTuple):
 
 
 def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """Analyze a body: a matmul, an epilogue, and a dequantize of both operands or of neither. Raises Unsupported."""
+    """Analyze a body of a matmul, an epilogue, and a dequantize of both operands or of neither; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in MATMULS)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
@@ -154,8 +152,8 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_matmul` accepts; raises Unsupported.
 
-    Integer kernels give the sum of the shifted operands without zero points. The expression of the outputs therefore
-    begins with a correction (see `_compensated`).
+    Integer kernels add products of shifted operands without zero points. The expression of the outputs therefore begins
+    with a correction (see `_compensated`).
     """
     node, product, scales, producers, own = check_matmul(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -169,7 +167,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` is used only as the activations, and is read only at the rows of the output."""
+    """Whether input `number` serves only as the activations, and output row i needs only its row i."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     return number == p.a and number != p.b and not p.transpose_a and p.a_shape[:-1] == lowered.out[:-1] \
@@ -177,9 +175,9 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
-    """Whether input `number`, the transpose `order` of another value, can be read in place from the other value.
+    """Whether kernels can read input `number` in place from the value that it transposes with `order`.
 
-    This holds for weights that are packed when the model runs, and for activations whose rows stay contiguous.
+    They can if the input is the weights, packed at run time, or if it is the activations and the rows stay contiguous.
     """
     p = lowered.anchor
     assert isinstance(p, Matmul)
@@ -190,7 +188,7 @@ def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
-    """The sum as the graph states it. If the matmul has a bias, the sum starts from the bias, as in ONNX's Gemm."""
+    """The record of the sum as the graph states it. The sum starts from a constant bias, as in ONNX's Gemm."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
@@ -225,7 +223,7 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
-    """The integer matmul of dequantized operands, and the scales of both operands."""
+    """The integer matmul of the quantized operands, and the scales of both operands."""
     index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
@@ -233,9 +231,9 @@ def _quantized(body: Graph, node: Node,
     if left.attrs["qtype"] != "per_tensor":
         k, rank = left.attrs["axis"], len(a.type.dims)
         summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
-        raise Unsupported("the source is quantized per channel along {own}: " + (
+        raise Unsupported("the input is quantized per channel along {own}: " + (
             "its scale would vary inside the sum" if k % rank == summed
-            else "kernels take one scale and zero point for the source"), "quantize the source per tensor", 0,
+            else "kernels take one scale and zero point for the input"), "quantize the input per tensor", 0,
             own=Axes(a, (k,)))
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
@@ -265,9 +263,9 @@ def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
 
 def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...],
                  axis: int) -> QuantParameter:
-    """The zero points of an operand of matmul_integer: one number, a vector along `axis`, or an array that broadcasts.
+    """The zero points of an operand of matmul_integer, as a parameter that broadcasts to the operand.
 
-    `dims` is the operand's shape without k.
+    `dims` is the operand's shape with 1 instead of k. A vector of zero points lies along `axis`.
     """
     if value is None:
         return known(0)
@@ -284,13 +282,14 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
 
 
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
-    """The dequantize nodes of an anchor's activations and weights; raises Unsupported unless they take u8 or s8.
+    """The dequantize nodes of a layer's input and weights.
 
-    With `groups` the weights may have a scale per group of rows.
+    Raises Unsupported unless both dequantize u8 or s8 to f32. If `groups`, the weights may have one scale per group of
+    rows.
     """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
-    for k, (name, verb, has, producer) in enumerate((("source", "is", "has", left), ("weights", "are", "have", right))):
+    for k, (name, verb, has, producer) in enumerate((("input", "is", "has", left), ("weights", "are", "have", right))):
         one = f"give the {name} one scale" + (", or one per output channel" if k else "")
         x = next(producer.operands)
         if x.dtype.name not in RANGES:
@@ -308,7 +307,7 @@ def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
 
 
 def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
-    """Refuse sums that could exceed s32; the bound follows from k, or from the weights if they are constant."""
+    """Refuse sums that could exceed s32; constant weights give a tighter bound than k."""
     zps = p.b_zp.data
 
     def absolute() -> np.ndarray:
@@ -321,10 +320,10 @@ def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
 
 
 def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
-    """Raise Unsupported if sums over k could exceed s32.
+    """Raise Unsupported if sums of `k` products could exceed s32.
 
-    The first bound is the largest product times k. If it is too large and `absolute` gives the sums of |w - zw|, the
-    largest of these sums times `most_a` decides.
+    `most_a` and `most_b` bound the absolute values of the two operands. If k * most_a * most_b is too large and
+    `absolute` is given, the largest of the sums of |w - zw| times `most_a` decides.
     """
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
@@ -335,10 +334,10 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
 
 
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
-    """The accumulator from the sum R = sum a' * w' that kernels compute from their own operands.
+    """The accumulator, computed from the sum R = sum a' * w' of the kernel's shifted operands.
 
-    a' is u8 (s8 + 128), w' is s8 (u8 - 128); za and zw are shifted in the same way. With d = colsum(w') - k * zw: acc =
-    R - za * d - zw * rowsum(a'), all modulo 2**32.
+    a' is u8 (s8 + 128), w' is s8 (u8 - 128), and the zero points za and zw are shifted in the same way. With d =
+    colsum(w') - k * zw, the accumulator is R - za * d - zw * rowsum(a'), all modulo 2**32.
     """
     za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
     zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)
@@ -360,12 +359,13 @@ def _centered_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParamet
                          weights: np.ndarray | None) -> QuantParameter | Expr:
     """The sum of w' - zw over k for every column.
 
-    For a single constant matrix of weights, the sum is a constant. Otherwise it is read from the packed weights.
+    The sum is a constant if the weights are one constant matrix. Otherwise it is computed from the column sums in the
+    packed weights.
     """
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
-    # activations of one dimension give a result of shape (n,)
+    # one-dimensional activations give a result of shape (n,)
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
     sums = e.slot(Source("column sums", "s32", shape))
     if zw.absent:

@@ -1,18 +1,18 @@
 """Packed weights: the layout that all matmul kernels read, and the functions that pack.
 
-Weights w (k, n) of s8, or of u8 minus 128, are packed as
+A panel is 16 columns of weights. A group is 4 bytes along k of one column, which a 32-bit lane multiplies. Weights (k,
+n) of s8, or of u8 minus 128, are packed as
 
     column sums   s32 [panels * 16]             over k, 0 for columns past n
     panels        s8  [panels][groups][16][4]   rows 4 g .. 4 g + 3 of columns 16 p .. 16 p + 15, padded with 0
     slack         15 lines of 64 bytes          an AMX tile reads 16 groups, even at the end of a panel
 
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
-For bf16 and f16 a group of 4 bytes has two rows, for f32 one row; their column sums are not used.
+For bf16 and f16 a group has two rows, for f32 one row; their column sums are not used.
 
-Sorted weights are packed in the same way. The result of `sort` follows them: it says which groups vpmaddubsw multiplies
-exactly. vpmaddubsw adds two neighboring products of u8 and s8 in 16 bits, and saturates. Two weights whose sum is from
--128 to 128 cannot make it saturate. If their signs differ, the absolute value of each is at most 128; if not, the
-absolute value of their sum is; and 255 * 128 < 2**15.
+Sorted weights are followed by the result of `sort`: it lists which groups vpmaddubsw multiplies exactly. vpmaddubsw
+adds two neighboring products of u8 and s8 in 16 bits, and saturates. It is exact if the sum of the two weights is from
+-128 to 128: the sum of the products is then at most 255 * 128 < 2**15 in absolute value.
 """
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ DESCRIPTOR = Record("group", "groups", "panel_bytes", "group_bytes", "terms", "t
                     "zero_points_step")
 """The fields that `matmul_compressed.pack` writes instead of a panel's column sums.
 
-    group, groups                   the rows of a group, and the number of groups
-    panel_bytes, group_bytes        the bytes of a panel, and of a group
-    terms, zero_points              the bytes from a panel's start to the terms, or zero points, of its first group
-    terms_step, zero_points_step    the bytes from one group's to the next group's; 0 if all groups share them
+    group, groups                   the rows of a scale group, and the number of scale groups
+    panel_bytes, group_bytes        the bytes of a panel, and of the weights of a scale group
+    terms, zero_points              bytes from a panel's start to the terms, or zero points, of its first scale group
+    terms_step, zero_points_step    bytes to the terms, or zero points, of the next scale group; 0 if all share them
 """
 PACK = Record("source", "table", "rows", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
-"""The argument block for packing weights (k, n), `each` panels a block; bytes are xored with `flip`.
+"""The argument block for packing weights (k, n); a block packs `each` panels. Each byte is xored with `flip`.
 
-The caller fills in the addresses of the weights, of their table (or 0), and of the result `packed`. The result is
-64-byte aligned and has `packed_bytes` for each batch element. The caller may change the bytes between rows (`along_k`)
-and columns (`along_n`). If rows are not evenly spaced, `rows` is the address of a table of k byte offsets; a negative
-offset stands for a row of zeros. Otherwise `rows` is 0.
+The caller fills in the addresses of the weights, of the table of batch offsets (or 0), and of the result `packed`. The
+result is 64-byte aligned and has `packed_bytes` bytes for each batch element. The caller may change `along_k` and
+`along_n`, the bytes between rows and between columns. If rows are not evenly spaced, `rows` is the address of a table
+of k byte offsets, where a negative offset means a row of zeros. Otherwise `rows` is 0.
 """
 view = PACK.view
 
@@ -64,14 +64,14 @@ def group_count(k: int, itemsize: int = 1) -> int:
 
 
 def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
-    """The bytes of a packed (k, n) matrix; a multiple of 64, as its address must be."""
+    """The bytes of a packed (k, n) matrix, a multiple of 64."""
     return panel_count(n) * LINE * (1 + group_count(k, itemsize)) + SLACK
 
 
 def pack(w: np.ndarray) -> np.ndarray:
-    """Pack weights (..., k, n) of s8 or u8 with any strides, in NumPy; the result is u8 (..., packed_bytes(k, n)).
+    """Pack weights (..., k, n) of any strides in NumPy; returns u8 (..., packed_bytes(k, n)).
 
-    Raises KernelError for other dtypes or fewer than two dimensions.
+    Raises KernelError if the weights are not s8, u8, f32, bf16 or f16, or have fewer than two dimensions.
     """
     dtypes = {STORAGE[x]: x for x in ("s8", "u8", "f32", "bf16", "f16")}
     if w.dtype not in dtypes or w.ndim < 2:
@@ -89,7 +89,7 @@ def pack(w: np.ndarray) -> np.ndarray:
     head, end = panels * LINE, panels * LINE * (1 + groups)
     out[:, :head] = np.ascontiguousarray(w.sum(1, dtype=np.int32)).view(np.uint8) if itemsize == 1 else 0
     body = out[:, head:end].view(w.dtype).reshape(batch, panels, groups, PANEL, items)
-    if by_column:  # copy a group of 4 neighboring bytes as one number
+    if by_column:  # copy the 4 neighboring bytes of a group as one u32
         columns = w.swapaxes(1, 2).view(np.uint32).reshape(batch, panels, PANEL, groups)
         body.view(np.uint32)[..., 0] = columns.swapaxes(2, 3)
     else:
@@ -101,10 +101,11 @@ def pack(w: np.ndarray) -> np.ndarray:
 
 
 def sort(w: np.ndarray) -> np.ndarray:
-    """The order of the groups of s8 weights (..., taps, k, n) in tiles: s32 [..., panels, taps, 1 + k // 4].
+    """The order in which tiles multiply the groups of weights, as s32 [..., panels, taps, 1 + k // 4].
 
-    The first number for each panel and tap is how many groups vpmaddubsw multiplies exactly. The numbers after it give
-    the k of each group's first row: first the exact groups, then the others. The last k % 4 rows belong to no group.
+    `w` are s8 weights (..., taps, k, n). The first number for each panel and tap counts the groups that vpmaddubsw
+    multiplies exactly. The other numbers are the first rows of all groups: first of the exact groups, then of the
+    others. The last k % 4 rows belong to no group.
     """
     *outer, taps, k, n = w.shape
     groups, panels = k // 4, panel_count(n)
@@ -117,12 +118,12 @@ def sort(w: np.ndarray) -> np.ndarray:
 
 
 def sort_bytes(k: int, n: int, taps: int = 1) -> int:
-    """The bytes of the result of `sort` for a matrix with k rows per tap, rounded up to a multiple of 64."""
+    """The bytes that the result of `sort` takes for a matrix of k rows per tap, rounded up to a multiple of 64."""
     return -(-4 * panel_count(n) * taps * (1 + k // 4) // LINE) * LINE
 
 
 def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
-    """Pack weights (..., taps, rows, n), followed by the result of `sort` for the first k rows of each tap."""
+    """Pack weights (..., taps, rows, n), and append the result of `sort` for the first k rows of each tap."""
     *outer, taps, rows, n = w.shape
     w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
     packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
@@ -134,7 +135,7 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
 
 
 def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
-    """The share of the groups of weights packed by `pack_sorted` that vpmaddubsw multiplies."""
+    """The fraction of groups in the result of `pack_sorted` that vpmaddubsw multiplies."""
     order = packed[..., packed_bytes(taps * group_count(k) * 4, n):].view(np.int32)
     panels, groups = panel_count(n), k // 4
     counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]
@@ -142,7 +143,7 @@ def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
 
 
 def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The array `w` with zeros added at the end of each axis up to `shape`; `w` itself if it has this shape."""
+    """Pad array `w` with zeros at the end of each axis, up to `shape`; returns `w` itself if it has this shape."""
     if w.shape == shape:
         return w
     out = np.zeros(shape, w.dtype)
@@ -151,7 +152,6 @@ def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _pack_rows(itemsize: int) -> Intrinsic:
-    """Make the function that packs `groups` groups of rows of 16 neighboring elementsand xors bytes with `flip`."""
     items = 4 // itemsize
 
     @emits
@@ -169,9 +169,9 @@ def _pack_rows(itemsize: int) -> Intrinsic:
 
 @emits
 def pack_columns(b: Builder, source: Value, apart: Value, groups: Value, target: Value, flip: Value) -> None:
-    """Pack `groups` groups (a multiple of 8) of 16 columns with contiguous bytes along k; xor bytes with `flip`.
+    """Pack `groups` groups of 16 columns, each contiguous along k, and xor each byte with `flip`.
 
-    One column begins `apart` bytes after the other.
+    `groups` is rounded down to a multiple of 8. Neighboring columns begin `apart` bytes apart.
     """
     flips = flip.trunc(I8).splat(LINE)
     with Loop(b, groups >> 3) as loop:
@@ -190,7 +190,7 @@ def _sum_groups(b: Builder, source: Value, groups: Value, target: Value) -> None
 
 
 def packing(itemsize: int) -> Functions:
-    """Make the block function that packs panels of one batch element."""
+    """Make the block function that packs panels."""
     items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
 
     def block(args: int, index: int) -> None:

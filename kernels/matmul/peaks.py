@@ -1,7 +1,7 @@
-"""Measured peaks of this machine: multiply-accumulates per second in registers, and bytes per second of copies.
+"""Measure this machine's peaks: multiply-accumulates per second in registers, and bytes copied per second.
 
-A loop runs the instruction that multiplies, named as in `assembly`, on independent accumulators. If another instruction
-accumulates, the loop runs that instruction as well.
+A peak belongs to an instruction, such as `vpdpbusd zmm`. A loop runs it on independent accumulators. If the instruction
+does not accumulate, the loop also runs the instruction that adds.
 """
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from graphq.kernels.threads import team
 
 PEAK = Record("memory", "turns")
 COPY = Record("source", "target", "nbytes")
-"""The argument block of a copy: `nbytes` for each block."""
+"""The argument block of a copy; each block copies `nbytes`."""
 view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
-"""The number of 32-bit elements in each kind of register that has a peak; AMX tiles have 16 x 16."""
+"""The 32-bit elements of a register, by the register's name; AMX tiles have 16 x 16."""
 PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddubsw": 4, "vpmaddwd": 2, "vpmulld": 1,
             "vdpbf16ps": 2, "vfmadd231ps": 1, "vmulps": 1}
-"""Multiply-accumulates that an instruction does for each element of its result."""
+"""The multiply-accumulates that an instruction does for each 32-bit element of its result."""
 CHAINS = 12
-"""The accumulators of a loop. Two instructions a cycle that take 6 cycles each need 12; they fit into 16 registers."""
+"""The accumulators of a vector loop: enough for two instructions a cycle with a latency of 6 cycles."""
 TURNS = 20_000
 TILE_CHAINS = 4
-"""The number of accumulators of a loop on tiles: four products take 64 cycles, and a result is ready after 52."""
+"""The accumulators of a tile loop: four instructions take 64 cycles, longer than their latency of 52."""
 MEMORY = 16_384
-"""The bytes of a loop's operands and sums, or of the tile configuration."""
+"""The bytes of memory for a loop's operands and sums, or for the tile configuration."""
 LARGE = 1 << 28
-"""The most bytes that are copied to measure bandwidth; larger copies have the same bandwidth."""
+"""The most bytes that are copied to measure bandwidth; larger copies would be as fast."""
 ROUNDS = 11
 MOST = 200
-"""The most repetitions in one run of a loop."""
+"""The most repetitions in one of the ROUNDS runs."""
 
 
 def products(name: str) -> int:
-    """The multiply-accumulates of an instruction such as `vpdpbusd zmm`; 0 if no loop measures the instruction."""
+    """The multiply-accumulates of one instruction such as `vpdpbusd zmm`; 0 if no loop measures the instruction."""
     mnemonic, register = _canonical(name)
     return PRODUCTS.get(mnemonic, 0) * LANES.get(register, 0)
 
@@ -58,7 +58,7 @@ def _canonical(name: str) -> tuple[str, str]:
 
 
 def peak_module(name: str) -> Functions:
-    """Make the module of the loop that measures instruction `name` in registers; its argument block is a PEAK."""
+    """Make the module with the loop that runs instruction `name`; its argument block is a PEAK."""
     mnemonic, register = _canonical(name)
     if register == "tmm":
         return _on_tiles(mnemonic == "tdpbssd")
@@ -97,7 +97,7 @@ def copy_module() -> Functions:
 
 
 def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
-    """Make the function `(memory, turns)` that runs CHAINS instructions per iteration, on data at `memory`."""
+    """Make the function `(memory, turns)` that loops over CHAINS instructions, with operands from `memory`."""
     kind = vector(F32 if mnemonic.endswith("ps") else I32, lanes)
 
     def step(b: Builder, acc: Value, x: Value) -> Value:
@@ -106,9 +106,9 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
         if mnemonic == "vdpbf16ps":
             return dot_bf16(b, acc, *[x.as_type(vector(I32, lanes))] * 2)
         words = vector(I16, 2 * lanes)
-        if mnemonic == "vpmaddubsw":  # also add the sums of two products in 32 bits, since every use has to do it
+        if mnemonic == "vpmaddubsw":  # also add neighboring 16-bit sums in 32 bits, as every matmul must
             return acc + madd16(b, madd8(b, acc, x), constant(words, 1))
-        if mnemonic == "vpmaddwd":  # multiplies the accumulator: LLVM would move any other product out of the loop
+        if mnemonic == "vpmaddwd":  # x * x would be moved out of the loop by LLVM, so multiply the accumulator
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
         if mnemonic == "vfmadd231ps":
             return x.math("fma", x, acc)
@@ -128,7 +128,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
 
 
 def tile_loop(signed: bool) -> Intrinsic:
-    """Make the function `(memory, turns)` that runs TILE_CHAINS products per iteration, on configured tiles."""
+    """Make the function `(memory, turns)` that loops over TILE_CHAINS instructions on configured tiles."""
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
@@ -152,8 +152,8 @@ def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
 def peak(name: str, level: Level, cache: bool = True) -> float:
     """Measure the multiply-accumulates per second of one core by instruction `name`.
 
-    `level` and the machine must have the instruction. Raises KernelError if the instruction needs tile registers and
-    Linux does not grant them: it would kill the process.
+    `level` and the machine must have the instruction. Raises KernelError if Linux does not grant this process the tile
+    registers that the instruction needs: Linux would kill the process.
     """
     if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile").name):
         raise KernelError(f"{name} needs AMX's tile registers, but Linux does not grant them to this process")
@@ -165,7 +165,7 @@ def peak(name: str, level: Level, cache: bool = True) -> float:
 
 
 def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
-    """Measure the bytes per second of repeated copies; half of the `nbytes` are read, half are written."""
+    """Measure the bytes per second of a copy that reads half of the `nbytes` and writes the other half."""
     share = max(1, min(nbytes, LARGE) // (128 * threads)) * 64
     source, target = (np.zeros(share * threads, np.uint8) for _ in range(2))
     words = COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": share})
@@ -174,7 +174,7 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:
-    """Measure the seconds that `threads` blocks of a module take that run at the same time."""
+    """Measure the seconds that `threads` blocks of a module take when they run at the same time, several times."""
     row = module.block, args.ctypes.data, threads, threads if threads > 1 else 0
 
     def prepare(times: int) -> Callable[[], None]:
@@ -184,9 +184,9 @@ def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool
 
 
 def samples(prepare: Callable[[int], Callable[[], object]], seconds: float = 0.02) -> list[float]:
-    """Measure the seconds of one repetition, in each of ROUNDS runs of about `seconds` in all.
+    """Measure the seconds of one repetition in each of ROUNDS runs; all runs together take about `seconds`.
 
-    `prepare(times)` returns the function that does `times` repetitions.
+    `prepare(times)` returns a function that does `times` repetitions.
     """
     call = prepare(1)
     call()

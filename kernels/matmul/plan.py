@@ -1,18 +1,18 @@
-"""The matmul's block function, and the planning of a matmul: its kernel, its blocks, its argument block.
+"""The block function of all matmuls, and `plan_matmul`: it chooses a matmul's kernel, blocks and argument block.
 
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
     out[i, j] = Store(R[i, j], operands)
 
-R is the same at every level. The Store, the epilogue, corrects it for zero points and shifts. For floats R is the f32
-sum.
+R is the same at every level. For floats R is the f32 sum. The Store is the epilogue; it also corrects R for zero points
+and for the shifts by 128.
 
-The block function loops over tiles. For each tile it calls a tile function by address, and the tile function leaves R
-in scratch memory on the stack. Then a function of the Store (`outputs`) computes the outputs while R is in L1. So tile
-functions are compiled once per machine, not once per Store.
+The block function loops over tiles. For each tile it calls a tile function by its address. The tile function leaves R
+in scratch memory on the stack, and a function of the Store (`outputs`) computes the outputs while R is in L1. Tile
+functions are therefore compiled once per machine, not once per Store.
 
-`tile_frame` says how tiles find activations: as rows or columns of `a`, or as windows of an image. With windows, and
-with weights packed tap by tap, the matmul is a convolution. The tables of operands have a byte offset for each batch
-element; the address of a missing table is 0.
+Tile functions read activations as rows or columns of `a`, or as windows of an image (see `operands.tile_frame`). A
+matmul of windows by weights that are packed tap by tap is a convolution. An operand's table has the byte offset of each
+batch element; without a table, the address of the table is 0.
 """
 from __future__ import annotations
 
@@ -44,53 +44,53 @@ MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_t
                 "tile", "tail", "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept",
                 "row_scales", "row_scales_table", "row_scales_row", "row_scales_step", "row_sums", "row_sums_table",
                 "row_sums_row")
-"""The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
+"""The argument block of a matmul of `batch` elements: m x n outputs, and `k` bytes of each row; w is packed.
 
-    layout                   the number of the layout of activations in LAYOUTS
-    panel_bytes              bytes of a panel of w
-    order, order_bytes       for sorted weights: bytes from w to the order of the first panel, and from panel to panel
-    each_rows, each_panels   the size of a block
-    rows, panels             the size of a tile
-    tail_panels              panels of the narrower tiles that compute the last n % (16 * panels) columns
-    tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
-    writer                   who writes the outputs: the number of a Writer
-    ahead, ahead_bytes       weights of the next step, to be prefetched, or 0
+    layout                   the layout of activations, as an index into LAYOUTS
+    panel_bytes              the bytes of a panel of w
+    order, order_bytes       for sorted weights: the bytes from w to the order of the first panel, and between panels
+    each_rows, each_panels   the rows and panels of a block
+    rows, panels             the rows and panels of a tile
+    tail_panels              the panels of the narrower tiles at the end of a row of tiles
+    tile, tail, setup        the functions of whole and narrower tiles, and the AMX setup or 0
+    writer                   who writes the outputs, as an index into Writer
+    ahead, ahead_bytes       the weights of the next step, to be prefetched, or 0
     rooms, room_count        memory for copies of activations (AMX): `room_bytes` for each piece of the blocks
-    kept                     bytes of a tile's copies if they are kept for all columns
-    row_scales, row_scales_table    with compressed weights, the scales of activations
-    row_scales_row, row_scales_step    the bytes from a scale to the next row's, and to the next group's
-    row_sums, row_sums_table    the s32 sums of activations of each row and group, from `row_sums`
-    row_sums_row             the bytes from a row's sums to the next row's
+    kept                     the bytes of a tile's copies if other tiles reuse them, or 0
+    row_scales, row_scales_table       with compressed weights, the scales of activations
+    row_scales_row, row_scales_step    the bytes between the scales of rows, and of groups
+    row_sums, row_sums_table           with compressed weights, the s32 sums of activations of each row and group
+    row_sums_row                       the bytes between the sums of rows
 
 The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The longest epilogue, in operations, that tiles compute themselves, in unrolled code: enough to add a residual."""
+"""The most operations of an epilogue that tile functions compute, in unrolled code; to add a residual takes 26."""
 SHORT_ROW = 256
-"""If k has more bytes than this, tiles do not compute the epilogue themselves."""
+"""The most bytes of k for which tile functions compute the epilogue themselves."""
 MANY = 1 << 14
-"""If there are fewer outputs, tiles do not compute the epilogue themselves: compiling a tile takes 0.1 to 0.3 s."""
+"""The fewest outputs for which tile functions compute the epilogue themselves: compiling one takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
-"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and a spare entry."""
+"""The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile.
 
 - "function": the epilogue's function (`outputs`) writes them, from sums in memory.
 - "tile": the tile function writes them, from registers.
-- "both": the tile function writes whole tiles, the epilogue's function writes partial tiles. Sums are also stored in
-  memory, since outputs near rounding ties are computed again.
+- "both": the tile function writes whole tiles, the epilogue's function writes partial tiles. The sums are also stored
+  in memory, because outputs near rounding ties are computed a second time from these sums.
 """
 _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
 
 class Product(NamedTuple):
-    """A product of `batch` elements: activations (m, k) of `a_dtype` times packed weights (k, n).
+    """The sizes of a matmul or convolution: `batch` times activations (m, k) of `a_dtype`, packed weights (k, n).
 
-    `layout` is the layout of the activations. With "windows" the product is a convolution of m output pixels over
-    `taps` taps of k channels each. `w_dtype` says how the weights are packed: SORTED by `pack.pack_sorted`, a name of
-    `matmul_compressed.tiles` by `matmul_compressed.pack`, anything else by `pack.pack`.
+    If the `layout` of the activations is "windows", a convolution computes m output pixels over `taps` taps of k
+    channels. `w_dtype` names the layout of the weights. SORTED is packed by `pack.pack_sorted`, a name of
+    `matmul_compressed.tiles` by `matmul_compressed.pack`, and anything else by `pack.pack`.
     """
 
     a_dtype: str
@@ -104,42 +104,39 @@ class Product(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an activation."""
+        """The bytes of an element of the activations."""
         return STORAGE[self.a_dtype].itemsize
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """The dtypes of activations and packed weights.
-
-        If `w_dtype` is None, weights are s8 or have the activations' float dtype.
-        """
+        """The dtypes of activations and packed weights. Weights are s8 by default, or the activations' float dtype."""
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
 
     @property
     def is_float(self) -> bool:
-        """Whether the product is of floats."""
+        """Whether the operands are floats."""
         return (self.a_dtype, self.a_dtype) in FLOATS
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row of activations, or of the channels of a tap."""
+        """The bytes of a row of activations, or of a pixel's channels."""
         return self.k * self.itemsize
 
     @property
     def depth(self) -> int:
-        """The bytes of activations in a sum. With several taps, each tap is rounded up to whole groups of 4 bytes."""
+        """The bytes of activations that a sum reads. With several taps, each tap is rounded up to a multiple of 4."""
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
 @njit
 def element(address: int, table: int, batch: int) -> int:
-    """The address of a batch element: `address` plus its offset in `table`, if there is a table."""
+    """The address of a batch element: `address`, plus the element's offset in `table` if there is a table."""
     return address + load_s64(table + 8 * batch) if table else address
 
 
 @njit
 def count_blocks(args: int) -> tuple[int, int]:
-    """The numbers of blocks of a batch element: along m, and along n."""
+    """The number of blocks of a batch element along m, and along n."""
     x = view(args)
     panels = (x.n + 15) // 16
     return (x.m + x.each_rows - 1) // x.each_rows, (panels + x.each_panels - 1) // x.each_panels
@@ -147,10 +144,7 @@ def count_blocks(args: int) -> tuple[int, int]:
 
 @njit
 def area(args: int, index: int) -> tuple[int, int, int, int, int]:
-    """The part of the result that block `index` computes, as (batch, i0, i1, j0, j1).
-
-    The part is rows i0 to i1 (exclusive) and panels j0 to j1 (exclusive) of batch element `batch`.
-    """
+    """The outputs of block `index`: batch element, rows i0 to i1 and panels j0 to j1 (both exclusive)."""
     x, (down, across) = view(args), count_blocks(args)
     batch, inner = index // (down * across), index % (down * across)
     i0, j0 = inner % down * x.each_rows, inner // down * x.each_panels
@@ -159,16 +153,16 @@ def area(args: int, index: int) -> tuple[int, int, int, int, int]:
 
 @njit
 def room(args: int, index: int) -> int:
-    """The address of the memory for copies of activations that the piece with block `index` uses."""
+    """The address of the memory for copies of activations; the piece that block `index` belongs to owns it."""
     x, (down, across) = view(args), count_blocks(args)
     return x.rooms + ((index + 1) * x.room_count - 1) // (x.batch * down * across) * x.room_bytes
 
 
 @njit
 def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
-    """The memory to prefetch in `steps` equal steps: its address, and the bytes of a step.
+    """The address of memory to prefetch in `steps` equal steps, and the bytes of a step.
 
-    If `size` is 0, it is the weights of the plan's next step; otherwise the `size` bytes at `address`.
+    The memory is `size` bytes at `address` or, if `size` is 0, the weights of the plan's next step.
     """
     x = view(args)
     if size == 0:
@@ -177,7 +171,7 @@ def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
 
 
 def matmul_blocks() -> Functions:
-    """Make the block function of matmuls; all kernels, layouts of activations and Stores use the same function."""
+    """Make the block function of matmuls: the same for all kernels, layouts of activations and Stores."""
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -194,7 +188,8 @@ def matmul_blocks() -> Functions:
         f.args = args
         f.batch = batch
         first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
-        steps = max(1, (i1 - i0 + step - 1) // step * groups)  # each group of each tile prefetches a part
+        # each group of each tile prefetches an equal part of the next weights
+        steps = max(1, (i1 - i0 + step - 1) // step * groups)
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
             is_tail = now < width or (x.tail_panels == width and j + now == panels)
@@ -232,11 +227,12 @@ def matmul_blocks() -> Functions:
 
 
 def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
-    """Choose who writes the outputs: tiles do if k (`depth` bytes) and the Store are short, and there are many outputs.
+    """Choose who writes the outputs.
 
-    Tiles that write outputs are compiled for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24,
-    8 % at 32, and 2 % at 100. For VNNI it saves 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All
-    of MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
+    Tile functions do if there are many outputs, and k (`depth` bytes) and the Store are short. They are then compiled
+    for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24, 8 % at 32, and 2 % at 100. For VNNI it
+    saves 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 % less time on
+    AVX2, 10 % on AVX-VNNI (Xeon).
     """
     if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
@@ -248,8 +244,8 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
     """Choose the (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
 
-    The panels of a block are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles:
-    its activations then stay in L2 while the loop goes over its columns.
+    The panels of a block are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles.
+    Its activations then stay in L2 while the block function goes over the columns.
     """
     best: tuple[float, int] = (float("inf"), 0)
     chosen = (1, width)
@@ -265,16 +261,13 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
-"""For an open size, kernels are chosen for the example's size times each of these numbers.
-
-With half as many numbers, some kernels that a call needs would be missing.
-"""
+"""Open sizes times these numbers are the sizes for which kernels are compiled. Half as many would miss some kernels."""
 
 
 @lru_cache(maxsize=256)
 def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: Level,
             layout: ActivationLayout) -> tuple[Kernel, ...]:
-    """The kernels that `select` may choose for sizes other than the example's (m, n, k), in the order of `fitting`."""
+    """The kernels that `select` may choose if open sizes of (m, n, k) change, in the order of `fitting`."""
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
@@ -283,10 +276,10 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a product: fields of MATMUL, and the chosen `kernel` as an index into the given names.
+    """How a matmul is cut into blocks: fields of MATMUL, and `kernel`, an index into the names of the kernels.
 
-    `threads` is the number of threads that the work is worth, `blocks` the number of blocks. `room_bytes` is the memory
-    that a block needs for copies of activations.
+    `threads` is the number of threads that are worth using. `room_bytes` is the memory that a block needs for copies of
+    activations.
     """
 
     kernel: int
@@ -302,10 +295,10 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
-    """Choose the blocks for the cheapest of the kernels `names`.
+    """Choose the cheapest of the kernels `names`, and the blocks for it.
 
-    `tail`, if given, is the number of panels of the narrower tiles at the end of a row of tiles. By default the tiles
-    have all remaining panels. `strip_rows`, if given, is the number of rows of a block.
+    `tail`, if given, is the number of panels of the narrower tiles at the end of a row of tiles. By default one
+    narrower tile has all remaining panels. `strip_rows`, if given, is the number of rows of a block.
     """
     costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
@@ -331,15 +324,15 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, st
 
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
                 strip_rows: int | None = None) -> Step:
-    """Plan a product; `store` is its epilogue.
+    """Plan a matmul or convolution; `store` is its epilogue.
 
-    `kernel` forces a kernel; otherwise `select` chooses a kernel; with open sizes, it chooses at each size.
+    `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size.
     `strip_rows`, if given, is the number of rows of a block. Raises KernelError if there is no kernel.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
     if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
-        # The copies of a single tile would not fit into L2.
+        # AMX is not used if the copies of a single tile exceed L2.
         level = lowest(level.lanes, "vnni")
     forced = kernel is not None
     rows = m if strip_rows is None else smallest(m, strip_rows)
@@ -350,7 +343,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
-    if is_open(x) and not forced and not inside:  # tiles with their own Store take long to compile
+    if is_open(x) and not forced and not inside:  # tiles that write outputs take long to compile
         sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
@@ -376,12 +369,12 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     setup: Any = later(getitem, tuple(setups), cut.kernel)
     for function in (assumed(tile), assumed(tail)):
         function.want()
-    # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
+    # AMX reads rows at half the speed if they cross cache lines: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = kernel.in_tile_registers and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     all_taps = taps if layout == "windows" else 1
-    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # for compressed weights the caller sets it
+    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # the caller overwrites this word for compressed weights
     order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
         if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({
@@ -396,23 +389,20 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether constant integer weights are sorted (`pack.sort`): they are for CPUs without VNNI."""
+    """Whether to sort constant integer weights (`pack.sort`): only for CPUs without VNNI."""
     return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2
-"""The cycles per byte of a transposing copy (18 GB/s)."""
+"""The cycles per byte to copy activations from columns to rows (18 GB/s)."""
 INTERLEAVED = 16
-"""The cycles to interleave four columns of transposed activations.
-
-The products of a 6 x 64 tile take 24 cycles and hide all but one of these cycles.
-"""
+"""The cycles to interleave four columns of activations; the 24 products of a 6 x 64 tile hide all but one of them."""
 SPREAD = 8
-"""The additional cycles for a group of transposed floats: they need broadcasts, rows only need plain loads."""
+"""The cycles that a group of transposed floats takes longer than a group of a row: it needs broadcasts."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:
-    """Whether to read transposed activations in place instead of copying them into rows first."""
+    """Whether to read transposed activations in place; otherwise they are first copied into rows."""
     m, n, k = map(assumed, (x.m, x.n, x.row_bytes))
     columns, rows = (select(x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL

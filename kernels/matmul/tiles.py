@@ -1,8 +1,7 @@
-"""The table of matmul kernels, the factories of their tiles at each ISA level, and their estimated costs.
+"""The table of matmul kernels: for each kernel the factory of its tile functions, and an estimate of its cost.
 
-The name of a Kernel follows from its fields; a second kernel of the same name is refused. Selection filters by dtypes,
-level and layout of activations, then chooses the kernel with the least estimated cost. If several cost the same, the
-highest level wins, then the first in the table.
+`select` keeps the kernels that fit the dtypes, the ISA level and the layout of activations, and returns the kernel with
+the least estimated cost. If several cost the same, the highest level wins, then the first in the table.
 """
 from __future__ import annotations
 
@@ -35,14 +34,14 @@ ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows"
 
 
 class Kernel(NamedTuple):
-    """A kernel: it multiplies `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
+    """A kernel multiplies `dtypes` in tiles of `tile` (rows, columns) outputs, at ISA level `level` and above.
 
-    A tile has at most `tile_frame.MOST_ROWS` rows, and columns in whole panels of 16. `build(dtypes, rows, columns,
-    emulated, layout)` makes the module of its tiles. `columns` is a multiple of 16, or of 8 if the kernel
-    `takes_halves`. The module has the block functions `tile` and, if the machine needs preparation, `setup`. If its
-    tiles write outputs, `build` takes two more arguments: a Store, and whether the Store's bytes are `packed`
-    (`lanes.outputs.packs`). `cost(kernel, m, n, k)` estimates cycles of one core. `layouts` are the layouts of
-    activations that the kernel can read (see `tile_frame`).
+    The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(dtypes, rows,
+    columns, emulated, layout)` makes the module of a tile function. Its `columns` may be fewer than those of `tile`: a
+    multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, for AMX,
+    `setup`. If the tiles can write outputs, `build` takes two more arguments: a Store, and whether its byte outputs are
+    packed four vectors at a time. `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are the layouts
+    of activations that the kernel can read (see `operands.tile_frame`).
     """
 
     dtypes: Dtypes
@@ -54,7 +53,7 @@ class Kernel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The derived name, such as `matmul_u8s8_6x64_avx512_vnni`."""
+        """The kernel's name, derived from its fields, such as `matmul_u8s8_6x64_avx512_vnni`."""
         return f"matmul_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
 
     @property
@@ -64,17 +63,17 @@ class Kernel(NamedTuple):
 
     @property
     def in_tile_registers(self) -> bool:
-        """Whether its sums are in AMX's tile registers; it then needs a `setup`, and copies of some activations."""
+        """Whether the accumulators are AMX tile registers; the kernel then needs `setup`, and copies of activations."""
         return self.isa.has("amx-tile")
 
     @property
     def takes_halves(self) -> bool:
-        """Whether its tiles may leave out the second half of their last panel, because it is a separate vector."""
+        """Whether a tile may end in half a panel: then a vector has 8 columns."""
         return self.takes_store and self.isa.lanes == 8
 
     @property
     def takes_store(self) -> bool:
-        """Whether its tiles can write the outputs of a Store."""
+        """Whether tile functions can write the outputs of a Store."""
         return _takes_store(self.build)
 
 
@@ -89,9 +88,9 @@ KERNELS: dict[str, Kernel] = {}
 def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: str,
                     cost: Callable[[Kernel, int, int, int], float],
                     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
-    """Make a decorator that registers a builder as a kernel for each of `dtypes` and `tiles`.
+    """Make a decorator that registers a builder as a kernel for each combination of `dtypes` and `tiles`.
 
-    Raises KernelError if a kernel of the same name exists, or if a tile has too many rows or a partial panel.
+    Raises KernelError if a kernel of the same name exists, if a tile has too many rows, or if it has a partial panel.
     """
 
     def register(build: Builder) -> Builder:
@@ -110,7 +109,7 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
 
 def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
            layout: ActivationLayout = "rows") -> Kernel:
-    """Choose the cheapest kernel for m x n outputs over k. Raises KernelError if no kernel fits."""
+    """Choose the cheapest kernel for m x n outputs over k bytes. Raises KernelError if no kernel fits."""
     sizes = assumed(m), assumed(n), assumed(k)
     return min(fitting(dtypes, level, layout), key=lambda kernel: kernel.cost(kernel, *sizes))
 
@@ -119,7 +118,8 @@ def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
 def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
     """The kernels that `select` chooses from, the highest level first. Raises KernelError if no kernel fits."""
     found = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
-    found.sort(key=lambda x: LEVELS.index(x.isa), reverse=True)  # keeps the table's order within a level
+    # the sort is stable: it keeps the table's order within a level
+    found.sort(key=lambda x: LEVELS.index(x.isa), reverse=True)
     if not found:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
     return found
@@ -127,7 +127,7 @@ def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kern
 
 @njit
 def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
-    """Add the products of a row of `k` bytes, `along_k` bytes apart, to the 16 sums of that row."""
+    """Multiply one row by a panel: add the products of `k` bytes, `along_k` bytes apart, to 16 sums."""
     for j in range(k):
         x = load_u8(a + j * along_k) ^ shift
         line = w + j // 4 * 64 + j % 4
@@ -136,7 +136,7 @@ def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> N
 
 
 def scalar_tile(shift: int, layout: str) -> Callable[[int, int], None]:
-    """Make the tile function of one panel for activations in `layout`; `shift` (128 for s8) is xored with each byte."""
+    """Make the tile function of one panel for activations in `layout`; each byte is xored with `shift` (128 for s8)."""
     windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
 
     def tile(frame: int, index: int) -> None:
@@ -161,22 +161,21 @@ def scalar_tile(shift: int, layout: str) -> Callable[[int, int], None]:
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
-"""The name in the kernel table for weights packed by `pack.pack_sorted`."""
+"""The dtype, in the kernel table, of weights packed by `pack.pack_sorted`."""
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 BF16 = ("bf16", "bf16")
 FLOATS = (("f32", "f32"), BF16, ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
-"""Layouts of activations; for kernels that read these, transposed activations are copied into rows first.
+"""The layouts of kernels that cannot read transposed activations; a step copies these into rows first.
 
-Interleaving transposed activations again for each tile would take at least half as long as the products. Only in the 6
-x 64 tile of AVX-512 VNNI it takes at most 3 % (96 x 1024 x 384 on Zen 4). A copy also takes 3 %, and more for smaller
-n.
+To interleave transposed activations in each tile takes at least half as long as the products. Only in the 6 x 64 tile
+of AVX-512 VNNI it takes at most 3 % (96 x 1024 x 384 on Zen 4). A copy also takes 3 %, and more for smaller n.
 """
 
 
 def vector_tiles(rows: int, columns: int, products: Products, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
-    """Make the module of a tile function that `vector_tile` makes."""
+    """Make the module of a tile function in vector registers (`vector.vector_tile`)."""
     return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store, packs=packed))
 
 
@@ -186,18 +185,18 @@ def tile_count(rows: int, panels: int, m: int, n: int) -> float:
 
 
 def _stream(rows: int, panels: int, m: int) -> float:
-    """Estimate the cycles to load four rows of weights: 20 bytes a cycle if they are used once, 30 if reused.
+    """Estimate the cycles to load a group of each panel's weights: 20 bytes a cycle, or 30 if they are reused.
 
-    Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. All kernels have the same estimate, so AMX gains
-    nothing for a single row.
+    Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. All integer kernels use this estimate, so AMX
+    gains nothing for a single row.
     """
     return panels * 64 / (20 if m <= rows else 30)
 
 
 def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate the cycles of a matmul; `group(panels)` estimates four steps along k in a tile of `panels` panels.
+    """Estimate the cycles of a matmul from `group(panels)`, the cycles of four bytes of k in a tile of `panels` panels.
 
-    Fitted on Zen 4: 30 cycles for a tile's start, 9 for each of its rows and 3 for a vector of output.
+    Fitted on Zen 4: a tile takes 30 more cycles, 9 for each of its rows and 3 for each vector of output.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), panels)
@@ -209,10 +208,10 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
 
 
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles: the longest of products, loads, weights and the latency of 4 cycles, for four steps along k.
+    """Estimate cycles. Four bytes of k take the longest of products, loads, weights and the latency of 4 cycles.
 
-    A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four steps: 24
-    cycles for tiles of 6 x 64, 13 for 1 x 64.
+    A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four bytes of
+    k: 24 cycles for tiles of 6 x 64, 13 for 1 x 64.
     """
     rows = kernel.tile[0]
     return _estimated_cycles(kernel, m, n, k, parts,
@@ -220,10 +219,10 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles: for each row 2 operations and 4 for each of a panel's `parts`, and 3 to widen a part's weights.
+    """Estimate cycles from operations, of which the CPU does `rate` a cycle.
 
-    A cycle does `rate` operations. Fitted on a Xeon for four steps along k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51
-    for 12 x 32 on AVX-512 (rate 2.4).
+    A row takes 2 operations, and 4 for each of a panel's `parts`; to widen the weights of a part takes 3. Fitted on a
+    Xeon for four bytes of k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).
     """
     rows = kernel.tile[0]
     return _estimated_cycles(kernel, m, n, k, parts, lambda panels: max(
@@ -231,10 +230,10 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 
 
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate cycles, from Intel's tables: 16 for 16 x 16 x 64 products, 8 to load a tile; tails of k are copied.
+    """Estimate cycles: 16 to multiply 16 x 16 x 64, and 8 to load a tile register (Intel's tables).
 
-    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 cycles for a tile's start, and 8 for a vector of output. If four vectors
-    are packed together, a vector of output takes 5.
+    Fitted on a Xeon (MobileNetV2, PP-OCR): a tile takes 250 more cycles, and 8 for each vector of output, or 5 if four
+    vectors are packed together. If k is not a multiple of 64, the copies take 4 cycles per row.
     """
     rows, most = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), most)
@@ -248,13 +247,13 @@ def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 
 def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate one cycle for each product."""
+    """Estimate one cycle for each product of two elements."""
     return float(m * panel_count(n) * PANEL * k / STORAGE[kernel.dtypes[0]].itemsize)
 
 
 @register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
 def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of plain loops."""
+    """Build tiles of plain loops, for any CPU."""
     return Functions(speed=3, tile=scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
@@ -270,7 +269,7 @@ def build_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
-    """Build tiles with 8 columns per vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
+    """Build tiles with 8 columns per vector: vpmaddubsw for groups that cannot saturate, vpmaddwd for the others."""
     return vector_tiles(rows, columns, in_order(dtypes[0], 8, emulated), layout, store, packed)
 
 
@@ -278,7 +277,7 @@ def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, l
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
                         store: Store | None = None, packed: bool = False) -> Functions:
-    """Build tiles with 16 columns per vector: vpmaddubsw for products that cannot saturate, vpmaddwd for the others."""
+    """Build tiles with 16 columns per vector: vpmaddubsw for groups that cannot saturate, vpmaddwd for the others."""
     return vector_tiles(rows, columns, in_order(dtypes[0], 16, emulated), layout, store, packed)
 
 
@@ -303,16 +302,16 @@ def build_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout
                  partial(estimate_vnni, parts=1))
 def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
-    """Build tiles of vpdpbusd with 16 columns per vector; `packed` is the result of `outputs.packs` for the Store."""
+    """Build tiles of vpdpbusd with 16 columns per vector."""
     return vector_tiles(rows, columns, vnni(dtypes[0], 16, emulated), layout, store, packed)
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles: the larger of the cycles for the products and the cycles to load the weights.
 
-    A product of 16 columns takes one cycle; with `pairs`, two products take one cycle. A tile's products of one step
-    along k take at least four cycles, since each product waits for the previous product of its accumulator. Fitted on
-    Zen 4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
+    A product of 16 columns takes one cycle; with `pairs`, two products take one cycle. One element of k takes a tile at
+    least four cycles, because each product waits for the previous product of the same accumulator. Fitted on Zen 4, for
+    AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize
@@ -347,7 +346,7 @@ def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
                  partial(estimate_floats, parts=1))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
                         store: Store | None = None, packed: bool = False) -> Functions:
-    """Build tiles of vfmadd with 16 columns per vector; bf16 and f16 have smaller tiles: widening takes registers."""
+    """Build tiles of vfmadd with 16 columns per vector. For bf16 and f16 they are smaller: widening takes registers."""
     return vector_tiles(rows, columns, floats(dtypes[0], 16, emulated), layout, store, packed)
 
 

@@ -1,12 +1,12 @@
-"""Tiles of a matmul in vector registers, and integer products by vpdpbusd (VNNI) or by vpmaddwd and vpmaddubsw.
+"""Matmul tiles in vector registers, and the instructions that multiply integers in them.
 
-A tile is `rows` x `columns` outputs. Their accumulators stay in registers over all of k. On VNNI the tile of 6 rows x
-64 columns keeps its accumulators in 24 of the 32 registers; 4 loads of weights and 6 broadcasts of activations feed 24
-products. It reaches 0.465 TOPS on one Zen 4 core. The limit of the core is the same: one 64-byte product a cycle.
+A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. With VNNI, a tile of 6 x 64
+has its accumulators in 24 of the 32 registers. 4 loads of weights and 6 broadcasts of activations feed 24 products by
+vpdpbusd. The tile reaches 0.465 TOPS on one Zen 4 core. This is the limit of the core: one 64-byte product a cycle.
 
-Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
-weights (`pack.sort`) that cannot make it saturate. The other groups are widened to 16 bits in registers and multiplied
-by vpmaddwd.
+CPUs without VNNI multiply u8 by s8 with vpmaddubsw, whose 16-bit sums of two products may saturate. Sorted weights
+(`pack.sort`) list the groups that cannot saturate. All other groups are widened to 16 bits in registers and multiplied
+by vpmaddwd. A group is 4 bytes along k.
 """
 from __future__ import annotations
 
@@ -27,24 +27,22 @@ from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Group
 FLIP = 0x80808080  # xor with this number turns four s8 into s8 + 128 as u8
 
 Factor: TypeAlias = tuple[Value, ...]
-"""A group of activations or of weights, split into the vectors that are multiplied one after the other."""
+"""A group of activations or weights, as the vectors that `Products.dot` multiplies one after the other."""
 
 
 @dataclass(frozen=True)
 class Products:
-    """How an instruction multiplies groups: the 4 bytes of a row, or of a column of weights, in one lane.
+    """How a tile multiplies groups: 4 bytes along k of a row of activations and of a column of weights.
 
-    A panel of 16 columns takes `parts` vectors of weights and as many accumulators (of type `kind`). `activations(b,
-    group)` spreads a group (s32) over a vector, `weights(b, address)` loads the vectors of weights of a part, and
-    `dot(b, acc, x, w)` accumulates.
+    A panel of 16 columns has `parts` vectors of weights and as many accumulators of type `kind`. `activations(b,
+    group)` spreads a group (s32) over a vector, `weights(b, address)` loads the weights of a part, and `dot(b, acc, x,
+    w)` adds their products to an accumulator. `exact_first`, if given, multiplies the groups of sorted weights that
+    cannot saturate.
 
     Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
-    runs are added in order: floats then have smaller rounding errors. `total(b, sum)` is applied to each sum of two
-    runs. With `flushes` the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of `silent` bytes
-    (padding) adds nothing to the sums, so it may be left out.
-
-    `exact_first`, if given, multiplies the first groups of sorted weights into the same accumulators; these groups
-    cannot saturate.
+    the runs are added in order, for smaller rounding errors of floats. `total(b, sum)` is applied to each sum of two
+    runs. If `flushes`, the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of `silent` bytes
+    (padding) adds nothing to the sums, so tiles may skip it.
     """
 
     parts: int
@@ -67,12 +65,12 @@ def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool)
 
 
 def silent(a_dtype: str) -> int:
-    """The activation byte that `unsigned` turns into 0; padding with this byte adds nothing to sums."""
+    """The activation byte that `unsigned` turns into 0."""
     return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
 def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Products by vpdpbusd: a vector holds `lanes` columns, and each 32-bit lane adds four products to its sum."""
+    """Multiply by vpdpbusd: a vector has `lanes` columns, and each 32-bit lane adds four products to its sum."""
     kind = vector(I32, lanes)
     return Products(16 // lanes, kind, lambda b, group: (unsigned(b, group, a_dtype, lanes, emulated),),
                     lambda b, address: (address.load(kind),),
@@ -80,7 +78,7 @@ def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Products by vpmaddubsw, for weights that cannot make it saturate; a vector holds `lanes` columns."""
+    """Multiply by vpmaddubsw, for weights that cannot saturate; a vector has `lanes` columns."""
 
     def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
         return acc + madd16(b, madd8(b, x[0], w[0], emulated), b.value(vector(I16, 2 * lanes), 1), emulated)
@@ -89,7 +87,7 @@ def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Products by vpmaddwd: a vector holds `lanes` columns; even and odd bytes of each lane are widened to 16 bits."""
+    """Multiply by vpmaddwd: a vector has `lanes` columns; the even and odd bytes of a lane are widened to 16 bits."""
     kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
 
     def activations(b: Builder, group: Value) -> Factor:
@@ -106,7 +104,7 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Products for sorted weights: vpmaddubsw for the groups that cannot saturate, then vpmaddwd."""
+    """Multiply sorted weights: by vpmaddubsw the groups that cannot saturate, then by vpmaddwd the others."""
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
@@ -116,22 +114,22 @@ def signed_halves(x: Value) -> tuple[Value, Value]:
 
 
 NEAR = 8
-"""How many groups ahead tiles of floats prefetch weights to L1. A sentence encoder takes 3 % less time (Xeon)."""
+"""How many groups ahead of their use float tiles prefetch weights to L1; a sentence encoder saves 3 % (Xeon)."""
 
 Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
 """A function that emits the products of one group.
 
-It gets the index of the group, the addresses of the cursors and the sums before the group. It returns the sums after
-the group.
+Its arguments are the index of the group, the addresses of the cursors, and the sums before the group. It returns the
+sums after the group.
 """
 
 
 class Cursor(NamedTuple):
-    """An address that moves `step` bytes with every group.
+    """An address that moves by `step` bytes with every group.
 
-    Without cursors, LLVM gives every row and panel of a tile a separate address; all of them move and are spilled to
-    the stack. A group of 8 x 48 floats then took 85 instructions instead of 48. A 3.2 GHz Xeon with two units for them
-    did 66 G multiply-adds a second instead of 83.
+    Without cursors, LLVM keeps and moves a separate address for each row and panel of a tile, and spills these
+    addresses to the stack. A group of 8 x 48 floats then took 85 instructions instead of 48. A 3.2 GHz Xeon with two
+    units for them did 66 G multiply-adds a second instead of 83.
     """
 
     start: Value
@@ -140,13 +138,13 @@ class Cursor(NamedTuple):
 
 def vector_tile(rows: int, columns: int, products: Products, layout: str, result: Store | None = None,
                 packs: bool = False) -> Intrinsic:
-    """Make the tile function of `rows` x `columns` outputs; `layout` says how it finds activations (Frame).
+    """Make the tile function of `rows` x `columns` outputs, for activations in `layout`.
 
-    `columns` is a multiple of the lanes of `products`. In memory, a row of sums has room for whole panels of 16.
+    `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
 
-    With `result`, an epilogue, the tile function writes the outputs itself, from registers if the whole tile is valid.
-    In a partial tile, it writes floats from sums in memory, and leaves outputs that may be near rounding ties to the
-    caller. `packs` is the parameter of `store_code.epilogue`.
+    With an epilogue `result`, the tile function writes the outputs itself. It writes a whole tile from registers. In a
+    partial tile, it writes floats from sums in memory, and leaves outputs that may be near rounding ties to the caller.
+    If `packs`, byte outputs are packed four vectors at a time.
     """
 
     @emits
@@ -175,9 +173,9 @@ class _Tile:
         self.sums = (_Blocks if products.block else _TileSums)(products, rows, columns)
 
     def accumulate(self, layout: str) -> list[Value]:
-        """Emit the products of all activations; returns the state of the sums after them."""
+        """Emit the products of all activations; returns the sums, as the state that loops carry (`_TileSums`)."""
         b, f, state = self.b, self.f, self.sums.start(self.b, self.f)
-        tap_bytes = ((f.k + 3) >> 2) << 6  # bytes of a panel's weights at one tap
+        tap_bytes = ((f.k + 3) >> 2) << 6  # the bytes of a panel's weights for one tap
         if layout == "windows":
             return self.over_taps(Window(b, f), tap_bytes, state)
         itemsize = self.products.itemsize
@@ -201,16 +199,16 @@ class _Tile:
 
     def over_k(self, groups: Groups, w: Value, panel_bytes: Value, state: list[Value],
                tap: Value | None = None) -> list[Value]:
-        """Emit the products of all groups of k (with windows, of one tap's k); returns the new state of the sums.
+        """Emit the products of all groups of k, or of one tap's k; returns the new state of the sums.
 
-        The first panel's weights are at `w`, and each next panel's weights `panel_bytes` further. Sorted weights are
-        multiplied in their sorted order; each `tap` has its own.
+        The weights of the first panel are at `w`, and the weights of each further panel `panel_bytes` later. Sorted
+        weights are multiplied in their order, which each `tap` has of its own.
         """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
-        # The CPU prefetches the weights of a single row by itself. With one vector of weights per iteration, loads
-        # limit the tile, and prefetches are loads: without them, tiles of 8 x 16 floats take 7 to 10 % less time.
+        # The CPU itself prefetches the weights of a single row. With one vector of weights per iteration, loads are the
+        # bottleneck, and a prefetch is a load: without prefetches, tiles of 8 x 16 floats take 7 to 10 % less time.
         prefetches = self.rows > 1 and self.panels * products.parts > 1
 
         def turn(number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
@@ -248,7 +246,7 @@ class _Tile:
 
     def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
-        """Emit the products of one group of each row with the weights at `w` of each panel; returns the new sums."""
+        """Emit the products of one group of each row and the weights at `w` of each panel; returns the new sums."""
         b = self.b
         weights = [products.weights(b, w + panel_bytes * (column // PANEL) + column % PANEL * 4)
                    for column in range(0, self.columns, self.lanes)]
@@ -287,9 +285,10 @@ def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]
 
 
 def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value], packs: bool) -> None:
-    """Emit the epilogue for sums in registers if the tile is whole.
+    """Emit the epilogue for sums in registers; it runs only if the tile is whole.
 
-    Also stores the number of entries for outputs near rounding ties, or -1 if the tile is not whole.
+    The frame's word `entries` becomes the number of outputs listed as near a rounding tie, or -1 if the tile is
+    partial.
     """
     block, entries = _OutputBlock(f, tile), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
@@ -305,10 +304,10 @@ def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[
 
 
 class _TileSums:
-    """The sums of a tile of `rows` x `columns` outputs. They stay in registers over all of k.
+    """The sums of a tile of `rows` x `columns` outputs, in registers over all of k.
 
-    The `state` of the sums is a list of values that loops carry: here the sums themselves. In memory the sums lie at
-    `places`, in bytes from the first sum.
+    The `state` is a list of values that loops carry: in this class, the sums. `places` are the byte offsets of the sums
+    in memory.
     """
 
     def __init__(self, products: Products, rows: int, columns: int) -> None:
@@ -322,12 +321,10 @@ class _TileSums:
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups; returns the state of the sums after them."""
         return self.turns(b, b.value(I64, 0), count, state, cursors, turn)
 
     def turns(self, b: Builder, done: Value, count: Value, acc: list[Value], cursors: Sequence[Cursor],
               turn: Turn) -> list[Value]:
-        """Emit `turn` for `count` groups after the first `done` groups; returns the sums after them."""
         with Loop(b, count, [*acc, *(c.start + done * c.step for c in cursors)]) as loop:
             acc, places = loop.values[:self.count], loop.values[self.count:]
             acc = turn(done + loop.k, places, acc)
@@ -343,20 +340,20 @@ class _TileSums:
 
 
 class _Blocks(_TileSums):
-    """Sums of floats that are added up in blocks of `block` groups, in the order of k through all taps.
+    """Sums of floats in blocks of `block` groups, in the order of k through all taps.
 
-    The totals of the blocks are in memory. The state has the registers, the number of groups that the current block
-    still lacks, and whether it is the first block, whose sums are not yet added to totals.
+    The totals of all full blocks are in memory. The state has the sums of the current block, the number of groups that
+    the block still lacks, and whether the block is the first.
     """
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
-        """The state before the first product; no code is emitted."""
+        """The state before the first product."""
         return [*self.zeros, c64(self.products.block), c64(1)]
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
         block = self.products.block
-        rest = count - state[-2]  # the groups that belong to further blocks
+        rest = count - state[-2]  # the groups beyond the current block
         more = (rest + (block - 1)) // block
         pieces = (rest > 0).select(more, 0) + 1
         with Loop(b, pieces, [c64(0), *state]) as loop:
@@ -367,7 +364,7 @@ class _Blocks(_TileSums):
         return loop.values[1:]
 
     def end_block(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the end of a block; it runs only if the block is full."""
+        """Emit the end of a block: if the block is full, its sums are added to the totals and become 0."""
         full, before = state[-2].eq(0), b.block
         with b.if_then(full):
             self.store(f, self.totals(b, f, state))
@@ -380,7 +377,7 @@ class _Blocks(_TileSums):
         return out
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        """Emit the additions to the totals. The first block adds its sums to +0: no total is -0."""
+        """Emit the addition of a block's sums to the totals. The first block is added to +0, so no total is -0."""
         sums: list[list[Value]] = []
         blocks = []
         with b.if_else(state[-1].ne(0)) as branches:
