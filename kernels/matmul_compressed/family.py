@@ -1,4 +1,4 @@
-"""The family of matmuls whose constant weights stay compressed: its plan step, and its record."""
+"""The record of the family of matmuls with compressed weights, and the function that adds their steps to a plan."""
 from __future__ import annotations
 
 from math import prod
@@ -22,7 +22,7 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step of the matmul, after a step that sums groups of integer activations; weights are packed now."""
+    """Add the step of the matmul. For integer activations, first add a step that sums each group of a row."""
     p = lowered.anchor
     assert isinstance(p, CompressedMatmul)
     item = STORAGE[p.a_dtype].itemsize
@@ -57,10 +57,10 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
 
 
 def quantized(g: PatternBuilder) -> PatternLike:
-    """The pattern matmul(x, weights, bias?); x is dequantize(q), dynamic_dequantize(q, scales), or any floats.
+    """Make the pattern matmul(x, weights, bias?); x is dequantize(q), dynamic_dequantize(q, scales), or any floats.
 
     `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32. w is s4, u4, s8
-    or u8, with one scale for the tensor, for each column, or for each group of rows and columns.
+    or u8. Its scales are per-tensor, per-column, or one per group of rows and columns.
     """
     q, w = Var("q"), (Var("w"), Var("scales"))
     dynamic = [g.dynamic_dequantize(*operands, attrs=ANY) for operands in (w, (*w, Var("zps")))]

@@ -1,15 +1,14 @@
-"""Tiles of float activations times packed weights of 4 or 8 bits; registers hold the unpacked weights.
-
-The sums have the order of `float_sums`, with blocks of whole groups:
+"""Tiles of float activations times compressed weights of 4 or 8 bits, which are unpacked in registers.
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-The weight f32(u - z) * scale may be rounded to a narrower float. bf16 activations are multiplied in the order of
-`tile_sums`, two at a time, as in float matmuls (`matmul.float`).
+Here u are weights, z their zero points, and g is the group of row k. The sums have the order of `numbers.float_sums`; a
+block of a sum is a number of whole groups. The weight f32(u - z) * scale may be rounded to a narrower float. The two
+products of a pair of bf16 activations are added in the same order as in float matmuls (`matmul.float`).
 
-To convert u, a tile writes its bits into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting 2**23
-+ z from it is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This
-traffic limits a matmul with one row.
+To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
+2**23 + z is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This traffic
+limits a matmul with one row.
 """
 from __future__ import annotations
 
@@ -33,19 +32,19 @@ from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
 
 AT_ONCE = {4: 4, 8: 6, 16: 8}
-"""How many rows a tile of floats multiplies at a time, by the columns of a vector; registers hold their sums."""
+"""How many rows a tile multiplies at a time, by the columns of a vector; registers have space for their sums."""
 
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
-"""A function that emits the weights of line `number`, step by step, with a `Factor` for each vector of columns.
+"""A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.
 
-A step is as many rows as 4 bytes of activations multiply: one for f32, two for bf16.
+A line is 64 bytes of packed weights. 4 bytes of activations multiply a step: one row of f32, or two rows of bf16.
 """
 
 
 class Floats(NamedTuple):
-    """How float activations are multiplied: by `products`, with weights of `vectors` vectors of `kind`.
+    """How float activations are multiplied: by `products`. A step of weights is `vectors` vectors of `kind`.
 
-    `factor(b, rows)` emits the weights of a step's rows, given as vectors of f32.
+    `factor(b, rows)` makes these vectors from f32 vectors of the step's rows.
     """
 
     products: Products
@@ -55,11 +54,11 @@ class Floats(NamedTuple):
 
 
 def by_fma(dtypes: Dtypes, lanes: int, emulated: bool) -> Floats:
-    """Fused multiply-adds, with `lanes` columns per vector; vectors below 8 lanes are for CPUs without f16."""
+    """Multiply by fused multiply-adds, with `lanes` columns per vector. Below 8 lanes, no f16 instructions are used."""
     dtype, rounds = dtypes[0], ROUNDS.get(dtypes[1])
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
-        rows = rows[::-1]  # the second of two rows is added first
+        rows = rows[::-1]  # the product of the second row is added first
         return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
 
     products = floats(dtype, lanes, emulated or lanes < 8)
@@ -67,17 +66,17 @@ def by_fma(dtypes: Dtypes, lanes: int, emulated: bool) -> Floats:
 
 
 def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
-    """Products of bf16 by vdpbf16ps, with 16 columns per vector."""
+    """Multiply bf16 by vdpbf16ps, with 16 columns per vector."""
     if emulated:
         return by_fma(dtypes, 16, True)
     return Floats(bf16_pairs(False), vector(I32, 16), 1, lambda b, rows: (pairs(b, *rows),))
 
 
 class _FloatTile(Tile):
-    """A tile of floats. It multiplies `at_once` of its rows at a time, with accumulators in registers.
+    """A tile of float activations that multiplies `at_once` of its rows at a time, with accumulators in registers.
 
-    If the tile has more rows, the first `at_once` rows leave the unpacked weights of a block on the stack for the
-    others.
+    The first `at_once` rows unpack the weights of a block of sums. If the tile has more rows, the unpacked weights are
+    kept on the stack for these rows.
     """
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
@@ -88,7 +87,7 @@ class _FloatTile(Tile):
         self.unpacked = stack_memory(b, BLOCK // self.step_rows * self.step_bytes) if rows > at_once else None
 
     def emit(self) -> tuple[Value, ...]:
-        """Emit the loop over blocks of sums and, inside it, the loop over the tile's rows; all sums are in memory."""
+        """Emit the loop over blocks of sums and, inside it, the loop over the tile's rows. The sums lie in memory."""
         b, f = self.b, self.f
         self.clear()
         each = c64(BLOCK) // self.group
@@ -102,9 +101,10 @@ class _FloatTile(Tile):
         return ()
 
     def multiply(self, first: Value, count: Value, row: Value, weights: Callable[[Value, Value], Steps]) -> None:
-        """Emit the products of `at_once` rows from `row` on with `count` groups from `first` on, and add them.
+        """Emit products, and add them to the sums of `at_once` rows from `row` on.
 
-        `weights` emits the loads of a group, given the index of the group and its index in the block of sums.
+        The products are over `count` groups from group `first` on. `weights` gives the weights of a group, from the
+        index of the group and its index in the block of sums.
         """
         b, f, products = self.b, self.f, self.how.products
         sources = [f.a + smaller(row + i, f.rows - 1) * f.stride for i in range(self.at_once)]
@@ -126,7 +126,7 @@ class _FloatTile(Tile):
             products.total(b, address.load(self.kind) + value).store(address)
 
     def unpack(self, group: Value, index: Value) -> Steps:
-        """Emit the loads of a group's scales; the result unpacks a line, and keeps it if the tile has more rows."""
+        """Emit the loads of a group's scales. The result unpacks a line, and keeps it if the tile has more rows."""
         scales, of_zeros = ([address.load(self.kind) for address in addresses]
                             for addresses in (self.scales(group), self.terms(group)))
         first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))
@@ -150,7 +150,7 @@ class _FloatTile(Tile):
         return steps
 
     def load(self, group: Value, index: Value) -> Steps:
-        """Like `unpack`, for weights that are already unpacked on the stack."""
+        """Return the steps of a group whose weights are already unpacked on the stack."""
 
         def steps(line: Value) -> Iterator[list[Factor]]:
             for step in range(self.line_rows // self.step_rows):
@@ -160,7 +160,7 @@ class _FloatTile(Tile):
         return steps
 
     def kept(self, index: Value, line: Value, step: int) -> list[Value]:
-        """The addresses of the vectors of a step of a line, in group `index` of the block of sums."""
+        """The stack addresses of the vectors of a step of a line; `index` is the group's index in the block of sums."""
         assert self.unpacked is not None
         steps = (index * self.group + line * self.line_rows) // self.step_rows + step
         first = self.unpacked + steps * self.step_bytes
@@ -168,7 +168,7 @@ class _FloatTile(Tile):
 
 
 def float_tile(rows: int, panels: int, w_dtype: str, how: Floats) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of floats in rows."""
+    """Make the tile function of `rows` x 16 * `panels` outputs, for float activations in rows."""
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:

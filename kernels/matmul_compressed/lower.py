@@ -1,16 +1,16 @@
-"""Lowering of a body with compressed weights, and the NumPy formula of the same numbers.
+"""Lower matmuls with compressed weights: operands for kernels, and the NumPy formula of the same numbers.
 
 Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. 8-bit
-activations x have one zero point zx, and scales sx: one scale, one per row, or one per row and group. Then
+activations x have one zero point zx. Their scales sx are per-tensor, per-row, or one per row and group. Then
 
     acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
     y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
 
-The sum starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
+y starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
 
 f32 and bf16 activations are multiplied by the weights as written, f32(w - zw) * s. If the graph dequantizes to f16 or
-bf16, the weights are rounded to this type first. The products are added as in all float kernels (`tile_sums`). Bias and
-epilogue follow as in `matmul.lower`.
+bf16, these weights are first rounded to this dtype. The products are added as in all float kernels (`tile_sums`). Bias
+and epilogue follow as in `matmul.lower`.
 """
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_intege
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
-"""For each dtype of weights, the number that moves the start of their range to 0."""
+"""For each dtype of weights, the number that makes the smallest weight 0 when it is added."""
 FLOATS = ("f32", "bf16")
 """The dtypes of activations that are multiplied as floats."""
 FINEST = 8
-"""With float activations, the rows of a group are a multiple of this: a line of 4-bit weights has 8 rows."""
+"""With float activations, groups have a multiple of 8 rows, because a line of 4-bit weights has 8 rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompressedMatmul:
-    """The operands of a matmul with compressed weights: indices of the partition's inputs, and its constants.
+    """The operands of a matmul with compressed weights: indices of run-time inputs, and constants.
 
-    `a` is the index of the activations, `row_scales` the index of the scales (..., row_groups) of their rows. `weights`
-    are as in the graph: (k, n), or (n, k) if `transposed`. Kernels read u, the weights with LOW added, and `z` (groups,
-    n), the zero points of u. `scales` (groups, n) are s of the module's formula. If activations have no `row_scales`,
-    `a_scale` is their scale. The weights are rounded to the type `rounding`.
+    `a` is the index of the activations, `row_scales` the index of the scales (..., row_groups) of their rows. Without
+    `row_scales`, `a_scale` is the scale of all activations. `weights` are as in the graph: (k, n), or (n, k) if
+    `transposed`. Kernels read u, the weights with LOW added; `z` (groups, n) are the zero points of u. `scales`
+    (groups, n) are s in the module's formula. Dequantized weights are rounded to the dtype `rounding`.
     """
 
     a: int
@@ -66,32 +66,32 @@ class CompressedMatmul:
 
     @property
     def n(self) -> int:
-        """Columns of the result."""
+        """The number of columns of the result."""
         return self.weights.shape[0 if self.transposed else 1]
 
     @property
     def bits(self) -> int:
-        """Bits of a weight."""
+        """The bits of a weight."""
         return BITS[self.w_dtype]
 
     @property
     def u(self) -> np.ndarray:
-        """The weights (k, n) as integers whose range begins at 0, in a new array."""
+        """The weights (k, n) as integers from 0 on, in a new array."""
         u = (self.weights.astype(np.int16) + LOW[self.w_dtype]).astype(np.uint8)
         return np.ascontiguousarray(u.T if self.transposed else u)
 
     @property
     def floats(self) -> bool:
-        """Whether activations are floats."""
+        """Whether the activations are floats."""
         return self.a_dtype in FLOATS
 
     @property
     def centered(self) -> np.ndarray:
-        """The weights minus their zero points, s32 (groups, group, n)."""
+        """The weights minus their zero points, as s32 (groups, rows of a group, n)."""
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
-        """The weights packed for kernels. 8-bit activations also get corrections for their zero point."""
+        """The packed weights. For 8-bit activations they include corrections for the zero point of the activations."""
         if self.floats:
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)
@@ -118,10 +118,10 @@ class CompressedMatmul:
 
 
 def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, CompressedMatmul, list[Node]]:
-    """Check a body: a matmul, a (dynamic) dequantize of its weights, and an epilogue; raises Unsupported.
+    """Check a body of a matmul, a (dynamic) dequantize of its weights, and an epilogue; raises Unsupported.
 
-    `constants` has the arrays of constant inputs. Returns the matmul, its operands, and the nodes whose results only
-    the kernel reads.
+    `constants` has the arrays of constant inputs. Returns the matmul node, its operands, and the nodes that become part
+    of the kernel: the dequantizes and the cast of weights.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
@@ -134,7 +134,7 @@ def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, Compr
         raise Unsupported("weights with one known scale per tensor or column belong to the family of matmuls")
     if casts and casts[0].output.dtype != f32:
         raise Unsupported(f"the weights are dequantized to {right.output.dtype} and cast to {casts[0].output.dtype}",
-                          "dequantize the weights to the dtype of the source", 1)
+                          "dequantize the weights to the dtype of the input", 1)
     weights = _Weights(body, node, right, constants)
     product = _floats(body, node, weights) if left is None else _integers(body, left, weights)
     producers = [*casts, right] if left is None else [left, *casts, right]
@@ -155,7 +155,7 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 
 
 class _Weights:
-    """The constant weights of a matmul that the node `dequantizes` converts to f32; raises Unsupported."""
+    """The constant weights of a matmul that the node `dequantizes` converts to floats; raises Unsupported."""
 
     def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
         w = next(dequantizes.operands)
@@ -187,19 +187,19 @@ class _Weights:
         return self.data.shape[1 if self.transposed else 0]
 
     def repeated(self, groups: int) -> tuple[np.ndarray, np.ndarray]:
-        """Zero points and scales, repeated to `groups` groups, a multiple of their number."""
+        """Zero points and scales for `groups` groups, a multiple of the number of groups; rows are repeated."""
         times = groups // len(self.z)
         return self.z.repeat(times, axis=0).astype(np.int32), self.scales.repeat(times, axis=0)
 
 
 def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul with float activations; groups are split until a block of a sum has whole groups."""
+    """The operands of a matmul of floats; groups are split until a block of a sum is a number of whole groups."""
     a = next(node.operands)
     if a.dtype.name not in FLOATS:
-        raise Unsupported(f"the source is {a.dtype}, compressed weights take {' and '.join(FLOATS)}, or u8 and s8 that "
-                          "are dequantized", "cast the source to f32", 0)
+        raise Unsupported(f"the input is {a.dtype}, compressed weights take {' and '.join(FLOATS)}, or u8 and s8 that "
+                          "are dequantized", "cast the input to f32", 0)
     if w.source_transposed and len(a.type.dims) > 1:
-        raise Unsupported("with compressed weights the source is not transposed", "transpose the source before", 0)
+        raise Unsupported("with compressed weights the input is not transposed", "transpose the input before", 0)
     group = gcd(w.k // len(w.z), BLOCK)
     if group % FINEST:
         raise Unsupported(f"groups of {w.k // len(w.z)} rows are not a multiple of {FINEST}",
@@ -216,28 +216,28 @@ def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
 def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
     a = next(left.operands)
     if a.dtype.name not in RANGES:
-        raise Unsupported(f"the source is {a.dtype}, integer kernels take u8 and s8",
-                          "quantize the source to u8 or s8", 0)
+        raise Unsupported(f"the input is {a.dtype}, integer kernels take u8 and s8",
+                          "quantize the input to u8 or s8", 0)
     if w.rounding != "f32":
         raise Unsupported(f"the weights are rounded to {w.rounding}, integer kernels scale in f32",
                           "dequantize the weights to f32", 1)
     if w.source_transposed or left.output.dtype != "f32":
-        raise Unsupported("with compressed weights the source is dequantized to f32, and not transposed",
-                          "dequantize to f32, and transpose the source before", 0)
+        raise Unsupported("with compressed weights the input is dequantized to f32, and not transposed",
+                          "dequantize to f32, and transpose the input before", 0)
     index, scale, zp, groups = body.inputs.index, np.float32(1), 0, 1
     row_scales = None
     if left.op.name == "dequantize":
         if left.attrs["qtype"] != "per_tensor":
-            raise Unsupported("with compressed weights the source has one scale, or scales of rows and groups that are "
-                              "tensors", "quantize the source per tensor", 0)
+            raise Unsupported("with compressed weights the input has one scale, or scales of rows and groups that are "
+                              "tensors", "quantize the input per tensor", 0)
         scale, zp = np.float32(left.attrs["scales"][0]), (left.attrs["zps"] or (0,))[0]
     else:
         groups = _row_groups(left, a.type.dims)
         row_scales = index(left.operand(1))
     finest = max(groups, len(w.z))
     if finest % len(w.z) or groups not in (1, finest):
-        raise Unsupported(f"the source has scales of {groups} groups, the weights of {len(w.z)}",
-                          "quantize source and weights in groups of the same size", 0)
+        raise Unsupported(f"the input has scales of {groups} groups, the weights of {len(w.z)}",
+                          "quantize input and weights in groups of the same size", 0)
     z, scales = w.repeated(finest)
     product = CompressedMatmul(index(a), a.dtype.name, a.type.dims, w.data, w.dtype, w.transposed, z, scales, zp, scale,
                                row_scales, groups)
@@ -246,16 +246,16 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
 
 
 def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
-    """The number of scales per row of dynamically dequantized activations; raises Unsupported for other layouts."""
-    attrs, wanted = left.attrs, "a source of compressed weights needs scales in groups of rows if they are tensors"
+    """The number of scales per row of dynamically dequantized activations; raises Unsupported for other scales."""
+    attrs, wanted = left.attrs, "with compressed weights an input whose scales are a tensor needs scales per group"
     if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or left.inputs[2:] not in ((), (None,)):
         raise Unsupported(f"{wanted}, and no zero points",
-                          "quantize the source symmetrically, in groups of [1, ..., size]", 0)
+                          "quantize the input symmetrically, in groups of [1, ..., size]", 0)
     return dims[-1] // int(attrs["group_shape"][-1])
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The data of an operand of the weights' dequantize; None if it is absent. Raises Unsupported if not constant."""
+    """The data of an operand of the weights' dequantize, or None if absent. Raises Unsupported if not constant."""
     if v is None:
         return None
     data = constants[index[v]]
@@ -266,7 +266,7 @@ def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np
 
 
 class _Spread:
-    """Spreads scales or zero points of weights to one for each group along k and each column: (groups, n)."""
+    """Repeats scales or zero points of weights to one for each group along k and each column: (groups, n)."""
 
     def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:
         self.attrs, self.transposed = node.attrs, transposed

@@ -10,10 +10,10 @@ from graphq.kernels.matmul.vector import Factor, signed_halves
 
 
 class Multiply(NamedTuple):
-    """How an instruction multiplies bytes: `lanes` columns of four bytes in a vector.
+    """How an instruction multiplies groups of four bytes: a vector has one group for each of `lanes` columns.
 
-    `spread(x, signed)` makes vectors to multiply from a vector of s8 activations (`signed`) or u8 weights. `dot(b, acc,
-    w, x)` adds the products of such weights and activations to a vector of s32.
+    `spread(x, signed)` makes the vectors to multiply from a vector of s8 activations (`signed`) or u8 weights. `dot(b,
+    acc, w, x)` adds the products of spread weights and activations to a vector of s32.
     """
 
     lanes: int
@@ -22,19 +22,19 @@ class Multiply(NamedTuple):
 
 
 def by_dot(lanes: int, emulated: bool) -> Multiply:
-    """Products by vpdpbusd."""
+    """Multiply by vpdpbusd."""
     return Multiply(lanes, lambda x, signed: (x,), lambda b, acc, w, x: dot_u8s8(b, acc, w[0], x[0], emulated))
 
 
 def by_saturating(lanes: int, emulated: bool) -> Multiply:
-    """Products by vpmaddubsw. It does not saturate for 4-bit weights, as 2 * 15 * 128 < 2**15."""
+    """Multiply by vpmaddubsw. With 4-bit weights it cannot saturate, because 2 * 15 * 128 < 2**15."""
     ones = vector(I16, 2 * lanes)
     return Multiply(lanes, lambda x, signed: (x,), lambda b, acc, w, x: acc + madd16(
         b, madd8(b, w[0], x[0], emulated), b.value(ones, 1), emulated))
 
 
 def by_words(lanes: int, emulated: bool) -> Multiply:
-    """Products by vpmaddwd, of even and odd bytes widened to 16 bits."""
+    """Multiply by vpmaddwd, with even and odd bytes widened to 16 bits."""
     words = vector(I16, 2 * lanes)
 
     def spread(x: Value, signed: bool) -> Factor:

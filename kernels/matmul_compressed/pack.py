@@ -1,19 +1,20 @@
-"""Packed weights of 4 or 8 bits: integers that stay packed in memory, with the scales of their groups.
+"""Pack compressed weights: integers of 4 or 8 bits, and the scales and zero points of their groups.
 
 Weights w (k, n) come in groups of `group` rows, each with a scale and a zero point per column. Weights and zero points
-are shifted to integers u and z of `bits` bits that start at 0. They are packed as
+are shifted to integers u and z of `bits` bits that start at 0. A panel is 16 columns; panels = ceil(n / 16). The
+layout:
 
     descriptors   s64 [panels][8]    DESCRIPTOR
-    panels, each  a head: [16] terms of 4 bytes and s32[16] zero points, each 0 unless equal in all groups
-                  [groups], each f32[16] scales, then [16] terms and s32[16] zero points, each only if groups differ
-                                 in it, then [lines] of 64 bytes
+    panels, each  a head: [16] terms of 4 bytes, s32 [16] zero points; 0 if the groups differ in them
+                  [groups], each f32 [16] scales, [16] terms and s32 [16] zero points if the groups differ in them,
+                                 [lines] of 64 bytes
 
-with panels = ceil(n / 16). A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns,
-the high nibbles rows 8 v + 4 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four
-rows in that order. Numbers past the group or n are 0. A kernel reads a panel from its start to its end.
+A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns, the high nibbles rows 8 v + 4
+.. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four rows in that order. Rows past
+the end of a group and columns past n are 0. A kernel reads a panel from its start to its end.
 
-For 8-bit activations, terms are s32 corrections. For f32 activations, terms are the f32 2**23 + z: kernels use them to
-compute f32(u - z) (`tiles`), and zero points are 0.
+For 8-bit activations, terms are s32 corrections. For f32 activations, terms are the f32 2**23 + z, from which kernels
+compute f32(u - z) (see `floats`), and zero points are 0.
 """
 from __future__ import annotations
 
@@ -24,33 +25,30 @@ from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 
 BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8}
-"""The dtypes of weights that kernels read compressed, and their bits."""
+"""The bits of each dtype of weights that kernels read compressed."""
 HEAD = 2 * LINE
 """The bytes of a panel before its groups."""
 FLOAT_BASE = np.float32(1 << 23)
-"""2**23 as f32. Replacing its last bits by an integer of up to 23 bits adds the integer to it."""
+"""2**23 as f32. If an integer of up to 23 bits replaces its last bits, the value is 2**23 plus the integer."""
 
 
 def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray, bits: int) -> np.ndarray:
     """Pack u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `corrections` are (groups, n). Returns u8.
 
-    Raises KernelError if numbers are out of range or k is not a multiple of the number of groups.
+    Raises KernelError if weights are out of range or k is not a multiple of the number of groups.
     """
     _check(u, z, scales, corrections, bits)
     return _pack(u, z, scales, corrections.astype(np.int32), bits)
 
 
 def pack_floats(u: np.ndarray, z: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for f32 activations; z and f32 `scales` are (groups, n). Returns u8.
-
-    Raises KernelError if numbers are out of range or k is not a multiple of the number of groups.
-    """
+    """Pack u (k, n) for float activations, as `pack_integers` does; z and f32 `scales` are (groups, n)."""
     _check(u, z, scales, z, bits)
     return _pack(u, np.zeros_like(z), scales, (FLOAT_BASE + z).astype(np.float32).view(np.int32), bits)
 
 
 def panel_bytes(packed: np.ndarray) -> int:
-    """The bytes of each panel of packed weights, as their descriptors say."""
+    """The bytes of each panel of packed weights, read from their descriptors."""
     return int(packed.view(np.int64)[DESCRIPTOR.number("panel_bytes")]) if packed.size else 0
 
 
@@ -63,7 +61,6 @@ def _check(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, 
 
 
 def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> np.ndarray:
-    """Write the bytes of weights (k, n), and the scales, the terms and the zero points of their groups."""
     (groups, n), rows = z.shape, 32 // bits
     panels, group = panel_count(n), len(u) // groups
     lines = -(-group // rows)

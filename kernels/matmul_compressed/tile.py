@@ -1,4 +1,4 @@
-"""The parts that all tiles of compressed weights share: operands in memory, and f32 accumulators."""
+"""The base class of tiles of compressed weights: addresses of weights, scales and terms, and f32 accumulators."""
 from __future__ import annotations
 
 from graphq.kernels.jit.memory import LINE
@@ -9,7 +9,7 @@ from graphq.kernels.operands.tile_frame import Frame
 
 
 class Tile:
-    """The base of tiles of `rows` x 16 * `panels` outputs, in vectors of `columns` columns, `parts` per panel."""
+    """A tile of `rows` x 16 * `panels` outputs, in vectors of `columns` columns: `parts` vectors per panel."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:
         self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits
@@ -48,7 +48,7 @@ class Tile:
                 for j in range(self.panels) for part in range(self.parts)]
 
     def line_of(self, group: Value) -> Value:
-        """The offset of a group's first line in a panel."""
+        """The byte offset of a group's first line of weights in a panel."""
         return (group + 1) * self.group_bytes + HEAD - self.group_lines * LINE
 
     def add(self, n: int, y: Value) -> None:

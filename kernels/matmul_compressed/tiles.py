@@ -1,18 +1,17 @@
-"""Matmul of activations and packed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
+"""The kernels of matmuls with compressed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
 8-bit activations enter as s8 values a' (for u8 activations, a' = a - 128), with scales s per row and group. S[g, i] is
-the sum of a' over a group:
+the sum of a' over group g of row i:
 
     R[g, i, j]   = sum_{k in group g} a'[i, k] * u[k, j]                             exact, modulo 2**32
     acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j] - z[g, j] * S[g, i]) * (s[i, g] * scale[g, j])
                                                                                      from 0 on, in order
 
-So instructions that multiply u8 by s8 read the weights unchanged, and zero points cost one product per group.
+Instructions that multiply u8 by s8 therefore read the weights u unchanged, and a zero point costs one product per
+group. `floats` has the tiles for float activations.
 
-`floats` has the tiles for float activations.
-
-A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A mask, perhaps after a shift, unpacks four of the k;
-they are then multiplied like 8-bit weights. Tiles leave accumulators of f32.
+A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A shift and a mask unpack four of the k; they are then
+multiplied like 8-bit weights. Tiles leave f32 accumulators in memory.
 """
 from __future__ import annotations
 
@@ -43,20 +42,20 @@ DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in (*W_DTYPES.values(), *ROUNDED.values()))
 BF16 = tuple(("bf16", name) for name, dtype in ROUNDS.items() if dtype == "bf16")
 AHEAD = 3072
-"""How many bytes ahead of its loads a tile of one row prefetches weights; it reads each weight once.
+"""How many bytes ahead of its loads a tile of one row prefetches weights.
 
 1 x 4096 x 11008 with 4-bit weights takes three quarters of the time (Zen 5). If the weights are in the caches already,
 prefetches cost nothing.
 """
 UNROLLED = 32
-"""How many k a tile of one row multiplies per iteration of its loop.
+"""How many k a tile of one row multiplies per iteration.
 
 1 x 4096 x 4096 takes 10 % less time than with one line of weights per iteration (Zen 5).
 """
 
 
 def partial_group(address: Value, count: Value, fill: int) -> Value:
-    """Load `count` (1 to 3) bytes as a group (s32), padded with bytes `fill`; reads nothing beyond them."""
+    """Load `count` (1 to 3) bytes as a group (s32), padded with `fill` bytes; no further bytes are read."""
     group, last = constant(I32, 0), count - 1
     for i in range(4):
         byte = (address + smaller(i, last)).load(I8).zext(I32)
@@ -81,7 +80,7 @@ class _IntegerTile(Tile):
 
     @staticmethod
     def rows_at(args: Value, batch: Value, i: Value, name: str) -> tuple[Value, Value]:
-        """The address of the number `name` of row `i`, and the bytes from a row's number to the next row's."""
+        """The address of row `i`'s entry in the array `name`, and the bytes between the entries of rows."""
         first, table, row = (MATMUL.load(args, x) for x in (name, f"{name}_table", f"{name}_row"))
         has_table = table.ne(0)
         offset = has_table.select(table + batch * 8, args).load(I64)
@@ -106,7 +105,7 @@ class _IntegerTile(Tile):
             here, first, done = line + whole * (lines * LINE), k + whole * step, rest & -4
             with Loop(b, rest >> 2, loop.values) as loop:
                 loop.update(self.multiply(self.quads(first + loop.k * 4), here, loop.k * 4, loop.values))
-            with Loop(b, (done < rest).zext(I64), loop.values) as last:  # usually no iteration
+            with Loop(b, (done < rest).zext(I64), loop.values) as last:  # at most one iteration, usually none
                 x = [partial_group(source + first + done, rest - done, self.flip & 0xFF) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.add_scaled(groups.k, last.values)
@@ -116,7 +115,7 @@ class _IntegerTile(Tile):
         return [(source + k).load(I32) for source in self.sources]
 
     def prefetch(self, offset: Value, lines: int) -> None:
-        """Emit prefetches of `lines` lines, AHEAD bytes after `offset` in each panel, or in the next tile."""
+        """Emit prefetches of `lines` lines, AHEAD bytes after `offset` in each panel, even beyond the tile."""
         ahead = offset + AHEAD
         ahead = ahead + (ahead < self.panel_bytes).select(0, self.panel_bytes * (self.panels - 1))
         for address in self.vectors(ahead)[::self.parts]:
@@ -141,7 +140,7 @@ class _IntegerTile(Tile):
         return out
 
     def add_scaled(self, group: Value, acc: Sequence[Value]) -> None:
-        """Emit total += f32(sum + correction - zero point * sum of activations) * (scale of row and group * scale)."""
+        """Emit total += f32(sum + correction - zero point * sum of activations) * (row scale * column scale)."""
         floats = vector(F32, self.columns)
         scales = [address.load(floats) for address in self.scales(group)]
         zero_points = [address.load(self.kind) for address in self.zero_points(group)]
@@ -157,7 +156,7 @@ class _IntegerTile(Tile):
 
 
 def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated: bool) -> Intrinsic:
-    """Make the tile function of `rows` x 16 * `panels` outputs, for activations of 8 bits in rows."""
+    """Make the tile function of `rows` x 16 * `panels` outputs, for 8-bit activations in rows."""
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
@@ -174,7 +173,7 @@ def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale:
 
 
 def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
-    """Make the tile function of one panel, as plain loops."""
+    """Make the tile function of one panel, with plain loops."""
     rows_of_line, flip = 32 // bits, 0 if a_dtype == "u8" else 128
 
     @njit
@@ -208,9 +207,9 @@ def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles, with `rate` operations per cycle.
 
-    Four rows of weights take a product for each row and part of a panel, and 1.25 operations for each part to unpack
-    them. They take at least 4 cycles, and at least as long as the weights take to arrive (20 bytes a cycle). Measured
-    on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, where 8-bit weights reach 0.43.
+    Four rows of weights take one operation for each row and part of a panel, and 1.25 operations to unpack each part.
+    They take at least 4 cycles, and at least the time in which the weights arrive (20 bytes a cycle). Measured on Zen
+    4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, while 8-bit weights reach 0.43.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * BITS[kernel.dtypes[1]] / 20)
@@ -218,7 +217,7 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
-    """Estimate cycles for `k` bytes: a row of weights takes its products, and 1.5 operations to unpack a vector.
+    """Estimate cycles for `k` bytes: one per product, and 1.5 operations to unpack a vector of weights.
 
     If the tile has more rows than it multiplies at a time, a vector also takes an operation to be stored. With `pairs`
     an instruction multiplies two rows of weights.
@@ -285,7 +284,7 @@ def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
 
 
 def float_tiles(rows: int, columns: int, dtypes: Dtypes, how: Floats) -> Functions:
-    """Make the module of a tile function that `float_tile` makes."""
+    """Make the module of the tile function that `float_tile` makes."""
     return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], how))
 
 
@@ -307,7 +306,7 @@ def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, l
 @register_kernel(BF16, ((32, 32), (8, 32), (4, 32), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1), layouts=("rows",))
 def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd with 16 columns per vector; bf16 has smaller tiles, as widening takes registers."""
+    """Build tiles of vfmadd with 16 columns per vector. For bf16 they are smaller, because widening takes registers."""
     return float_tiles(rows, columns, dtypes, by_fma(dtypes, 16, emulated))
 
 

@@ -1,4 +1,4 @@
-"""Names of compressed weights in the kernel table, and the rounding of weights to a narrower float."""
+"""The dtypes of compressed weights in the kernel table, and the rounding of weights to a narrower float."""
 from __future__ import annotations
 
 from graphq.kernels.jit.values import I16, I32, Builder, Value, vector
@@ -6,19 +6,19 @@ from graphq.kernels.jit.x86 import instruction
 from graphq.kernels.lanes.vector import narrow, widen
 
 W_DTYPES = {4: "s4", 8: "s8groups"}
-"""The names in the kernel table for compressed weights, by their bits."""
+"""The names of compressed weights in the kernel table, by the bits of a weight."""
 ROUNDED = {(bits, dtype): f"s{bits}{dtype}" for bits in W_DTYPES for dtype in ("f16", "bf16")}
-"""The names for compressed weights that kernels round to a narrower float, by their bits and the float.
+"""The names of compressed weights that kernels round to a narrower float, by bits and float dtype.
 
-The activations are f32 or have the narrower type.
+The activations are f32 or have the narrower dtype.
 """
 BITS = {**{name: bits for bits, name in W_DTYPES.items()}, **{name: bits for (bits, _), name in ROUNDED.items()}}
 ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
-"""By name: the bits of a weight, and the narrower float."""
+"""The narrower float that kernels round weights to, by name; BITS has the bits of a weight, by name."""
 
 
 def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Emit the rounding of finite f32 to a narrower float and back; fewer than 8 lanes are for CPUs without f16."""
+    """Emit the rounding of finite f32 to a narrower float and back. Below 8 lanes, no f16 instructions are used."""
     if dtype == "bf16":
         bits = x.as_type(vector(I32, lanes))
         return ((bits + 0x7FFF + (bits.shr(16) & 1)) & -0x10000).as_type(x.type)
@@ -27,9 +27,9 @@ def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
 
 
 def pairs(b: Builder, first: Value, second: Value) -> Value:
-    """Emit the rounding of two vectors of 16 f32 to bf16. Each s32 has the bits of both, `first` in its lower half.
+    """Emit the rounding of f32 to bf16; each s32 has the bits of `first` in its lower half and of `second` above.
 
-    vcvtne2ps2bf16 takes subnormal numbers as zeros, as vdpbf16ps does.
+    `first` and `second` are vectors of 16. vcvtne2ps2bf16 takes subnormal numbers as zeros, as vdpbf16ps does.
     """
     halves = instruction(b, "avx512bf16.cvtne2ps2bf16.512", vector(I16, 32), [second, first])
     return halves.shuffle(halves, [k // 2 + 16 * (k % 2) for k in range(32)]).as_type(vector(I32, 16))

@@ -1,13 +1,12 @@
-"""The range of an f32 tensor, for dynamic quantization.
+"""The range of an f32 tensor as scale and zero point, for dynamic quantization (operation `dynamic_range`).
 
-A first step finds the minimum and the maximum of each block; a second step computes the scale and the zero point.
-
-With top = max(x, 0) and low = min(x, 0), ONNX's DynamicQuantizeLinear defines (operation `dynamic_range`):
+A first step finds the extremes of each block: top = max(x, 0) and low = min(x, 0). A second step computes the scale and
+the zero point from them, as ONNX's DynamicQuantizeLinear defines:
 
     scale = (top - low) / 255, or 1 / 255 if both are 0
     zero point = rint(clip(-low / scale, 0, 255)), or 0 for NaN
 
-Extremes do not depend on the order of the search; a NaN anywhere makes both NaN.
+Extremes do not depend on the order of the search. If any element is NaN, top and low are NaN.
 """
 from __future__ import annotations
 
@@ -24,16 +23,16 @@ from graphq.kernels.lanes.vector import Columns
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 64
-"""Elements of a loop iteration: four vectors of 16; their operations do not wait for each other."""
+"""The elements per iteration: four vectors of 16, which are independent of each other."""
 PIECE = 1024
-"""A block gets whole pieces of this many elements."""
+"""The elements of a block are a multiple of this number, except in the last block."""
 RANGE = Record("source", "extremes", "each", "count")
-"""The argument block of the first step, for the minimum and maximum of `count` f32; a block has `each` pieces.
+"""The argument block of the first step, which reads `count` f32; a block has `each` times PIECE elements.
 
-Each block stores two f32 at `extremes`.
+Each block stores two f32, top and low, at `extremes`.
 """
 SCALE = Record("extremes", "blocks", "scale", "zero_point")
-"""The argument block of the second step: the scale (f32) and zero point (u8) from the extremes of `blocks` blocks."""
+"""The argument block of the second step: from the extremes of `blocks` blocks to scale (f32) and zero point (u8)."""
 view_range, view_scale = RANGE.view, SCALE.view
 
 
@@ -48,7 +47,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
 
     def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
-        # Comparisons would lose a NaN, since it is neither larger nor smaller than a number.
+        # A comparison with NaN is false, so NaN is tracked separately.
         return [_larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
 
     whole = count // LANES
@@ -70,7 +69,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
 
 
 def extremes_block() -> Functions:
-    """Make the block function that finds the extremes of a block."""
+    """Make the block function of the first step."""
 
     def block(args: int, index: int) -> None:
         a = view_range(args)
@@ -82,11 +81,12 @@ def extremes_block() -> Functions:
 
 @emits
 def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point: Value) -> None:
-    """Store the scale and the zero point for the range that `count` pairs of extremes cover."""
+    """Store the scale and the zero point for the range of `count` pairs of top and low."""
     zero = constant(F32, 0.0)
 
     def further(sign: str, so_far: Value, x: Value) -> Value:
-        nan = b.fcmp_unordered("uno", so_far, so_far)  # a NaN in so_far stays; for a NaN in x the comparison is false
+        # if so_far is NaN, it stays; if x is NaN, the comparison is false and x is taken
+        nan = b.fcmp_unordered("uno", so_far, so_far)
         return (nan | b.fcmp_ordered(sign, so_far, x)).select(so_far, x)
 
     with Loop(b, count, [zero, zero]) as loop:
@@ -104,7 +104,7 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
 
 
 def scale_block() -> Functions:
-    """Make the block function that stores scale and zero point."""
+    """Make the block function of the second step."""
 
     def block(args: int, index: int) -> None:
         a = view_scale(args)
@@ -114,7 +114,7 @@ def scale_block() -> Functions:
 
 
 def plan_range(count: int, target: Target) -> tuple[Step, Step]:
-    """Plan the range of `count` f32: one step finds extremes, a second step computes scale and zero point from them.
+    """Plan the range of `count` f32: a step finds extremes, a second step computes scale and zero point.
 
     The caller fills in the addresses of RANGE and of SCALE.
     """

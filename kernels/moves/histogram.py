@@ -1,6 +1,6 @@
 """The histogram of an f32 tensor by the highest bits of its elements, and its extremes (operation `histogram`).
 
-Each block counts into a separate table; a final step adds the tables up. Counts are integers, and extremes do not
+Each block counts into tables of its own, and a final step adds the tables. Counts are integers and extremes do not
 depend on the order of the search, so the result is the same for any number of threads.
 """
 from __future__ import annotations
@@ -21,34 +21,34 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target, pieces, threads_for
 
 TABLES = 2
-"""How many tables a block uses in turn; with several, neighboring elements of one bin do not wait for each other."""
+"""How many tables a block alternates between, so neighboring elements that hit the same bin do not wait."""
 PART = 4 * TABLES * BINS + 8
-"""The bytes that a block writes: its tables, and its two extremes as s32 in the order of floats."""
+"""The bytes that a block writes: its tables, and its two extremes as s32."""
 CYCLES = 4
-"""Estimated cycles per element; they decide how many threads are worth starting."""
+"""Estimated cycles per element; they decide how many threads are worth using."""
 PIECE = 4096
-"""A block gets whole pieces of this many elements."""
+"""The elements of a block are a multiple of this number, except in the last block."""
 COUNT = Record("source", "parts", "size", "each")
-"""The argument block of the first step: `size` f32 in blocks of `each` pieces.
+"""The argument block of the first step, which reads `size` f32; a block has `each` times PIECE elements.
 
 Each block writes PART bytes to `parts`.
 """
 SUM = Record("parts", "blocks", "counts", "extremes")
-"""The argument block of the second step: it combines the results of `blocks` blocks."""
+"""The argument block of the second step, which combines the results of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """+inf and -inf as s32 in the order of floats (see `numbers.observed.ordered`)."""
 
 
 LANES = 64
-"""Elements of a loop iteration for extremes: four vectors of 16; their operations do not wait for each other."""
+"""The elements per iteration of the search for extremes: four vectors of 16, independent of each other."""
 
 
 @emits
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
     """Extend the range at `extremes` to include the `count` f32 at `source`.
 
-    The range is the least and the greatest element, as s32 in the order of floats (see `numbers.observed.ordered`).
+    The range is the least and the greatest element, as s32 that compare like floats (`numbers.observed.ordered`).
     """
     wide = vector(I32, LANES)
     none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
@@ -76,7 +76,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
 
 
 def histogram_block(counting: int) -> Functions:
-    """Make the block function that counts the elements of a block; if not `counting` it only finds extremes."""
+    """Make the block function that counts a block's elements and finds its extremes (only these if not `counting`)."""
 
     def block(args: int, index: int) -> None:
         a = view_count(args)
@@ -88,7 +88,7 @@ def histogram_block(counting: int) -> Functions:
         store_s32(extremes, POSITIVE_INFINITY)
         store_s32(extremes + 4, NEGATIVE_INFINITY)
         first = index * a.each * PIECE
-        # one piece at a time stays in the L1 cache
+        # both loops read one piece, which stays in the L1 cache
         for start in range(first, min(first + a.each * PIECE, a.size), PIECE):
             end = min(start + PIECE, a.size)
             widen_extremes(source + 4 * start, end - start, extremes)
@@ -105,7 +105,7 @@ def histogram_block(counting: int) -> Functions:
 
 
 def histogram_sum(counting: int) -> Functions:
-    """Make the block function that adds up the blocks' counts; if not `counting` it only combines extremes."""
+    """Make the block function that combines extremes and, if `counting`, adds the counts of all blocks."""
 
     def block(args: int, index: int) -> None:
         a = view_sum(args)
@@ -128,7 +128,7 @@ def histogram_sum(counting: int) -> Functions:
 
 
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
-    """Plan the histogram and the extremes of `size` f32; if not `counting`, only the extremes.
+    """Plan the extremes of `size` f32 and, if `counting`, the histogram.
 
     The first step works on blocks, the second step combines their results. The caller fills in the addresses of COUNT
     and of SUM; `parts` takes PART bytes per block.
@@ -136,7 +136,8 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
     how = int(counting)
     parts = largest(1, -(-size // PIECE))
     cycles = CYCLES if counting else 0.5
-    worth = threads_for(target.threads, cycles * size)  # tables make each block cost time
+    # each block takes time for its tables, so there is one block per thread
+    worth = threads_for(target.threads, cycles * size)
     each = -(-parts // worth)
     blocks = -(-parts // each)
     count = modules.load("histogram_block", histogram_block, how, level=target.level.base, cache=target.cache).block
@@ -147,7 +148,7 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Add two steps: one counts in blocks, one adds the blocks up; without users of counts they find only extremes."""
+    """Add two steps: one for blocks, one to combine them. They skip the counts if nothing uses the counts."""
     (source,) = node.operands
     counts, extremes = node.outputs
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))

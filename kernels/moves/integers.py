@@ -1,9 +1,9 @@
-"""Kernels of casts, and of arithmetic, comparisons and row sums of integers of 32 and 64 bits.
+"""Kernels of casts from integers, and of arithmetic, comparisons and row sums of integers of 32 and 64 bits.
 
 Conversions to f32 round to nearest even. The code is plain vector IR, the same at every ISA level.
 
-Operands and results are viewed as rows and columns. If an operand is the same in all rows or all columns, its stride
-there is 0.
+Operands and results are viewed as rows and columns. The stride of an operand is 0 along an axis on which it is
+broadcast.
 """
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
-"""The argument block of a cast of `size` elements, `each` in a block. The caller fills in the addresses."""
+"""The argument block of a cast of `size` elements; a block has `each`. The caller fills in the addresses."""
 TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
 
 def fits(source: DType, target: DType) -> bool:
-    """Whether the kernel converts elements of dtype `source` to dtype `target`."""
+    """Whether the cast kernel converts dtype `source` to dtype `target`."""
     wide = all(d.bits == 8 * d.itemsize or d == boolean for d in (source, target))
     return wide and source.kind != "float" and (target.kind != "float" or target == f32)
 
@@ -34,7 +34,7 @@ def fits(source: DType, target: DType) -> bool:
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
     """Make the block function of a cast from integers of `source_bits` bits.
 
-    `how` is the kind of result: integers of `target_bits` bits, booleans, or f32.
+    `how` is TO_INTEGER (of `target_bits` bits), TO_BOOLEAN or TO_F32.
     """
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
@@ -64,7 +64,7 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
 
 
 def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
-    """Plan the conversion of `size` elements; `fits` must be true. The caller fills in the addresses of CAST."""
+    """Plan the cast of `size` elements, for dtypes that `fits` accepts. The caller fills in the addresses of CAST."""
     how = TO_BOOLEAN if result == boolean else TO_F32 if result == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
     of = 8 * source.itemsize, signed, how, 8 * result.itemsize
@@ -72,13 +72,13 @@ def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
 
 
 COMBINE = Record("target", "a", "b", "rows", "columns", "a_row", "a_column", "b_row", "b_column", "each")
-"""The argument block of a function of two operands: `rows` rows of `columns` results, `each` rows a block.
+"""The argument block of a function of two operands: `rows` rows of `columns` results; a block has `each` rows.
 
-The fields `a_row`, `a_column`, `b_row` and `b_column` are the bytes between rows and between columns of the operands.
-The caller fills in the addresses.
+`a_row`, `a_column`, `b_row` and `b_column` are the bytes between rows and between columns of the operands a and b. The
+caller fills in the addresses.
 """
 SUM = Record("source", "target", "rows", "columns", "each")
-"""The argument block of sums: `rows` rows of `columns` integers, `each` rows a block."""
+"""The argument block of sums: `rows` rows of `columns` integers; a block has `each` rows."""
 combine_view, sum_view = COMBINE.view, SUM.view
 
 ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
@@ -86,7 +86,7 @@ COMPARISONS = ("less", "less_equal", "greater", "equal")
 
 
 def combining(function: str, bits: int) -> Functions:
-    """Make the block function that applies `function`, one of ARITHMETIC or COMPARISONS, to integers of `bits` bits."""
+    """Make the block function that applies one of ARITHMETIC or COMPARISONS to integers of `bits` bits."""
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
     if function in COMPARISONS:
         store, width = store_u8, 1
@@ -125,7 +125,7 @@ def combining(function: str, bits: int) -> Functions:
 
 
 def summing(bits: int) -> Functions:
-    """Make the block function that sums rows of integers of `bits` bits; sums wrap around."""
+    """Make the block function that sums rows of integers of `bits` bits; the sums wrap around."""
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
 
     def block(args: int, index: int) -> None:
@@ -143,8 +143,8 @@ def summing(bits: int) -> Functions:
 def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: int) -> tuple[int, int] | None:
     """The bytes between rows, and between columns, of an operand that is broadcast to the shape `result`.
 
-    The first `split` axes of the result are its rows, the others its columns. Returns None if no such strides exist.
-    `dims` and `result` have the same rank.
+    The first `split` axes of the result are the rows, the other axes the columns. Returns None if one stride cannot
+    describe the rows or the columns. `dims` and `result` have the same rank.
     """
     out = []
     for part, of in ((dims[:split], result[:split]), (dims[split:], result[split:])):
@@ -160,7 +160,7 @@ def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: in
 
 def plan_combined(function: str, dtype: DType, dims: Sequence[Sequence[int]], result: Sequence[int],
                   target: Target) -> Step | None:
-    """Plan a function of operands of these dimensions; None if two strides cannot express a broadcast."""
+    """Plan a function of two operands with shapes `dims`; None if rows and columns cannot describe the broadcast."""
     padded = [[*[1] * (len(result) - len(d)), *d] for d in dims]
     for split in range(len(result) + 1):
         found = [strides(d, result, split, dtype.itemsize) for d in padded]

@@ -1,8 +1,4 @@
-"""The plan steps of operations that move elements, of casts and integers, and of the range of a tensor.
-
-A gather may have several tables. Row r of the target comes from table r // count, at index r % count of the `count`
-indices; negative indices count from the table's end.
-"""
+"""The plan steps of operations outside partitions: moves of elements, casts, integers, and the range of a tensor."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,10 +25,11 @@ from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
-"""The argument block: the target has `rows` rows, in blocks of `each`; `count` of them come from each table.
+"""The argument block of gathers: the target has `rows` rows; a block has `each`.
 
-A table has `size` rows of `nbytes` bytes. The caller fills in the addresses. An index outside of the table is stored as
-an s64 at the address `outside`.
+Row r of the target comes from table r // count, at index r % count of the `count` indices. Negative indices count from
+the end of a table. A table has `size` rows of `nbytes` bytes. The caller fills in the addresses. An index out of range
+is stored as an s64 at the address `outside`.
 """
 view = GATHER.view
 
@@ -58,7 +55,7 @@ def gathering() -> Functions:
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan the gather of `count` rows of `nbytes` from each of `tables` tables of `size` > 0 rows, by s32 or s64."""
+    """Plan the gather of `count` rows of `nbytes` bytes from each of `tables` tables of `size` > 0 rows."""
     rows = tables * count
     words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
     return plan_rows(gathering, GATHER, words, target, rows=rows, cycles=20 + nbytes * 0.3)
@@ -72,7 +69,7 @@ NumPy moves a short row in 0.9 ns, kernels in 1.5 ns (slices) to 4.3 ns (gathers
 
 
 def slice_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step, a strided copy."""
+    """Add a strided copy."""
     (source,) = node.operands
     dims, itemsize, a = source.type.dims, source.dtype.itemsize, node.attrs
     strides, offset = dense(dims, itemsize), 0
@@ -88,7 +85,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gather_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step; an index out of range raises an error after the run. The reference handles empty rows."""
+    """Add a gather; an index out of range raises InputError after the run. The reference handles empty tensors."""
     source, indices = node.operands
     dims = source.type.dims
     axis = normal_axis(node.attrs["axis"], dims)
@@ -107,7 +104,7 @@ def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> In
 
 
 def cast_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step for a cast from integers and booleans; the reference casts floats."""
+    """Add a cast from integers or booleans; the reference casts floats."""
     (source,) = node.operands
     if not integers.fits(source.dtype, node.output.dtype):
         return reference_steps(b, node)
@@ -116,12 +113,12 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def is_tiny(nbytes: int, row: int) -> bool:
-    """Whether `nbytes` bytes are more than MANY rows of `row` bytes, and a row is too short for a kernel."""
+    """Whether `nbytes` bytes are many rows of `row` bytes that are too short for a kernel (see SHORT)."""
     return assumed(row) < SHORT and assumed(nbytes) > MANY * assumed(row)
 
 
 def transpose_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step, a transpose."""
+    """Add a transpose."""
     (source,) = node.operands
     order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
     step = plan_transpose(source.type.dims, order, source.dtype.itemsize, b.target)
@@ -130,19 +127,19 @@ def transpose_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def reorder_text(source: TensorType, result: TensorType) -> str:
-    """The text of a reorder, as in `reorder u8[1,64,56,56] -> [1,56,56,64] (201 KB)`."""
+    """Describe a reorder, as in `reorder u8[1,64,56,56] -> [1,56,56,64] (201 KB)`."""
     size = f" ({kilobytes(result.nbytes)})" if result.known else ""
     return f"reorder {source} -> {str(result).removeprefix(result.dtype.name)}{size}"
 
 
 def kilobytes(nbytes: int) -> str:
-    """The text of a size, as in `201 KB`."""
+    """Format a number of bytes, as in `201 KB`."""
     nbytes = assumed(nbytes)
     return f"{nbytes / 1000:,.0f} KB" if nbytes >= 10_000 else f"{nbytes / 1000:.2g} KB"
 
 
 def range_steps(b: PlanBuilder, node: Node) -> None:
-    """Add two steps: the extremes of blocks, then the scale and zero point of the whole tensor."""
+    """Add two steps: the extremes of blocks, then scale and zero point of the whole tensor."""
     (source,) = node.operands
     extremes_step, scale_step = plan_range(source.type.size, b.target)
     extremes = b.temporary(8 * extremes_step.blocks)
@@ -152,7 +149,7 @@ def range_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def combine_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step for arithmetic or a comparison of integers, if the kernel takes their shapes."""
+    """Add arithmetic or a comparison of integers; the reference computes other dtypes and some broadcasts."""
     function, operands = node.attrs.get("function", node.op.name), list(node.operands)
     dtype, step = operands[0].dtype, None
     if dtype in (s32, s64) and function in (*integers.ARITHMETIC, *integers.COMPARISONS):
@@ -163,7 +160,7 @@ def combine_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def sum_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one step for a sum along the last axes."""
+    """Add a sum of integers along the last axes; the reference sums along other axes."""
     (source,) = node.operands
     dims = source.type.dims
     first = len(dims) - len(node.attrs["axes"])
@@ -174,7 +171,7 @@ def sum_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def expand_steps(b: PlanBuilder, node: Node) -> None:
-    """Add one strided copy; its source stride is 0 along the repeated axes."""
+    """Add a strided copy whose source stride is 0 along the repeated axes."""
     (source,) = node.operands
     out, itemsize = node.output.type.dims, source.dtype.itemsize
     dims = (1,) * (len(out) - len(source.type.dims)) + source.type.dims
@@ -186,7 +183,10 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
 
 
 class Side(NamedTuple):
-    """One side of a padded axis: `size` elements from `start` on, copied from `source` on in strides of `step`."""
+    """The padding at one side of an axis: positions `start` to `start + size` (exclusive) of the result.
+
+    Its elements are copies of the positions from `source` on, in strides of `step`.
+    """
 
     start: int
     size: int
@@ -195,10 +195,10 @@ class Side(NamedTuple):
 
 
 def pad_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the steps of a pad: a copy of the source, then along each axis copies of the elements before and after it.
+    """Add a copy of the source, then for each axis copies of the elements that pad its sides.
 
-    The later copies read the result itself, so they also pad the padding of earlier axes. If a pad repeats more
-    elements than the source has, the reference runs instead.
+    The later copies read the result, so they also pad the padding of earlier axes. If a pad repeats more elements than
+    the source has, the reference runs instead.
     """
     (source,) = node.operands
     dims, out, a = source.type.dims, node.output.type.dims, node.attrs
@@ -207,7 +207,8 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     sides = [_sides(a["mode"], *of) for of in zip(kept, before, after, strict=True)]
     if 0 in (*kept, *out) or any(s is None for s in sides):
         return reference_steps(b, node)
-    expect(assumed(node.output.type.nbytes), "the result")  # before any padding is allocated
+    # the memory limit is checked before any padding is allocated
+    expect(assumed(node.output.type.nbytes), "the result")
     itemsize, target = source.dtype.itemsize, b.result(node.output)
     source_strides, strides = dense(dims, itemsize), dense(out, itemsize)
     first = sum(max(-p, 0) * s for p, s in zip(a["pads_begin"], source_strides, strict=True))
@@ -230,7 +231,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """The two sides of an axis of n elements, padded by `before` and `after`; None if they repeat too many."""
+    """The paddings of an axis of n elements by `before` and `after`; None if they repeat more elements than it has."""
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None

@@ -1,11 +1,13 @@
-"""Transposes of any rank: neighboring axes are merged, and one of four loops over rows and columns remains.
+"""Transposes of any rank: neighboring axes are merged, and a block function loops over rows and columns of the rest.
+
+There are four block functions:
 
 - `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
-- `interleaving`, `deinterleaving`: n or m is 2 to 4, like the channels of images, by shuffles of n or m vectors;
-- `copying`: the innermost axis stays the innermost, and longer runs of bytes are copied.
+- `interleaving` and `deinterleaving`: n or m is 2 to 4 (e.g. channels of images), by shuffles of n or m vectors;
+- `copying`: the innermost axis stays the innermost, so runs of bytes are copied.
 
-A block's number gives the index of the outer axes. For each index one of these loops moves `rows` x `columns` elements.
-The code is plain vector IR, the same at every ISA level.
+The outer axes are the batch: each batch element is `rows` x `columns` elements. The code is plain vector IR, the same
+at every ISA level.
 """
 from __future__ import annotations
 
@@ -24,18 +26,18 @@ from graphq.kernels.operands.space import dense
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
-"""The number of elements in a vector, by the bytes of an element; a tile has as many rows and columns."""
+"""The elements of a vector, and the rows and columns of a tile, by the bytes of an element."""
 
 WAYS = 4
-"""The most channels that `interleaving` and `deinterleaving` take."""
+"""The most rows or columns that `interleaving` and `deinterleaving` take."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
 """The argument block: `rows` x `columns` elements for each index of the `outer` axes; a block has `each` rows.
 
 `source_step` is the bytes between columns of the source, `target_step` the bytes between rows of the target. There are
 two exceptions. For copies, `columns` is the bytes of a row, and `source_step` the bytes between rows of the source. For
-`deinterleaving`, `target_step` is the bytes between columns of the target. An AXIS for each outer axis follows, the
-last axis first.
+`deinterleaving`, `target_step` is the bytes between columns of the target. The record of each outer axis (AXIS)
+follows, the last axis first.
 """
 AXIS = Record("size", "source", "target")
 """An outer axis: its size, and the bytes between its elements in the source and in the target."""
@@ -44,7 +46,7 @@ MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
 def _tiles(itemsize: int) -> Intrinsic:
-    """Make the function that transposes all tiles in 64 bytes of each row of the source."""
+    """Make the function that transposes 64 bytes of each row of the source, tile by tile."""
     lanes, line = LANES[itemsize], 64 // itemsize
     kind = vector(ir.IntType(8 * itemsize), line)
 
@@ -60,7 +62,7 @@ def _tiles(itemsize: int) -> Intrinsic:
 
 
 def _corner(itemsize: int) -> Intrinsic:
-    """Make the function that transposes `height` columns and `width` rows of a tile; it touches no other memory."""
+    """Make the function that transposes a partial tile of the source: `width` rows of `height` elements."""
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
 
@@ -79,13 +81,14 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Make the function that interleaves one vector of each of `ways` streams, or deinterleaves them if `apart`.
+    """Make the function that interleaves a vector of each of `ways` streams or, if `apart`, deinterleaves them.
 
-    With `partial` only the first `count` lanes of each stream are valid.
+    If `partial`, only the first `count` lanes of each stream are valid.
     """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
-    order = [(i % ways, i // ways) for i in range(ways * lanes)]  # the stream of each element, and its place
+    # the stream of each element, and its position in the stream
+    order = [(i % ways, i // ways) for i in range(ways * lanes)]
     if apart:
         order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
 
@@ -124,7 +127,7 @@ def _line(partial: bool) -> Intrinsic:
 
 @njit
 def _place(args: int, index: int) -> tuple[int, int, int, int]:
-    """Find the addresses of a block's source and target, its first row, and the row after its last row."""
+    """The addresses of a block's source and target, its first row, and the row after its last row."""
     a = view(args)
     blocks = (a.rows + a.each - 1) // a.each
     batch, first = index // blocks, index % blocks * a.each
@@ -138,7 +141,7 @@ def _place(args: int, index: int) -> tuple[int, int, int, int]:
 
 
 def transposing(itemsize: int) -> Functions:
-    """Make the block function of transposes: row i of the target is column i of the source."""
+    """Make the block function that transposes: row i of the target is column i of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
     tiles, corner = _tiles(itemsize), _corner(itemsize)
 
@@ -147,7 +150,8 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # Squares as wide as a cache line use fetched lines in full. The last tiles overlap the tiles before them.
+        # Squares as wide as a cache line use all bytes of the lines that they fetch. The last tiles overlap the tiles
+        # before them.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):
@@ -182,12 +186,12 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
 
 
 def interleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function of transposes from a source with `ways` columns to a target without gaps."""
+    """Make the block function that transposes a source of `ways` columns; the target is contiguous."""
     return _weaving(itemsize, ways, False)
 
 
 def deinterleaving(itemsize: int, ways: int) -> Functions:
-    """Make the block function of transposes from a source with `ways` rows without gaps."""
+    """Make the block function that transposes a contiguous source of rows of `ways` elements."""
     return _weaving(itemsize, ways, True)
 
 
@@ -243,9 +247,10 @@ class Loops(NamedTuple):
 
 def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
            targets: Sequence[int] | None = None) -> list[Axis]:
-    """The axes of a copy from a source with these strides to a result with strides `targets` (None: contiguous).
+    """The axes of a copy, from a source with strides `strides` to a result with strides `targets`.
 
-    Axes of size 1 are left out, and neighboring axes that are contiguous in source and result are merged into one.
+    By default the result is contiguous. Axes of size 1 are left out, and neighboring axes that are contiguous in source
+    and result are merged into one.
     """
     axes: list[Axis] = []
     targets = dense(sizes, itemsize) if targets is None else targets
@@ -264,7 +269,7 @@ def transposed(shape: Sequence[int], order: Sequence[int], itemsize: int) -> lis
 
 
 def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
-    """Choose the loops for a transpose of a tensor that is not empty."""
+    """Choose the loops of a transpose; the tensor must not be empty."""
     axes = transposed(shape, order, itemsize)
     if axes and axes[-1].source == itemsize:
         itemsize *= axes.pop().size
@@ -291,26 +296,25 @@ def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
 def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, target: Target) -> Step:
     """Plan the transpose of a contiguous tensor: axis k of the contiguous result is axis `order[k]` of the source.
 
-    The caller fills in the addresses of MOVE; the source and the result must not overlap in memory. For empty tensors
-    there are no blocks.
+    The caller fills in the addresses of MOVE; source and result must not overlap. Empty tensors have no blocks.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
     return _planned(x, 0 in shape, target)
 
 
 def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """How many bytes stay together when a source with these strides is copied to a contiguous result."""
+    """The bytes that stay contiguous when a source with these strides is copied to a contiguous result."""
     axes = merged(sizes, strides, itemsize)
     return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
 
 
 def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, target: Target,
                       results: Sequence[int] | None = None) -> Step:
-    """Plan the copy of a tensor of `sizes`; its elements are `strides` bytes apart along each axis.
+    """Plan the copy of a tensor of `sizes` whose elements are `strides` bytes apart along each axis.
 
-    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is contiguous,
-    unless `results` gives the bytes between its elements along each axis. The caller fills in the addresses of MOVE;
-    source and copy must not overlap.
+    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is contiguous, or
+    its elements are `results` bytes apart along each axis. The caller fills in the addresses of MOVE; source and copy
+    must not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:
@@ -332,9 +336,9 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
 
 
 def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:
-    """Plan the copy of `rows` rows of `nbytes` that are `source_step` and `target_step` bytes apart.
+    """Plan the copy of `rows` rows of `nbytes` bytes, `source_step` and `target_step` bytes apart.
 
-    The caller fills in the addresses of MOVE; the source and the result must not overlap in memory.
+    The caller fills in the addresses of MOVE; source and result must not overlap.
     """
     words = {"rows": rows, "columns": nbytes, "source_step": source_step, "target_step": target_step}
     return plan_rows(copying, MOVE, words, target, rows=rows, cycles=10 + nbytes * 0.1, batch=1 if nbytes else 0)

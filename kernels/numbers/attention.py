@@ -2,14 +2,14 @@
 
     scores   q @ k' * scale; with a cap, tanh(x / cap) * cap; plus bias; -inf at keys that the query does not see
     weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
-    y        weights @ v, where a key that the query does not see is left out, whatever its value is
+    y        weights @ v over the keys that the query sees; the values of other keys may even be NaN
 
-A cache may hold f16 or bf16. New keys and values are then rounded before any token uses them. A cache may also hold
-integers of 8 or 4 bits: rint(x / scale) with ties to even, saturated, and 0 for NaN. An integer stands for itself times
-its scale. Integers of 4 bits are stored plus 8, two in a byte, with the first in the low half.
+A cache may hold f16 or bf16; new keys and values are rounded before any token uses them. A cache may also hold integers
+q of 8 or 4 bits that mean q * scale: q = rint(x / scale) with ties to even, saturated, and 0 for NaN. Integers of 4
+bits are stored as q + 8, two in a byte, the first in the low half.
 
-Products are summed as in `float_sums`, the powers of a softmax as in `rows`, both from key 0 on. Each other operation
-is rounded once.
+Products are summed as in `float_sums`, the sum of a softmax as in `rows`, both from key 0 on. Each other operation is
+rounded once.
 """
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ CAPPED = tanh(_SCORE / _CAP) * _CAP
 
 
 def by_heads(x: Array, count: int) -> Array:
-    """View [batch, tokens, width] as [batch, tokens, heads, size], for `count` heads."""
+    """View x [batch, tokens, width] as [batch, tokens, heads, size], with `count` heads."""
     return x.reshape(*x.shape[:2], count, -1)
 
 
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Rotate pairs of the first elements of each head of x [batch, tokens, heads, size], by the angles of its token.
+    """Rotate pairs of elements of each head of x [batch, tokens, heads, size], by the angles of its token.
 
-    If `interleaved`, a pair is two neighboring elements; otherwise it is an element of the first half of the rotated
-    elements and its counterpart in the second half.
+    If `interleaved`, a pair is two neighboring elements. Otherwise it is an element of the first half of the rotated
+    elements and the element at the same position in the second half. Only the first elements of a head are rotated, two
+    for each angle.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \
@@ -49,7 +50,7 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 
 
 def packed(x: Array, scale: Array | None, kept: str) -> Array:
-    """The numbers [batch, tokens, groups, size] as a cache stores them; integers need a `scale` [groups, size]."""
+    """Convert x [batch, tokens, groups, size] to a cache's dtype `kept`; integers need a `scale` [groups, size]."""
     if scale is None:
         with np.errstate(over="ignore"):
             return x.astype(STORAGE[kept], copy=False)
@@ -64,7 +65,7 @@ def packed(x: Array, scale: Array | None, kept: str) -> Array:
 
 
 def unpacked(cache: Array, scale: Array | None, kept: str) -> Array:
-    """The numbers that the elements of a cache [batch, groups, rows, ...] stand for."""
+    """The f32 values of the elements of a cache [batch, groups, rows, ...]."""
     if scale is None:
         return cache.astype(np.float32, copy=False)
     if kept == "s4":
@@ -73,9 +74,9 @@ def unpacked(cache: Array, scale: Array | None, kept: str) -> Array:
 
 
 def written(past: Array | None, new: Array, before: Array, capacity: int) -> Array:
-    """Make the cache [batch, groups, capacity, size] that has the rows of `past` and the `new` tokens.
+    """Make the cache [batch, groups, capacity, size] of old and new tokens.
 
-    Each batch element has `before` tokens from `past`, then the new tokens [batch, tokens, groups, size], then zeros.
+    Each batch element has `before` tokens of `past`, then the `new` tokens [batch, tokens, groups, size], then zeros.
     """
     batch, tokens, groups, size = new.shape
     out = np.zeros((batch, groups, capacity, size), new.dtype)
@@ -90,8 +91,9 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
              scale: float, softcap: float, window: int, causal: bool) -> Array:
     """The attention output for queries q [batch, tokens, heads, size] and caches k, v [batch, groups, capacity, size].
 
-    `before` tokens precede the query's tokens. With `causal` a token sees keys up to its own, otherwise the first
-    `ends` keys. A window above 0 limits the keys to the last `window` of these. The result has the shape of q.
+    `before` counts the tokens before the query's tokens. If `causal`, a token sees the keys up to its own, otherwise
+    the first `ends` keys. If `window` is above 0, it sees only the last `window` of these keys. The result has the
+    shape of q.
     """
     batch, tokens, heads, size = q.shape
     groups, n = k.shape[1], int(before.max(initial=0)) + tokens

@@ -2,12 +2,12 @@
 
     sum over blocks of 256 k, in order, from +0:  the block's chain  fma(a[k], w[k], ... fma(a[0], w[0], +0))
 
-All of this is in f32, and each fma and each addition is rounded once. Zeros that pad k change nothing, since totals are
-never -0.
+All of this is in f32, and each fma and each addition is rounded once. Padding k with zeros changes nothing, since sums
+of blocks are never -0.
 
-The tiles of matmuls and of most convolutions multiply bf16 in pairs: the second product of each pair is added first,
-and a zero pads an odd k. Subnormal numbers count as zeros of their sign; this holds for operands, and for every sum of
-a chain and of blocks. The instruction vdpbf16ps does the same, as measured on Zen 5 and as Intel's manual says.
+Matmuls and most convolutions multiply bf16 in pairs: the second product of each pair is added first, and a zero pads an
+odd k. Subnormal numbers count as zeros of their sign: as operands, as sums of a chain and as sums of blocks. The
+instruction vdpbf16ps does the same, as measured on Zen 5 and as Intel's manual says.
 """
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ import numpy as np
 from graphq.kernels.lanes.expression import STORAGE, fused
 
 BLOCK = 256
-"""The number of products of a chain, as in ONNX Runtime for constant weights: equal bit for bit on AVX2 and AVX-512.
+"""The products of a chain, as in ONNX Runtime for constant weights: equal bit for bit on AVX2 and AVX-512.
 
 The root mean square error against f64, in units of 2**-24 sum |a w|, is about the same as for OpenBLAS: 0.140
 (OpenBLAS: 0.142) for 3072 products of normally distributed numbers, 1.43 (1.61) for uniform ones. A single chain would
-have 0.46 and 14.2. Blocks cost under 1 % of the time.
+have errors of 0.46 and 14.2. Blocks cost under 1 % of the time.
 """
 
 SCALE, SMALLEST_NORMAL = np.float32(2.0**64), np.float32(2.0**-126)
 
-_CHUNK = 1 << 15  # outputs at a time; the f64 arrays of `fused` then stay in the cache
+_CHUNK = 1 << 15  # how many outputs are computed at a time: the f64 arrays of `fused` then stay in the cache
 
 
 def tile_sums(a: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The sums in the order of tiles: the order of `float_sums`, except that bf16 is added in pairs."""
+    """Sum as tiles do: in the order of `float_sums`, but bf16 in pairs."""
     if a.dtype != STORAGE["bf16"]:
         return float_sums(a, w)
     odd = a.shape[-1] % 2
@@ -56,10 +56,9 @@ def _flushed_fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 def float_sums(a: np.ndarray, w: np.ndarray, *, fma: Callable[..., np.ndarray] = fused,
                total: Callable[[np.ndarray], np.ndarray] = np.asarray) -> np.ndarray:
-    """Sum over k of a (..., m, k) * w (..., k, n) in the order of kernels.
+    """Sum a (..., m, k) * w (..., k, n) over k in the order of float kernels; returns f32 (..., m, n).
 
-    The result is f32 (..., m, n); batch dimensions are broadcast. `fma` adds a product to a chain, and `total` is
-    applied to each sum of blocks.
+    Batch dimensions are broadcast. `fma` adds a product to a chain, and `total` is applied to each sum of blocks.
     """
     batch = np.broadcast_shapes(a.shape[:-2], w.shape[:-2])
     m, k, n = *a.shape[-2:], w.shape[-1]

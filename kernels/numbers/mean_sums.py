@@ -1,16 +1,17 @@
-"""The orders of f32 sums in means, one addition at a time.
+"""The orders of f32 sums in means.
 
-ONNX and oneDNN leave the order open. The orders here are the orders of ONNX Runtime 1.31 on x86-64 without
-optimizations of the graph, found by experiment:
+ONNX and oneDNN leave the order open. These are the orders of ONNX Runtime 1.31 on x86-64 without optimizations of the
+graph, found by experiment:
 
     taps      one after the other, in row-major order
     columns   the elements of each column (all that share an index of the last axis), then the columns' sums
     fours     four partial sums, of k = l modulo 4: (s[0] + s[2]) + (s[1] + s[3]); then the last n % 4 elements
-    eights    eight partial sums; s[l] + s[l + 4] are four; a remaining quad is added to them; then like fours
+    eights    eight partial sums; then the four sums s[l] + s[l + 4], plus four more elements if so many remain; then
+              like fours
 
-Sums start from +0, and sums in the order `eights` from -0. The order matters because the mean of integers, requantized
-to the same scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). Then f32
-rounding errors decide the result of a quantize after the mean.
+Sums start from +0, but sums in the order `eights` from -0. The order matters because the mean of integers, requantized
+to the same scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). f32 rounding
+errors then decide the result of a quantize after the mean.
 """
 from __future__ import annotations
 
@@ -21,19 +22,16 @@ import numpy as np
 
 Order: TypeAlias = Literal["taps", "columns", "fours", "eights"]
 T = TypeVar("T")
-"""The type of the elements that are summed: arrays, or values of kernel code."""
+"""The type of the elements to sum: arrays, or values of kernel code."""
 
 QUAD = 4
 MOST_WIDE = 2045
-"""The longest line of an image, in elements with padding, whose windows are summed by columns.
-
-Longer lines do not fit into ONNX Runtime's buffer.
-"""
+"""The longest image line, in elements with padding, that is summed by columns: ONNX Runtime's buffer is this long."""
 
 
 def pool_order(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
                pads: Sequence[tuple[int, int]], in_order: bool) -> Order:
-    """The order of an average pool's sums; each list has an entry for each spatial axis."""
+    """The order of an average pool's sums; each list has an entry per spatial axis."""
     if in_order:
         return "taps"
     if list(kernel) == list(sizes) and set(strides) == {1} and set(pads) == {(0, 0)}:
@@ -52,9 +50,9 @@ def lanes_of(order: Order) -> int:
 
 
 def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, add: Callable[[T, T], T]) -> T:
-    """The sum of the elements tap(0) ... tap(n - 1) of a window whose rows have `width` elements.
+    """The sum of the n elements tap(0), tap(1), ... of a window whose rows have `width` elements.
 
-    `zero` is the value of `start_of`, in the type of the elements.
+    `zero` is `start_of(order)` in the type of the elements.
     """
     def chain(start: int, stop: int, step: int, have: T = zero) -> T:
         for k in range(start, stop, step):
@@ -87,7 +85,7 @@ def halved(sums: list[T], add: Callable[[T, T], T]) -> list[T]:
 
 def array_total(order: Order, tap: Callable[[int], np.ndarray], n: int, width: int,
                 shape: tuple[int, ...]) -> np.ndarray:
-    """The sum of `total` for taps that are f32 arrays of `shape`."""
+    """Call `total` for taps that are f32 arrays of `shape`."""
     with np.errstate(all="ignore"):
         return np.asarray(total(order, tap, n, width, np.full(shape, start_of(order), np.float32), np.add))
 

@@ -1,9 +1,9 @@
 """Observations of a tensor for quantization: its range for u8, and its histogram.
 
-Bin k holds the numbers whose highest 14 bits (sign, exponent and 5 bits of the fraction) are k: 32 bins of equal width
-in each power of two. Every number of a bin is within 1/32 of the bin's edge, whatever the scale of the data. The
-histogram is like the histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch
-with relative-error guarantees"), whose bins however have equal width in the logarithm.
+The highest 14 bits of an f32 (sign, exponent and 5 bits of the fraction) are the index of its bin. Each power of two
+thus has 32 bins of equal width, and every number is within 1/32 of the edge of its bin, whatever the scale of the data.
+The histogram resembles DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
+relative-error guarantees"), whose bins however have equal width in the logarithm.
 """
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def u8_range(x: np.ndarray) -> tuple[np.float32, np.uint8]:
 
 
 SHIFT = 18
-"""The low bits of an f32 that its bin ignores."""
+"""The number of low bits of an f32 that do not affect its bin."""
 BINS = 1 << (32 - SHIFT)
 """The number of bins, including bins for NaN and for infinities."""
 
 
 def ordered(x: np.ndarray) -> np.ndarray:
-    """The bits of f32 `x` as s32 in the order -NaN < -inf < -0 < 0 < inf < NaN (totalOrder of IEEE 754).
+    """Map the bits of f32 (s32) to s32 that compare in the order -NaN < -inf < -0 < 0 < inf < NaN.
 
-    The function takes and returns s32, and is its own inverse.
+    The order is totalOrder of IEEE 754. The function is its own inverse.
     """
     return x ^ ((x >> 31) & 0x7FFFFFFF)
 

@@ -1,8 +1,8 @@
-"""The numbers of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
+"""The formulas of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-x, of shape [T, B, gates * H], has the products of inputs and weights, computed before. Each step adds s, the products
-of the previous state with the recurrent weights, summed as in `float_sums`. In quantized layers the state is quantized
-as by ONNX's DynamicQuantizeLinear, and s is an exact sum of integers times one factor.
+x [T, B, gates * H] are the products of inputs and weights, computed before. Each step adds s, the products of the
+previous state and the recurrent weights, summed as in `float_sums`. If the weights are integers, the state is quantized
+as by ONNX's DynamicQuantizeLinear, and s is an exact integer sum times one f32 scale.
 
     lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
@@ -42,7 +42,7 @@ BLEND = (1.0 - _given(0)) * _given(1) + _given(0) * _given(2)
 
 
 def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
-    """Multiply the state [B, H] with weights [gates * H, H]; if `scales` are given, the weights are integers."""
+    """Multiply the state [B, H] by weights [gates * H, H]; with `scales`, the weights are integers."""
     if scales is None:
         return float_sums(h, recurrent.T)
     units, scale = quantized(h)
@@ -51,9 +51,9 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def offset_of(weights: np.ndarray) -> int:
-    """The least number to subtract from integer weights to make them fit s8.
+    """The number of least magnitude to subtract from integer weights to make them fit s8.
 
-    Raises GraphError if their range has more than 8 bits.
+    Raises GraphError if the range of the weights has more than 8 bits.
     """
     low, high = int(weights.min()), int(weights.max())
     if high - low > 255:
@@ -62,7 +62,7 @@ def offset_of(weights: np.ndarray) -> int:
 
 
 def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
-    """The quantized state (u8 minus its zero point, as f32), and its scale."""
+    """Quantize the state to u8; returns u8 minus the zero point (as f32), and the scale."""
     scale, zp = u8_range(h)
     with np.errstate(all="ignore"):
         return np.clip(np.rint(h / scale) + np.float32(zp), 0, 255).astype(np.float32) - np.float32(zp), scale
@@ -73,7 +73,7 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
          reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The states of all steps, the last state, and the last cell.
 
-    `peepholes` are three rows of factors for the gates i, o and f: the cell times a row is added to the sums of its
+    `peepholes` are three rows of factors, for the gates i, o and f. The cell times a row is added to the sums of its
     gate.
     """
     states = np.zeros((len(gates), *h.shape), np.float32)
@@ -96,7 +96,8 @@ def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarra
         linear_before_reset: bool, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
     """The states of all steps, and the last state.
 
-    Without `linear_before_reset`, the reset gate multiplies the state before the state's products with the weights.
+    With `linear_before_reset`, the reset gate multiplies the state's products with the weights, otherwise the state
+    itself.
     """
     size = h.shape[1]
     states = np.zeros((len(gates), *h.shape), np.float32)
@@ -123,7 +124,7 @@ def rnn(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, lengths: np.nda
 
 
 def _order(states: np.ndarray, lengths: np.ndarray | None, reverse: bool) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps in the order of computation, each with a mask [B, 1] of the batch rows that have the step."""
+    """The steps in the order of computation, each with a mask [B, 1] of the batch elements that have this step."""
     steps, rows = states.shape[:2]
     whole = np.full(rows, steps) if lengths is None else lengths
     for t in range(steps - 1, -1, -1) if reverse else range(steps):

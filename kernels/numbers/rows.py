@@ -1,4 +1,4 @@
-"""The formulas of operations along rows, such as softmax and norms, in NumPy: x is f32 [..., n], n at least 1.
+"""The formulas of softmax, norms and reductions in NumPy: they map f32 rows [..., n], with n at least 1.
 
     softmax      e * (1 / sum(e)),  e = exp(x - max(x)); stepwise (each step rounded to f16, say): e / sum(e)
     log_softmax  x - max(x) - log(sum(e))
@@ -6,14 +6,14 @@
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
     reduce_*     one number per row
 
-All is computed in f32, one IEEE operation at a time, except for the mean of layer_norm. Each sum is in the order of
-ONNX Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
-have its results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2;
-and sums of rows whose length is not a multiple of 4. If the sum of squares overflows, norms are 0, as in ONNX Runtime.
-If all squares underflow and epsilon is 0, norms are infinite. The reference sums in f64 and does not have these limits
-(docs/onnx.md).
+Except for the mean of layer_norm, all is computed in f32, one IEEE operation at a time. Sums have the order of ONNX
+Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Results of rows of 8 elements and more are
+therefore equal bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2;
+and sums of rows whose length is not a multiple of 4.
 
-The functions take and return arrays; kernels/rows/loops.py has the machine code.
+If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
+infinite. The reference of the graph sums in f64 and does not have these limits (docs/onnx.md). kernels/rows/loops.py
+has the machine code.
 """
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from graphq.kernels.numbers.mean_sums import row_totals
 Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
 POWER = elementary.exp(X - Y)
-"""The power that softmax sums, for an element X and the row's maximum Y."""
+"""exp(X - Y), the power that softmax sums, for an element X and the maximum Y of its row."""
 ROUNDED: dict[str, Callable[[Expr], Expr]] = {
     "bf16": elementary.round_bf16, "f16": lambda x: op("round_f16", x),
     "f16_emulated": lambda x: elementary.f16_value(elementary.f16_bits(x))}
-"""How the steps of a stepwise softmax are rounded to a dtype; f16 also for CPUs without instructions for it."""
+"""Expressions that round a step of softmax to a dtype; "f16_emulated" is for CPUs without f16 instructions."""
 LOGARITHM = elementary.log(X)
 LANES = 16
-"""The number of softmax's partial sums and partial maxima, and of partial sums of f64 means."""
+"""The number of partial sums and partial maxima of softmax, and of partial f64 sums of layer_norm's mean."""
 EXTREME_LANES = 4 * LANES
-"""The number of partial maxima and minima of a reduction."""
+"""The number of partial maxima or minima of a reduction."""
 GROUP = 8
-"""The number of partial sums of squares and of reductions."""
+"""The number of partial sums of squares and reductions."""
 
 
 def _either(chosen: Expr) -> Expr:
@@ -49,17 +49,17 @@ def _either(chosen: Expr) -> Expr:
 
 
 EXTREMES = {"max": _either(maximum(X, Y)), "min": _either(least(X, Y))}
-"""The new maximum or minimum of a row, from the element X and the extreme so far, Y.
+"""Expressions of the new maximum or minimum, from an element X and the extreme so far, Y.
 
-If both are equal, the result is Y. If one is NaN, the result is NaN.
+If X equals Y, the result is Y. If X or Y is NaN, the result is NaN.
 """
 TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 
 
 def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = False) -> Array:
-    """Fold the last axis, whose size is a power of 2, to one element.
+    """Fold the last axis to one element; its size is a power of 2.
 
-    Each round combines halves with halves or, with `pairs`, neighbors with neighbors.
+    Each round combines the first half with the second half or, with `pairs`, each element with its neighbor.
     """
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
@@ -68,10 +68,7 @@ def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = Fal
 
 
 def by_lanes(x: Array, lanes: int, start: float, take: Callable[[Array, Array], Array]) -> Array:
-    """Reduce the last axis to `lanes` partial results, each over every `lanes`-th element.
-
-    If the size is not a multiple of `lanes`, the remaining elements go to the first lanes.
-    """
+    """Reduce the last axis to `lanes` partial results: lane l combines the elements l, l + lanes, l + 2 * lanes, ..."""
     total = np.full((*x.shape[:-1], lanes), start, x.dtype)
     for k in range(0, x.shape[-1], lanes):
         part = x[..., k:k + lanes]
@@ -80,7 +77,7 @@ def by_lanes(x: Array, lanes: int, start: float, take: Callable[[Array, Array], 
 
 
 def extreme(how: str, x: Array) -> Array:
-    """The row's maximum or minimum; NaN if the row has a NaN."""
+    """The maximum or minimum of each row; NaN if the row has a NaN."""
     def take(have: Array, new: Array) -> Array:
         return evaluate(EXTREMES[how], None, [new, have])
 
@@ -88,7 +85,7 @@ def extreme(how: str, x: Array) -> Array:
 
 
 def top(x: Array) -> Array:
-    """The maximum of the row for softmax. NaNs are ignored, since the sum of the row becomes NaN in any case."""
+    """The maximum of each row for softmax. It ignores NaN, because the sum of the row becomes NaN in any case."""
     def take(have: Array, new: Array) -> Array:
         return np.where(new > have, new, have)
 
@@ -96,7 +93,7 @@ def top(x: Array) -> Array:
 
 
 def rounded_power(dtype: str) -> Expr:
-    """POWER, with the difference and the power rounded to a dtype, a key of ROUNDED."""
+    """POWER with the difference and the power rounded; `dtype` is a key of ROUNDED."""
     return ROUNDED[dtype](elementary.exp(ROUNDED[dtype](X - Y)))
 
 
@@ -108,7 +105,7 @@ def powers(x: Array, highest: Array, power: Expr = POWER) -> tuple[Array, Array]
 
 
 def softmax(x: Array, *, inf_as_zero: bool) -> Array:
-    """softmax of rows. A row of only -inf gives NaN, or 0 with `inf_as_zero`."""
+    """softmax of rows. A row whose elements are all -inf gives NaN, or 0 with `inf_as_zero`."""
     highest = top(x)
     if inf_as_zero:
         highest = np.where(highest == -np.inf, np.float32(0), highest)
@@ -119,7 +116,7 @@ def softmax(x: Array, *, inf_as_zero: bool) -> Array:
 
 
 def stepwise_softmax(x: Array, dtype: str) -> Array:
-    """The quotients e / sum(e) of rows; all steps except the last are rounded to `dtype`."""
+    """softmax of rows as e / sum(e); all steps but the last are rounded to `dtype`."""
     e, total = powers(x, top(x), rounded_power(dtype))
     return np.asarray(e / evaluate(ROUNDED[dtype](X), None, [total])[..., None])
 
@@ -134,8 +131,8 @@ def log_softmax(x: Array) -> Array:
 def squares(d: Array) -> Array:
     """The sum of d * d: 8 chains of fused multiply-adds, folded by halves.
 
-    The remaining elements are added one by one. If there are at least four of them, the first four are multiplied and
-    added without fused multiply-adds.
+    The last n % 8 elements are added one by one. If they are four or more, their first four squares are rounded before
+    they are added.
     """
     whole = d.shape[-1] // GROUP * GROUP
     total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)
@@ -152,7 +149,7 @@ def _inverse(total: Array, n: int, epsilon: float) -> Array:
 
 
 def layer_norm(x: Array, epsilon: float) -> Array:
-    """layer_norm of rows without gamma and beta; the kernel applies them afterwards by one fused multiply-add."""
+    """layer_norm of rows, without gamma and beta: the kernel applies these later, by one fused multiply-add."""
     n = x.shape[-1]
     total = folded(by_lanes(x.astype(np.float64), LANES, -0.0, np.add), np.add)
     d = x - (total / n).astype(np.float32)[..., None]
@@ -160,12 +157,12 @@ def layer_norm(x: Array, epsilon: float) -> Array:
 
 
 def rms_norm(x: Array, epsilon: float) -> Array:
-    """rms_norm of rows without gamma; the kernel applies gamma afterwards."""
+    """rms_norm of rows, without gamma: the kernel applies gamma later."""
     return np.asarray(x * _inverse(squares(x), x.shape[-1], epsilon))
 
 
 def reduced(how: str, x: Array) -> Array:
-    """The reduction of each row to one number: sum, mean, l1, l2, max or min."""
+    """Reduce each row to one number; `how` is sum, mean, l1, l2, max or min."""
     if how in EXTREMES:
         return extreme(how, x)
     total = row_totals(evaluate(TERMS[how], None, [x]))

@@ -1,17 +1,16 @@
 """f32 sums of products of dequantized integers, in the orders as written.
 
-Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
-product. ONNX and oneDNN leave the order of the sums open. The orders here are the orders of ONNX Runtime's CPU kernels
-on x86-64 without optimizations of the graph, found by experiment, for one thread. In six models that were compared, all
-sums are equal bit for bit, except for a few in the order "octets": in the last n % 4 columns, and in rows of a single
-column.
+Kernels sum integers exactly; the graph as written multiplies and adds in f32. ONNX and oneDNN leave the order of the
+sums open. These are the orders of ONNX Runtime's CPU kernels on x86-64 without optimizations of the graph, on one
+thread, found by experiment. In six models that were compared, all sums are equal bit for bit, except for a few in the
+order "octets": in the last n % 4 columns, and in rows of a single column.
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], p rounded
     octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same for s[4..7], plus `start`
     taps      sum over taps in order, from `start`, of chains over the channels
 
-k counts channels, and within a channel taps. x = f32(q - zx) * sx, and w is dequantized in the same way.
+k runs over channels and, within a channel, over taps. x = f32(q - zx) * sx, and w is dequantized in the same way.
 """
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ Order = Literal["chains", "quads", "octets", "taps"]
 
 
 class DequantizedSum(NamedTuple):
-    """An f32 sum of products of dequantized integers: its order, and the scales and zero points that dequantize them.
+    """An f32 sum of products of dequantized integers: its order, and the parameters of the dequantizes.
 
-    A sum begins with `start`: one f32 for all columns, or one for each. `taps` is the number of taps of a window, 1 for
-    matmuls.
+    A sum begins with `start`: one f32 for all columns, or one per column. `taps` is the number of taps of a window, 1
+    for matmuls.
     """
 
     order: Order
@@ -43,7 +42,7 @@ class DequantizedSum(NamedTuple):
     taps: int = 1
 
     def factors(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The dequantized f32 factors for integers x and w [p, k], where row p of w belongs to column `columns[p]`."""
+        """Dequantize x and w [p, k] to f32; row p of w belongs to column `columns[p]`."""
         scale, zp = _of(self.w_scale, columns), _of(self.w_zp, columns)
         left = (x.astype(np.int32) - self.x_zp).astype(np.float32) * self.x_scale
         return left, (w.astype(np.int32) - zp).astype(np.float32) * scale
@@ -51,7 +50,7 @@ class DequantizedSum(NamedTuple):
     def sums(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The sums [p] of the products of integers x and w [p, k].
 
-        The products are added in the order of k; for "taps", first within each tap.
+        The products are added in ascending k; the order "taps" first adds within each tap.
         """
         x, w = self.factors(x, w, columns)
         total = _of(self.start, columns)[:, 0] + np.zeros(len(x), np.float32)
@@ -97,9 +96,9 @@ def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.n
 
 
 def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
-    """The order, and the number of products in a block, of the sums of an m x k by k x n matmul.
+    """The order of the sums of an m x k by k x n matmul, and the number of products in a block.
 
-    `transposed` says that the right operand is stored as n x k. With few columns blocks are longer (see `chain_block`).
+    `transposed` says that the right operand is stored as n x k.
     """
     if m == 1:
         return ("octets" if transposed else "quads"), 1
@@ -109,7 +108,7 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
 
 
 def chain_block(n: int, k: int) -> int:
-    """The number of products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.
+    """The products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.
 
     ONNX Runtime packs the right operand into panels of 128 rows x 128 columns. If n < k, it halves the columns (down to
     16) and doubles the rows as long as a panel still holds all n columns.

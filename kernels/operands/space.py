@@ -1,7 +1,8 @@
-"""Iteration domains and access maps: the places of an output's operands, and of the terms of its sum.
+"""Iteration domains: an output as batch x rows x columns, and the byte offsets of each operand in this domain.
 
-Neighboring dimensions merge if each operand can step through both with one stride, so most of the work becomes long
-rows. Dimensions that do not merge become batch elements; a table has the byte offsets of each operand for them.
+Neighboring dimensions are merged if every operand can step through both with one stride, so rows become long. The
+dimensions that remain are the batch; a table has the byte offset of each batch element of an operand. TERMS describes
+the sum of an output near a rounding tie.
 """
 from __future__ import annotations
 
@@ -18,22 +19,19 @@ from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
 
 
 def table(dims: Sequence[tuple[int, int]]) -> np.ndarray | None:
-    """The table of byte offsets for dimensions given as (size, step in bytes); None if all offsets are 0."""
+    """The byte offsets of all elements of dimensions given as (size, step in bytes); None if all are 0."""
     return later(offsets, tuple(dims)) if any(step and size != 1 for size, step in dims) else None
 
 
 class Walk(NamedTuple):
-    """The access map of an operand: byte offsets by batch element (None: all 0), and the bytes from row to row."""
+    """How an operand is read: byte offsets of batch elements (None: all 0), and the bytes between rows."""
 
     table: np.ndarray | None
     row: int
 
 
 class Space(NamedTuple):
-    """An iteration domain of `batch` x `m` x `n` outputs, and an access map for each operand.
-
-    Rows of the output are contiguous.
-    """
+    """An iteration domain of `batch` x `m` x `n` outputs with contiguous rows, and a Walk for each operand."""
 
     batch: int
     m: int
@@ -47,16 +45,16 @@ def dense(shape: Sequence[int], itemsize: int) -> list[int]:
 
 
 def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of a dense array of `shape` along the dimensions of `out`, 0 where it is broadcast."""
+    """Byte strides of a dense array of `shape`, broadcast to the shape `out`: 0 along repeated dimensions."""
     own = [0 if d == 1 else stride for d, stride in zip(shape, dense(shape, itemsize), strict=True)]
     return (*[0] * (len(out) - len(shape)), *own)
 
 
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
-    """The iteration domain of an output of shape `out`, for operands with the given byte strides along it.
+    """The iteration domain of an output of shape `out`; `strides` are each operand's byte strides along `out`.
 
-    The last `keep` dimensions (at most 2) are not merged with each other: an anchor's columns, and its rows. Dimensions
-    before them may still join the rows. Dimensions of size 1 are dropped, except kept ones.
+    The last `keep` dimensions (at most 2) stay apart: a layer's columns, and its rows. Dimensions before them may still
+    be merged into the rows. Dimensions of size 1 are dropped, except kept dimensions.
     """
     none = (0,) * len(strides)
     dims = [(d, tuple(s)) for d, *s in zip(out, *strides, strict=True)]
@@ -71,7 +69,7 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
 
 
 def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
-    """The domain of `factor`, but with `m` rows per batch element, to compute strips of m rows one by one.
+    """The domain of `factor`, with `m` rows per batch element, so strips of m rows can be computed one by one.
 
     m divides the size of the last dimension but one.
     """
@@ -90,7 +88,7 @@ def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int
 
 
 def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The byte offsets of all elements, in row-major order, for dimensions given as (size, step in bytes)."""
+    """The byte offsets of all elements, in row-major order, of dimensions given as (size, step in bytes)."""
     reserve(8 * prod(size for size, _ in dims), f"the offsets of {[size for size, _ in dims]} matrices")
     out = np.zeros(1, np.int64)
     for size, step in dims:
@@ -100,25 +98,22 @@ def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
 
 TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k",
                "parts", "pixel", "chunk", "chunk_bytes", "item", "half")
-"""The order of a sum in the graph as written, and how the kernel has packed the weights.
+"""The sum of a layer as the graph is written, and how the kernel has packed the weights.
 
-    order, block        the order's number in ORDERS, and the number of terms in a block
+    order, block        the order as an index into ORDERS, and the number of products in a block
     signed, zero_point, scale    of the activations: whether they are s8; the scale as the bits of an f32
     channels            the number of channels that an output reads
-    per                 the output columns of a group, or 0 if one group has all columns
+    per                 the output columns per group of a grouped convolution, or 0 without groups
     merged, tap_k       how many taps were packed as one, and the packed k of such a tap
     parts               the number of packed weights whose sum is a weight
-    pixel               bytes of a pixel
+    pixel               the bytes of a pixel
     chunk, chunk_bytes, item, half    of depthwise weights: channels and bytes of a chunk, bytes of a weight, and the
                         lanes of a half if pairs of taps are in the order of vpunpcklbw, otherwise 0
 """
 
 
 def terms(how: DequantizedSum, channels: int, *, signed: bool, **layout: int) -> np.ndarray:
-    """The TERMS of a layer as s64 words.
-
-    `layout` has the fields that describe the packed weights; fields that it lacks are 0.
-    """
+    """The TERMS record of a layer as s64 words; `layout` has the fields that describe packed weights (default 0)."""
     return later(_s64, TERMS.words({
         "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,
         "scale": int(np.float32(how.x_scale).view(np.uint32)), "channels": channels, **layout}))

@@ -1,12 +1,12 @@
-"""The frame that a tile function gets as its argument, and how the function finds its activations.
+"""The frame: the argument of a tile function, and how the tile function reads activations.
 
-A tile function gets the address of a frame: a FRAME record and, for windows, two words for each row of the tile.
-Activations have one of three layouts (`matmul.tiles.ActivationLayout`):
+A tile function computes a tile of a matmul or convolution. It gets the address of a frame: a FRAME record and, for
+windows, two words for each row of the tile. Activations have one of three layouts (`matmul.tiles.ActivationLayout`):
 
     rows      row i is at a + i * stride
     columns   the operand is transposed: element (i, k) is at a + k * stride + i * (its bytes)
-    windows   row i is an output pixel of an image at `a`; `stride` is the address of a WINDOWS record, and the row's
-              two words are the addresses of its entries in the record's tables: for each tap an offset
+    windows   row i is an output pixel of an image at `a`; `stride` is the address of a WINDOWS record. The two words of
+              row i are addresses in the record's outer and inner table: the row's offsets, one per tap
 """
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
 LAYOUTS = ("rows", "columns", "windows")
-"""The names of the layouts in the module's text; a layout's index is its number."""
+"""The layouts of activations (see the module); code stores their index."""
 IN_ROWS, IN_COLUMNS, IN_WINDOWS = range(len(LAYOUTS))
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
                "step", "entries", "copies", "fresh", "order")
-"""The argument of a tile function: where its activations, weights and results are.
+"""The argument of a tile function: the addresses of its activations, weights and results.
 
 a, stride        the activations (see the layouts above)
 w, sums          the first panel of weights, and its column sums
-k                bytes of a row of activations, for windows of one tap
+k                the bytes of a row of activations, or of one tap of a window
 rows             the number of valid rows of the tile
 acc              the address for the sums: dense rows, 16 sums of 4 bytes for each panel
 runs             the table entries of the tile's first run, for tiles that read runs of RUN pixels of windows
-args, batch, i, j, columns    for tiles that write outputs: the argument block, the batch element, row and column of
-                 the first output, and how many columns are valid
-ahead, step      the weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
-entries          for tiles that write outputs, if some may be near a rounding tie: the address for the entries of
-                 `store_code.epilogue`; the tile leaves their number there, or -1 if it is partial and wrote none
+args, batch, i, j, columns    for tiles that write outputs: the argument block; the batch element, row and column of
+                 the first output; how many columns are valid
+ahead, step      weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
+entries          for tiles that write outputs: the address for the entries of outputs near a rounding tie. The tile
+                 replaces it by the number of entries, or by -1 if the tile is partial and wrote none
 copies, fresh    for AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
 order            for sorted weights: the order of the panel's groups (`matmul.pack.sort`)
 """
@@ -48,7 +48,7 @@ RUN = 16
 
 
 class Frame(NamedTuple):
-    """The fields of a frame that say where operands and results are, as values of kernel code."""
+    """The fields of a frame that locate operands and results, as values of kernel code."""
 
     address: Value
     a: Value
@@ -67,20 +67,16 @@ class Frame(NamedTuple):
 
 
 def clamped(f: Frame, count: int) -> list[Value]:
-    """The addresses of `count` rows.
-
-    Rows past the last valid row get its address; a tile at the edge then reads valid memory.
-    """
+    """The addresses of `count` rows. Rows past the last valid row get its address, so a tile reads valid memory."""
     last = f.rows - 1
     return [f.a + smaller(i, last) * f.stride for i in range(count)]
 
 
 class RowGroups:
-    """Reads activations in rows: a group is four neighboring bytes of each row.
+    """Activations in rows, read in groups: a group is four neighboring bytes of each row.
 
     `addresses` are the addresses of the tile's rows or, with `of_tap`, of the pixels that a tap of the windows reads.
-    `first` is the address of the first row's first group; a loop over groups advances it; the other rows are
-    addressed by their distances `apart` from it.
+    `first` is the address of the first row's first group. `apart` are the distances of all rows from the first row.
     """
 
     def __init__(self, f: Frame, addresses: Sequence[Value], itemsize: int, of_tap: bool = False) -> None:
@@ -96,15 +92,15 @@ class RowGroups:
         return ((place + row).load(I32) for row in self.apart)
 
     def tail(self, count: Value) -> Iterable[Value]:
-        """Emit the loads of the last group; it has `count` (1 to 3) bytes."""
+        """Emit the loads of the last group, which has `count` (1 to 3) bytes."""
         return [tail_group(row + self.done, count, self.itemsize) for row in self.addresses]
 
     def _bring_next(self, number: Value, place: Value) -> None:
         """Prefetch from the next tile's rows, one row with each group: 16 rows in the 16 groups of a cache line.
 
-        If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats need a line of
-        each row every 16 steps and get slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon). Tiles of a single
-        row do not prefetch: products of few rows use them, so a next row seldom exists.
+        If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats would need a line
+        of each row every 16 steps, and got slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon). Tiles of a
+        single row do not prefetch, because they are used for matmuls of few rows and seldom have a next row.
         """
         rows = len(self.apart)
         row = (number & ((1 << (rows - 1).bit_length()) - 1)) + rows
@@ -112,26 +108,26 @@ class RowGroups:
 
 
 class ColumnGroups:
-    """Reads groups of `rows` rows (at most 16) of a transposed operand; the index along k identifies a group."""
+    """Transposed activations, read in groups of four bytes along k for `rows` (at most 16) rows."""
 
     def __init__(self, f: Frame, rows: int, itemsize: int) -> None:
         self.f, self.rows, self.itemsize, self.first = f, rows, itemsize, f.a
         self.done = f.k >> 2
 
     def at(self, number: Value, place: Value) -> Iterable[Value]:
-        """Emit the loads of group `number` of all rows, s32 each."""
+        """Emit the loads of group `number` of all rows, one s32 each."""
         return read_columns(self.f, self.rows, number, c64(4), self.itemsize)
 
     def tail(self, count: Value) -> Iterable[Value]:
-        """Emit the loads of the last group; it has `count` bytes."""
+        """Emit the loads of the last group, which has `count` bytes."""
         return read_columns(self.f, self.rows, self.done, count, self.itemsize)
 
 
 def tail_group(address: Value, count: Value, itemsize: int) -> Value:
-    """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading any byte beyond them.
+    """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading further bytes.
 
-    Missing elements are 0. If elements are single bytes, the last byte is repeated instead; the packed weights there
-    are 0.
+    Missing elements are 0. If elements are single bytes, the last byte is repeated instead, because the packed weights
+    there are 0.
     """
     if itemsize == 2:
         return address.load(I16).zext(I32)
@@ -144,11 +140,11 @@ def tail_group(address: Value, count: Value, itemsize: int) -> Value:
 
 
 def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
-    """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
+    """Load group `group` of `rows` (at most 16) rows of a transposed operand.
 
-    At one index k, the elements of all rows are neighboring bytes and take one load; the loads of a group are then
-    interleaved. The first `count` bytes of each row's group exist, the others become 0. Bytes past the last valid row
-    are not read.
+    The elements of all rows at one index k are neighbors in memory and take one load; the loads of a group are then
+    interleaved. Only the first `count` bytes of a row's group are loaded, the others become 0. Bytes past the last
+    valid row are not read.
     """
     lanes = 8 if rows <= 8 else 16
     items, valid = 4 // itemsize, f.rows * itemsize
@@ -161,14 +157,14 @@ def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int)
 
 
 Groups: TypeAlias = RowGroups | ColumnGroups
-"""How a tile reads its activations; it reads windows as rows, tap by tap."""
+"""How a tile reads activations; windows are read as rows, tap by tap."""
 
 
 class Window:
-    """Computes the addresses that taps of a window read.
+    """The addresses that the taps of a window read.
 
-    An address is `a` plus the outer and the inner table entry. If one of the entries is negative, it is the address of
-    the row of padding.
+    An address is `a` plus an outer and an inner table entry. If the sum of the entries is negative, the address is the
+    row of padding.
     """
 
     def __init__(self, b: Builder, f: Frame) -> None:
@@ -185,8 +181,8 @@ class Window:
     def inner_taps(self, outer: Value, rows: int, silent: int) -> Value:
         """Emit the number of inner taps that a tile of `rows` rows has to read at an outer tap: all, or 0.
 
-        It is 0 if every row reads only padding there, and the padding adds nothing to the sums (all its bytes are
-        `silent`). 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
+        It is 0 if every row reads only padding there and the padding adds nothing to the sums, because all its bytes
+        are `silent`. 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
         """
         outside = c64(-1)
         for row in range(rows):
@@ -195,7 +191,7 @@ class Window:
         return (skips & (outside < 0)).select(0, self.inner)
 
     def address(self, row: Value, outer: Value, inner: Value) -> Value:
-        """Emit the address of the channels that row `row` (an IR value) of the tile reads at tap (outer, inner)."""
+        """Emit the address of the channels that row `row` of the tile reads at tap (outer, inner)."""
         offset = self.entry(0, row, outer) + self.entry(1, row, inner)
         inside = offset >= 0
         return inside.select(self.f.a + offset, self.pad)
@@ -203,10 +199,10 @@ class Window:
 
 @njit
 def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
-    """Fill in the frame's fields that locate a tile's activations, of `itemsize` bytes each.
+    """Fill in the frame's fields that locate a tile's activations.
 
-    `layout` is a number of LAYOUTS. The activations belong to the batch element at `a`, from row `i` of its `m` rows
-    on. The tile has `step` rows, and `rows` of them are valid.
+    `layout` is an index into LAYOUTS. The tile has `step` rows, and `rows` of them are valid. They begin at row `i` of
+    the `m` rows of batch element `batch`, whose activations are at `a`, `itemsize` bytes each.
     """
     f = view(frame)
     f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
@@ -216,9 +212,9 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
 
 @njit
 def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
-    """Fill in the words of a tile's `step` rows: pixels of a line from pixel `i` on.
+    """Fill in the words of a tile's `step` rows: output pixels from pixel `i` on.
 
-    `rows` of them are valid. Lines have `m` output pixels, and follow one another in the batch.
+    `rows` of them are valid. A batch element has `m` output pixels, and batch elements follow one another in the image.
     """
     w = view_windows(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki

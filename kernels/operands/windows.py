@@ -1,11 +1,10 @@
-"""Windows on channels-last images as im2col descriptors.
+"""Windows of convolutions and pools on channels-last images, as tables of byte offsets (im2col descriptors).
 
-A descriptor has tables of byte offsets, so no padded image and no im2col copy is made.
-
-For output pixel (outer, inner) and tap (ko, ki) the input pixel is outer_table[outer, ko] + inner_table[inner, ki]
-bytes from the start of the image. inner and ki run along the last spatial axis; outer and ko run along all axes before
-it, merged. A tap in the padding has INVALID in one or both entries. The sum is then negative, and the tap reads a row
-of padding. The tables express strides, dilations, asymmetric padding and transposed convolutions.
+With such a descriptor, kernels need neither a padded image nor an im2col copy. For output pixel (outer, inner) and tap
+(ko, ki) the input pixel is outer_table[outer, ko] + inner_table[inner, ki] bytes from the start of the image. inner and
+ki run along the last spatial axis; outer and ko run along all axes before it, merged. If a tap lies in the padding, one
+or both entries are INVALID, so their sum is negative. The tap then reads a row of padding. The tables express strides,
+dilations, asymmetric padding and transposed convolutions.
 """
 from __future__ import annotations
 
@@ -26,31 +25,31 @@ from graphq.kernels.jit.x86 import Loop
 
 INVALID = -2**62
 WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")
-"""The im2col descriptor as kernels read it; the tables follow, and then the channels of a padding pixel.
+"""The record that kernels read; its tables follow, then the channels of a padding pixel.
 
-    width, height    the numbers of outputs along the last axis, and along all axes before it
-    ko, ki           the numbers of taps: ko along all axes before the last one, ki along the last one
-    outer_table, inner_table, pad_row    bytes from the record to the tables and to the padding
-    more             bytes to a further table that the kernel needs, such as `Windows.runs`, or 0
+    width, height    the number of outputs along the last axis, and along all axes before it
+    ko, ki           the number of taps along all axes before the last one, and along the last one
+    outer_table, inner_table, pad_row    the bytes from the record to the tables and to the padding
+    more             the bytes to a further table that the kernel needs, such as `Windows.runs`, or 0
     even_pad         whether all bytes of the padding are equal
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""The most taps of a window that depthwise kernels, and the second look at outputs near ties, can take."""
+"""The most taps of a window in depthwise kernels, and in the second look at outputs near ties."""
 
 _LINE = 64
 _COPIES = 4
-"""How many arrays of a table's size exist at once while it is made: places, offsets, the table, its block."""
+"""How many arrays of a table's size exist at once while a table is made."""
 
 
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
-"""The columns that neighboring output pixels of a line read, in order, each with its (pixel, tap) pairs."""
+"""Input columns that several neighboring output pixels of a line read, each with its (pixel, tap) pairs."""
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
-    """The columns that `pixels` neighboring output pixels of a line read with `taps` taps along it.
+    """The input columns that `pixels` neighboring output pixels of a line read with `taps` taps along it.
 
-    The columns are ordered such that each pixel gets its taps in their order.
+    The columns are in ascending order, so each pixel gets its taps in order.
     """
     uses: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
@@ -63,7 +62,7 @@ def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> Shared
 class Windows:
     """An im2col descriptor: int64 tables of byte offsets, `outer` [height, ko] and `inner` [width, ki] (see WINDOWS).
 
-    `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` is the size of one image in bytes.
+    `outputs` and `kernel` are the sizes along all spatial axes. `image_bytes` are the bytes of one image.
     """
 
     outputs: tuple[int, ...]
@@ -80,29 +79,28 @@ class Windows:
 
     @property
     def taps(self) -> int:
-        """The number of taps of a window; each tap reads one pixel."""
+        """The number of taps of a window."""
         return prod(self.kernel)
 
     def offsets(self) -> np.ndarray:
-        """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative for taps in the padding."""
+        """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative in the padding."""
         return _offsets(self.outer, self.inner)
 
     def inside(self) -> np.ndarray:
-        """How many taps of each output pixel are inside the image, s32 [pixels]."""
+        """The number of taps inside the image, for each output pixel: s32 [pixels]."""
         outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
         return np.multiply.outer(outer, inner).ravel()
 
     @property
     def fewest_inside(self) -> int:
-        """The minimum of `inside` over all output pixels; 1 without output pixels."""
+        """The minimum of `inside`; 1 without output pixels."""
         return number(_fewest_inside, self.outer, self.inner)
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
                outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
-        """A function from a tap's index to the pixels that all windows read with the tap.
+        """Make a function from a tap's index to the pixels that all windows read at this tap: [n, outputs, channels].
 
-        Its result is [n, outputs, channels]. `images` are [n, spatial..., channels], with contiguous pixels; `pad` is a
-        number, or one for each channel.
+        `images` are [n, spatial..., channels], with contiguous pixels. `pad` is a number, or one per channel.
         """
         n, channels, offsets = images.shape[0], images.shape[-1], self.offsets()[outputs]
         at = offsets // self.pixel_bytes if self.pixel_bytes else np.minimum(offsets, 0)
@@ -112,7 +110,7 @@ class Windows:
         return lambda tap: np.asarray(padded[:, np.where(at[:, tap] < 0, pixels.shape[1], at[:, tap])])
 
     def gather(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> np.ndarray:
-        """The pixels of all taps, as [n, outputs, taps, channels]; the arguments are the same as in `tap_of`."""
+        """The pixels of all taps, as [n, outputs, taps, channels]; see `tap_of` for the arguments."""
         tap = self.tap_of(images, pad, outputs)
         return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
@@ -131,28 +129,28 @@ class Windows:
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
     def even_step(self) -> int:
-        """The distance in bytes between the pixels that neighboring outputs read, for windows of one tap.
+        """The bytes between the pixels that neighboring outputs read, for windows of one tap.
 
-        It is -1 if the distance varies, or if a pixel is padding.
+        It is -1 if the distance varies or a pixel is padding.
         """
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:
-        """The table for kernels that read `length` pixels of a line at once (a run), as int64 words.
+        """The table for kernels that read a run (`length` neighboring output pixels of a line) at once, as int64 words.
 
-        It has the number `step`, then entries [runs, taps]. A line has `line` output pixels; its last run may have
-        fewer than `length`. An entry is the byte offset of a run's first pixel if all its pixels are `step` bytes
-        apart, otherwise INVALID.
+        The first word is `step`; then follow entries [runs, taps]. A line has `line` output pixels; its last run may be
+        shorter. An entry is the byte offset of a run's first input pixel if all its pixels are `step` bytes apart,
+        otherwise INVALID.
         """
         reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
                 f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
         return later(_runs, self.outer, self.inner, self.pixel_bytes, length, line)
 
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
-        """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
+        """A WINDOWS record with its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
 
-        Up to 64 bytes after the row of padding can also be read. `more` is a further table that the kernel needs.
-        Raises KernelError if `pad_row` is shorter than a pixel.
+        Kernels may also read 64 bytes past the row of padding. `more` is a further table that the kernel needs. Raises
+        KernelError if `pad_row` is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
@@ -188,7 +186,7 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
     pixels = len(outer) * len(inner)
 
     def taps_of(some: np.ndarray) -> np.ndarray:
-        """The rows of `_offsets` for the output pixels `some`, computed without the other rows."""
+        """The rows of `_offsets` for the output pixels `some`; no other row is computed."""
         down, across = np.divmod(some, len(inner))
         return (outer[down][:, :, None] + inner[across][:, None, :]).reshape(len(some), outer.shape[1] * inner.shape[1])
 
@@ -205,9 +203,9 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
 
 
 def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
-    """The most frequent distance in bytes between the pixels that neighboring outputs read with one tap."""
+    """The most frequent distance in bytes between the pixels that neighboring outputs read at the same tap."""
     inside = inner >= 0
-    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # the same in every line
+    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # all lines have the same distances
     before, after = _offsets(outer[:-1], inner[-1:]), _offsets(outer[1:], inner[:1])
     across = (after - before)[(before >= 0) & (after >= 0)]
     steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)
@@ -234,11 +232,11 @@ def _block(outer: np.ndarray, inner: np.ndarray, pad_row: np.ndarray, more: np.n
 def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
             pads: Sequence[tuple[int, int]], outputs: Sequence[int], pixel_bytes: int, *,
             transposed: bool = False) -> Windows:
-    """Make the im2col descriptor for images of `sizes`; every list has an entry for each spatial axis.
+    """Make the im2col descriptor for images of `sizes`; every list has an entry per spatial axis.
 
-    In `pads`, auto_pad is already resolved; for a `transposed` convolution they say how much is cropped. Pads at the
-    end do not matter, since `outputs` are the sizes of the result. `pixel_bytes` is the distance between neighboring
-    input pixels. Raises KernelError if the lists differ in length or are empty.
+    `pads` has resolved pads (no auto_pad); for a `transposed` convolution they crop the result. Pads at the end have no
+    effect, since `outputs` are the sizes of the result. `pixel_bytes` are the bytes between neighboring input pixels.
+    Raises KernelError if the lists differ in length or are empty.
     """
     lists = (sizes, kernel, strides, dilations, pads, outputs)
     if not sizes or len({len(x) for x in lists}) != 1:
@@ -253,13 +251,13 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
 
 
 def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
-    """Reserve the memory of the tables of `windows`; raises CompileError if they would be too large."""
+    """Reserve the memory of the tables; raises CompileError if they would be too large."""
     entries = sum(prod(outputs[k]) * prod(kernel[k]) for k in (slice(-1), slice(-1, None)))
     reserve(_COPIES * 8 * entries, f"the tables of {list(outputs)} windows of {list(kernel)} elements")
 
 
 def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
-    """Merge the tables [outputs, taps] of several axes into one, as if the axes were one."""
+    """Merge the tables [outputs, taps] of several axes into one table."""
     outer = np.zeros((1, 1), np.int64)
     for axis in axes:
         sums = outer[:, None, :, None] + axis[None, :, None, :]

@@ -1,10 +1,10 @@
-"""Kernels over the output pixels of channels-last images: their block function, the loops of their tiles, their plans.
+"""Kernels that loop over the output pixels of channels-last images: block function, loops of tiles, and plan.
 
-A tile function computes 4-byte accumulators of some output pixels, on the stack. Then a function of the Store
-(`outputs`) computes the outputs from them. The block function calls both. If the output is the accumulator itself,
-tiles may write it to its final place.
+A tile function computes 4-byte accumulators of some output pixels, on the stack. A function of the Store (`outputs`)
+then computes the outputs from the accumulators. The block function calls both. If the accumulators are the outputs, the
+tile function may write them to the result.
 
-Output row (batch, i) is pixel batch * m + i of all images.
+Row i of batch element b is output pixel b * m + i, counted through all images.
 """
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m
 """The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `terms` and offsets.
 
     image_bytes, pixels      the bytes and the output pixels of an image
-    each, width, step        rows of a block, channels of a block, rows of a tile
+    each, width, step        the rows of a block, the channels of a block, the rows of a tile
     offsets                  the offset of each tap's weights in a chunk, to recompute outputs near rounding ties
 """
 view, view_slot = PIXELS.view, SLOT.view
 FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
                "weights")
-"""The argument of a tile function: `rows` pixels from (outer, inner) of the image on, `channels` from `first` on.
+"""The argument of a tile function: `rows` pixels from (outer, inner) of the image, `channels` channels from `first`.
 
-The results of a pixel are a row; rows are written to the target, `stride` bytes apart.
+The results of a pixel are one row; rows of the target are `stride` bytes apart.
 """
 view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
-"""The most bytes of accumulators that a tile computes before an epilogue turns them into outputs."""
+"""The most bytes of accumulators of a tile."""
 CHANNELS = SCRATCH // 4
 SLACK = 128
-"""Bytes after the accumulators that a tile may overwrite."""
+"""The bytes after the accumulators that a tile may overwrite."""
 STACK = SCRATCH + SLACK
 MOST_ROWS = 512
-"""The most rows that a tile computes before an epilogue turns them into outputs."""
+"""The most rows of a tile."""
 UNROLLED = 32
-"""The most taps of windows with specialized code that has no loops over taps."""
+"""The most taps of a window for which specialized code without loops over taps is compiled."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
-"""Bytes for the addresses of an output pixel's taps."""
+"""The bytes of the list of addresses of an output pixel's taps."""
 ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
-"""The bytes of the list of outputs near rounding ties: one entry for each vector of a tile, and a spare entry."""
+"""The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
 
 
 def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Value, Value], None]:
-    """Make the function that emits the same stores as `store_addresses`, but for a ko x ki window without loops.
+    """Make a version of `store_addresses` for windows of ko x ki taps that emits no loops.
 
-    With ko and ki of 0 the function takes any window.
+    If ko and ki are 0, the version takes any window, with loops.
     """
     if not ko:
         return store_addresses
@@ -85,7 +85,7 @@ def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Val
 
 
 def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
-    """Call `emit(width, c)` for vectors of `width` channels from c on; together they cover exactly all channels.
+    """Call `emit(width, c)` for vectors of `width` channels from channel c on; they cover each channel once.
 
     Vectors of `widest` registers come first; narrower vectors take the remaining channels.
     """
@@ -98,12 +98,12 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """The window of specialized code: (ko, ki), or (0, 0) for any window if unrolling would be too long."""
+    """The window to specialize code for: (ko, ki), or (0, 0) for any window if ko x ki has too many taps."""
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
 def block_functions(direct: int) -> Functions:
-    """Make the block function's module; if `direct` is not 0, tiles write the outputs, of `direct` bytes each."""
+    """Make the block function; if `direct` is not 0, tiles write the outputs, `direct` bytes each."""
     writes = direct == 0
 
     def block(args: int, index: int) -> None:
@@ -146,9 +146,9 @@ def block_functions(direct: int) -> Functions:
 
 
 class Spot(NamedTuple):
-    """The place of a tile: at pixel (outer, inner) of the image at `image`; `left` pixels remain from there on.
+    """The position of a tile: pixel (outer, inner) of the image at `image`, with `left` pixels from there on.
 
-    The accumulators go to `target`. There is memory for the addresses of a pixel's taps at `addresses`.
+    The accumulators go to `target`. `addresses` is memory for the addresses of a pixel's taps.
     """
 
     frame: Value
@@ -166,7 +166,7 @@ class Spot(NamedTuple):
 
 
 Fill: TypeAlias = Callable[[Builder, Spot], Operand]
-"""A function that emits the accumulators of some pixels of a line; it returns the number of pixels."""
+"""A function that emits the accumulators of some pixels of a line, and returns the number of pixels."""
 
 
 def tile_functions(room: int, fill: Fill) -> Functions:
@@ -192,10 +192,10 @@ def tile_functions(room: int, fill: Fill) -> Functions:
 
 
 class Pixels(NamedTuple):
-    """The outputs of kernels over pixels: `channels` for each of batch * m output pixels.
+    """The outputs of a kernel over pixels: `channels` for each of batch * m output pixels.
 
-    `windows` gives the pixels of channels-last images of `dtype` that an output pixel reads. `multiplier` output
-    channels read the same channel of an image.
+    `windows` locates the pixels of the images, of dtype `dtype`, that an output pixel reads. `multiplier` output
+    channels read the same image channel.
     """
 
     dtype: str
@@ -212,11 +212,10 @@ class Pixels(NamedTuple):
 
 
 class PixelKernel(NamedTuple):
-    """A module with the tile function that the block function of `block_functions` calls.
+    """A module with a tile function, and facts for its plan.
 
-    `cycles` estimates the work for a pixel. If `direct` is not 0, tiles write the outputs themselves, with `direct`
-    bytes per element. With `whole` a block has all channels, at most CHANNELS. `macs` counts all multiply-accumulates
-    of the step.
+    `cycles` estimates the work for a pixel. If `direct` is not 0, tiles write the outputs, `direct` bytes each. If
+    `whole`, a block has all channels (at most CHANNELS). `macs` counts all multiply-accumulates of the step.
     """
 
     name: str
@@ -237,7 +236,7 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 
 
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels, with epilogue `store`; the caller fills in PIXELS' addresses."""
+    """Plan a kernel over all pixels and channels, with epilogue `store`; the caller fills in addresses of PIXELS."""
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     again = load_second_look(store, target.level, cache, of_pixels=True)
     table = 0 if kernel.direct else load_outputs(store, target.level, cache)
