@@ -1,4 +1,4 @@
-"""The family of pools (max_pool, avg_pool, reduce_mean over any axes but the last): its plan step, and its record."""
+"""The record of the pool family (max_pool, avg_pool, reduce_mean over any axes but the last), and its plan step."""
 from __future__ import annotations
 
 from graphq.base.sizes import later
@@ -15,7 +15,7 @@ from graphq.plan.plan import Ref
 
 
 def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step of the pool; the tables of its windows are a constant of the plan."""
+    """Add the step of a pool. The tables of its windows are a constant of the plan."""
     p = lowered.anchor
     assert isinstance(p, Pool)
     space, slots = store_slots(b, node, lowered, keep=1)

@@ -1,14 +1,14 @@
-"""Lowering of a pool's body, and the NumPy formula of the same numbers.
+"""Lower pools, and compute the same numbers in NumPy.
 
-The source is quantized integers q or floats x; t are the taps of a window, and a mean averages `count` of them:
+The input is quantized integers q or floats x; t are the taps of a window, and a mean averages `count` of them:
 
-    max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
+    max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized input, as s > 0
                 y = max_t x[t]
     avg_pool    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order; padding is zp
                 y = (sum_t x[t]) / count                 in the same order
 
 A mean over any axes but the last is an avg_pool with windows that cover these axes. A quantize after a mean divides by
-its scale like the reference, since means are often rounding ties (see `means`).
+its scale, as the reference does, because means are often exactly rounding ties (see `means`).
 """
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "
 
 
 class Pool(NamedTuple):
-    """The source and windows of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
+    """The operands of a pool: its input (number `source` of the partition), the input's shape, and the windows.
 
-    `pad` is a padding pixel, `out` the shape of the accumulators. Means of integers have `scales`. All means have the
-    `order` of their sums, and `counts`, the divisor of each pixel, f32 [pixels].
+    `shape` is [images, spatial..., channels], `pad` a padding pixel, and `out` the shape of the accumulators. Means of
+    integers have `scales`. All means have the `order` of their sums, and `counts`, the divisors f32 [pixels].
     """
 
     how: How
@@ -52,7 +52,7 @@ class Pool(NamedTuple):
     counts: np.ndarray | None = None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The accumulators, computed tap by tap: maxima (s32 for u8 and s8, f32 for floats), or means in f32."""
+        """The accumulators: maxima (s32 for u8 and s8, f32 for floats), or means in f32."""
         tap = self.windows.tap_of(inputs[self.source].reshape(self.shape), self.pad)
         shape = (self.shape[0], self.windows.pixels, self.shape[-1])
         total: Any
@@ -73,10 +73,9 @@ class Pool(NamedTuple):
 
 
 def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
-    """Check a body: an optional dequantize, a pool, an epilogue.
+    """Check a body of an optional dequantize, a pool and an epilogue; raises Unsupported.
 
-    Returns the pool's node, the dequantize (or None) and the Pool. Raises Unsupported for bodies that pool kernels
-    cannot compute.
+    Returns the pool's node, the dequantize (or None) and the Pool.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
@@ -94,8 +93,8 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
 def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
     """Lower the epilogue after `anchor`, a pool or weighted means.
 
-    Kernels take the maximum of quantized integers before they dequantize it: scales are positive, so the order is the
-    same. The epilogue of such a pool begins with `dequantize`.
+    A maximum of quantized integers is dequantized after the pool, because scales are positive and keep the order. The
+    epilogue then begins with `dequantize`.
     """
     e = EpilogueBuilder(body.outputs[0].type.dims)
 
@@ -109,31 +108,31 @@ def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) 
 
 
 def dequantize_of(node: Node) -> Node | None:
-    """The dequantize that computes the node's first operand; None if something else does."""
+    """The dequantize that computes the node's first operand, or None."""
     first = next(node.operands).node
     return first if first is not None and first.op.name == "dequantize" else None
 
 
 def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
-    """The body's input that a kernel over pixels reads for `node`; raises Unsupported if it cannot read one."""
+    """The body's input that a kernel over pixels reads for `node`; raises Unsupported if there is none."""
     value = next((dequantize or node).operands)
     if value.node is not None:
-        raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}",
-                          "quantize and dequantize the source", 0)
+        raise Unsupported(f"the input of {node.op.name} is computed by {value.node.op.name}",
+                          "quantize and dequantize the input", 0)
     if value.dtype.name not in STORAGE or dequantize is not None and value.dtype.name not in ("u8", "s8"):
-        raise Unsupported(f"the source is {value.dtype}, kernels over pixels take u8, s8, f32, bf16 and f16",
-                          "quantize the source to u8 or s8", 0)
+        raise Unsupported(f"the input is {value.dtype}, kernels over pixels take u8, s8, f32, bf16 and f16",
+                          "quantize the input to u8 or s8", 0)
     if dequantize is not None and dequantize.attrs["qtype"] == "per_channel":
         k, rank = dequantize.attrs["axis"], len(value.type.dims)
         if k % rank != rank - 1:
-            raise Unsupported("the source is quantized along {own}, not along the channels",
-                              "quantize the source per tensor, or along the channels, {channels}", 0,
+            raise Unsupported("the input is quantized along {own}, not along the channels",
+                              "quantize the input per tensor, or along the channels, {channels}", 0,
                               own=Axes(value, (k,)), channels=Axes(value, (-1,)))
     return value
 
 
 def scales_of(dequantize: Node | None, channels: int) -> Scales | None:
-    """The scales and zero points that dequantize the channels; None without a dequantize."""
+    """The scales and zero points of all channels; None without a dequantize."""
     if dequantize is None:
         return None
     a = dequantize.attrs
@@ -150,7 +149,8 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     if how == "mean":
         return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts)
     if dequantize is not None:
-        expect_positive(dequantize.attrs["scales"])  # with a negative scale, the least integer is the greatest number
+        # with a negative scale, the least integer would be the greatest number
+        expect_positive(dequantize.attrs["scales"])
     if dequantize is not None and shape[0] * w.pixels and w.fewest_inside == 0:
         raise Unsupported("a window lies only in the padding: its maximum is -inf, and not an integer",
                           "take pads that are smaller than the window")
@@ -158,7 +158,7 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
-    """The number in a padding pixel: for maxima the least number, because it never wins; for means the zero point."""
+    """The elements of a padding pixel: the least number for maxima, so it never wins; the zero point for means."""
     if how == "max":
         return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0
@@ -166,14 +166,14 @@ def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
 
 def _windows(node: Node, shape: tuple[int, ...],
              itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
-    """The source's shape [images, spatial..., channels], its windows, the divisors of means, and the order of sums."""
+    """The input's shape [images, spatial..., channels], its windows, the divisors of means, and the order of sums."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
         if not axes or len(shape) - 1 in axes:
             source = next(node.operands)
             raise Unsupported(node.op.name + " reduces {reduced} of {source}, kernels any but {last}",
-                              "transpose the source, to keep the last axis", reduced=Axes(source, tuple(axes)),
+                              "transpose the input, to keep the last axis", reduced=Axes(source, tuple(axes)),
                               source=source, last=Axes(source, (-1,)))
         first = min(axes)
         inner = shape[first:-1]
@@ -202,7 +202,7 @@ def _filled(pixels: int, count: int) -> np.ndarray:
 
 
 def _counts(axes: Sequence[tuple[int, int, int, tuple[int, int], int]], inside: bool) -> np.ndarray:
-    """The divisors of means, f32 [pixels]; each entry of `axes` is (size, taps, stride, pads, outputs) of an axis."""
+    """The divisors of means, f32 [pixels]; an entry of `axes` is an axis's (size, taps, stride, pads, outputs)."""
     counts = np.ones((), np.float32)
     for n, k, stride, pad, out in axes:
         counts = np.multiply.outer(counts, window_counts(n, k, stride, pad, out, inside=inside))

@@ -1,10 +1,10 @@
-"""Means of taps: the dequantization of taps, as in the reference, and the tables that kernels read for it.
+"""Dequantize the taps of means as the reference does, and make the tables that kernels read for this.
 
     d(x) = (x - zp[c]) * s[c]  for u8 and s8, in f32, rounded once        d(x) = x  for floats
 
 The mean of four integers, requantized to the same scale, is exactly halfway between two integers in one case of four.
-The reference then rounds up or down because of f32 rounding errors in the dequantization d and in the sum. Kernels
-therefore dequantize every element before they add, in the reference's order (`numbers.mean_sums`).
+The f32 rounding errors of d and of the sum then decide whether the reference rounds up or down. Kernels therefore
+dequantize every tap before they add it, in the reference's order (`numbers.mean_sums`).
 """
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 
 TABLES = Record("table_bytes")
-"""The header of the tables of means; `table_bytes` is the size of one f32 table.
+"""The header of the tables of means; `table_bytes` are the bytes of one f32 table.
 
-The zero points, the scales, and f64 numbers follow the header.
+The zero points, the scales and f64 numbers (the divisors of a pool) follow the header.
 """
 TABLES_BYTES = TABLES.nbytes
 
 
 class Scales(NamedTuple):
-    """The scales and zero points of a u8 or s8 source, f32 [channels]."""
+    """The scales and zero points of u8 or s8 images, f32 [channels]."""
 
     scales: np.ndarray
     zps: np.ndarray
 
 
 def _tap(dtype: str) -> Expr:
-    """The f32 expression of a dequantized tap: operand 0 is the tap, operand 1 its zero point, operand 2 its scale."""
+    """The f32 expression of a dequantized tap (operand 0), with its zero point (operand 1) and scale (operand 2)."""
     x = load(0, dtype, "vector")
     if COMPUTE[dtype] == "f32":
         return x
@@ -42,13 +42,13 @@ def _tap(dtype: str) -> Expr:
 
 
 def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
-    """Dequantize an array [..., channels] to f32, with the scales of its channels; floats stay as they are."""
+    """Dequantize an array [..., channels] to f32; floats are only widened."""
     operands = [x] if scales is None else [x, scales.zps, scales.scales]
     return evaluate(_tap(dtype), None, operands)
 
 
 def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
-    """Pack a TABLES header, the zero points, the scales and `numbers` (f64) into one array."""
+    """Pack a TABLES header, the zero points, the scales and f64 `numbers` into one array."""
     f32 = [] if scales is None else [scales.zps, scales.scales]
     each = len(f32) and -(-f32[0].size // 2)
     block = np.zeros(1 + 2 * each + numbers.size)
@@ -60,12 +60,12 @@ def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(block: Value) -> Value:
-    """Emit the address of the f64 numbers in the `tables` at `block`."""
+    """Emit the address of the f64 numbers of the `tables` at `block`."""
     return block + TABLES_BYTES + TABLES.load(block, "table_bytes") * 2
 
 
 class Taps:
-    """The loads of taps: `width` channels of `dtype` from channel `c` on, dequantized with the `tables` at `block`."""
+    """Loads `width` channels of a tap from channel `c` on, and dequantizes them with the `tables` at `block`."""
 
     def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width

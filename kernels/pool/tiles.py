@@ -1,11 +1,12 @@
-"""Pools: maxima and means over the windows of channels-last images, followed by an epilogue (Store).
+"""Kernels of pools: maxima and means over the windows of channels-last images, followed by an epilogue (Store).
 
     acc[i, c] = max over taps t of x[window(i, t), c]                             s32 for u8 and s8, f32 for floats
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
-If a maximum keeps scale and zero point, tiles write bytes directly, in half the time. Each small window size has
-separate code that reads a list of addresses. One tile for all other sizes finds taps by the tables of offsets.
+If the output of a maximum has the scale and zero point of the input, tiles write its bytes directly, in half the time.
+For each small window size, code is compiled that reads a list of tap addresses. All other sizes share code that finds
+taps by the tables of offsets.
 """
 from __future__ import annotations
 
@@ -42,15 +43,15 @@ from graphq.plan.plan import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]
-"""A function of the value reduced so far and the address of the next tap; it returns the new value."""
+"""A function that combines a value with the next tap: its arguments are the value and the tap's address."""
 
 SUMS = 16
-"""The registers for sums of a pixel's channels; with half as many, addresses of taps take longer than the sums."""
+"""The registers for sums of a pixel's channels. With half as many, tap addresses take longer than the sums."""
 ADDRESSES = 8 * (UNROLLED + 1)
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
-    """The greater of two f32: NaN if one of them is NaN, and y if they are equal."""
+    """The greater of two f32; NaN if x or y is NaN."""
     return select(op("or", x > y, op("ne", x, x)), x, y)
 
 
@@ -59,15 +60,15 @@ GREATER = maximum(load(0, "f32", "vector"), load(1, "f32", "vector"))
 
 
 def least(dtype: str) -> float:
-    """The number that a maximum starts from; no tap is less."""
+    """The number that a maximum starts from: the least number of the dtype."""
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Fill:
-    """Make the function that emits the accumulators of one pixel of a ko x ki window; (0, 0) is any window.
+    """Make the function that emits the accumulators of one pixel, for windows of ko x ki or, if these are 0, any size.
 
-    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32. Means read `means.tables` at
-    the frame's `weights`; the f64 numbers of these tables are the pixels' counts.
+    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32. The frame's `weights` are the
+    address of the `means.tables` of means; their f64 numbers are the pixels' divisors.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -100,7 +101,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
 
 
 class _WindowSums:
-    """The sum of a window's elements in a stated order; `load` loads the element at an address."""
+    """The order and the elements of a window's sum; `load` loads the element at an address."""
 
     def __init__(self, order: Order, load: Callable[[Value], Value], width: int) -> None:
         self.order, self.load = order, load
@@ -112,13 +113,13 @@ class _WindowSums:
 
 
 class _Window(Protocol):
-    """The taps of an output pixel, in a list or in tables."""
+    """The taps of an output pixel: a list of addresses, or tables of offsets."""
 
     def reduce(self, have: Value, take: Take) -> Value:
         """Apply `take` to all taps, in row-major order."""
 
     def total(self, sums: _WindowSums) -> Value:
-        """The sum of all taps, in the order of `sums`."""
+        """Add all taps, in the order of `sums`."""
 
 
 class _Listed:
@@ -136,7 +137,7 @@ class _Listed:
 
 
 class _Walked:
-    """A window of any size; a WINDOWS record gives the places of its taps."""
+    """A window of any size; a WINDOWS record locates its taps."""
 
     def __init__(self, b: Builder, windows: Value, image: Value, outer: Value, inner: Value) -> None:
         field = functools.partial(WINDOWS.load, windows)
@@ -153,7 +154,7 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Apply `take` to each of the values `have` and the next tap, `turns` times; the first tap is at `place`.
+        """Combine `turns` taps with each of the values `have`, in turn, from the tap at `place` (row, column) on.
 
         Returns the values, and the place after the last tap.
         """
@@ -200,7 +201,7 @@ class _Walked:
 
 
 def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, skip: Value) -> Value:
-    """Emit the maxima of a window; maxima of bytes stay bytes until the end."""
+    """Emit the maxima of a window; maxima of bytes are widened only at the end."""
     floats = COMPUTE[dtype] == "f32"
 
     def take(have: Value, address: Value) -> Value:
@@ -215,21 +216,21 @@ def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, 
 
 
 def is_direct(store: Store, how: How, dtype: str) -> bool:
-    """Whether the output is the accumulator itself, in the type that tiles compute."""
+    """Whether tiles compute the output itself: the epilogue is empty, and the dtypes agree."""
     left = "f32" if how == "mean" else dtype
     return store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
 
 
 def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
-    """Make the module of tiles of one pixel with a ko x ki window; (0, 0) is any window (`unrolled`)."""
+    """Make the module of tiles of one pixel, for windows of ko x ki or, if these are 0, of any size."""
     return tile_functions(ADDRESSES, reduction(how, dtype, lanes, direct, order, ko, ki))
 
 
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the addresses of `pixels.blocks.PIXELS`.
 
-    Means are summed in `order`. For means, the word `weights` is the address of the tables that `means.tables` packs;
-    their numbers are the divisors of an image's output pixels.
+    Means are summed in `order`; their word `weights` is the address of the `means.tables` with the divisors of an
+    image's output pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

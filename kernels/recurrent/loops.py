@@ -1,8 +1,8 @@
-"""Kernels of recurrent layers: the formulas of `numbers.recurrent`, 16 units of the state at a time.
+"""Kernels of recurrent layers: they compute the formulas of `numbers.recurrent` for 16 units of the state at a time.
 
-The weights are packed in panels of 16 units, each [H, gates, 16]. The sums of a panel are then the gates of its units,
-and stay in registers. Four rows of the batch share each load of weights. Integer weights lie in panels [H / 4, gates,
-16, 4] of bytes; the instructions of integer matmuls multiply them by the quantized state.
+The recurrent weights are packed in panels [H, gates, 16], each for 16 units. The sums of all gates of these units stay
+in registers. Four rows of the batch share each load of weights. Integer weights are packed in panels [H / 4, gates, 16,
+4] of bytes; the instructions of integer matmuls multiply them by the quantized state.
 
 A time step reads the previous state from the array of all states. If sequences have lengths, this array has zeros for
 rows that have ended. The last state of each row is therefore kept in, and read from, a separate array.
@@ -30,31 +30,31 @@ from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths", "wrong_length", "weight_sums", "offset")
-"""The argument block of a layer: `steps` in time, `rows` (`each` in a block), and `units` of state.
+"""The argument block of a layer: `steps` in time, `rows` of the batch, `units` of state; a block has `each` rows.
 
 If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
 
-    gates         the products of the inputs of all steps with the input weights
+    gates         the products of the inputs of all steps and the input weights
     panels        the recurrent weights, as `panels` packs them
     first, last   the states before the first step, and after the last one
     states        the states after all steps
     first_cells, cells    the cells before the first step, and after the last one (LSTM)
     extra         the bias (GRU), or the scales of all gates (quantized)
-    room          for the quantized state (rows of u8, to a multiple of 4), and 16 bytes after 4 for each element
+    room          for the quantized state (rows of u8, padded to a multiple of 4), and 16 bytes after 4 for each element
     lengths       the s32 lengths of the rows' sequences, or 0
-    wrong_length  where a length outside of [0, steps] is stored as an s64; the block then computes nothing
+    wrong_length  for a length outside of [0, steps], stored as an s64; the block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
 """
 view = LAYER.view
 UNITS = 16
 ROWS = 4
-"""Rows that are computed together: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
+"""The rows that are computed together: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
 
 Vectors = list[Value]
 
 
 def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
-    """Pack weights [gates * H, H] into panels, padded with zeros if H is not a multiple of 16."""
+    """Pack weights [gates * H, H] into panels; units are padded with zeros to a multiple of 16."""
     size = recurrent.shape[1]
     count = -(-size // UNITS)
     wide = np.zeros((gates, count * UNITS, size), np.float32)
@@ -63,7 +63,7 @@ def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
 
 
 class Packed(NamedTuple):
-    """Weights as bytes: the `panels`, the s32 `sums` of each row of weights, and the `offset` subtracted from them."""
+    """8-bit weights: their `panels`, the s32 `sums` of their rows, and the `offset` that was subtracted from them."""
 
     panels: np.ndarray
     sums: np.ndarray
@@ -81,11 +81,11 @@ def byte_panels(recurrent: np.ndarray, gates: int) -> Packed:
 
 
 ONES = 0x01010101
-"""Four weights of 1: with them, a product gives the sum of the state."""
+"""Four weights of 1, whose products are the sums of the state."""
 
 
 class Integers(NamedTuple):
-    """How a quantized state is multiplied: the instructions, and whether an offset was subtracted from the weights.
+    """How a quantized state is multiplied: the instructions, and whether the weights have an offset.
 
     `rows` of the batch are computed together: as many as have sums in registers.
     """
@@ -97,7 +97,7 @@ class Integers(NamedTuple):
 
 def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, integers: Integers,
                   columns: Columns) -> list[Vectors]:
-    """The sums of a panel's gates for each of `rows` rows of quantized states, as s32.
+    """The s32 sums of a panel's gates, for each of `rows` rows of quantized states.
 
     A row of states is u8, padded to a multiple of 4. sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, in
     arithmetic that wraps around.
@@ -131,13 +131,12 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
 
 
 def _joined(parts: Vectors) -> Value:
-    """Join one or two vectors into one."""
     first, *rest = parts
     return first.shuffle(rest[0], range(2 * first.type.count)) if rest else first
 
 
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -> list[Vectors]:
-    """The sums of a panel's gates for each of `rows` rows of states; the rows are n f32 apart."""
+    """The sums of a panel's gates, for each of `rows` rows of states; a row is n f32."""
     start = [constant(vector(F32, UNITS), 0)] * (rows * gates)
     with Loop(b, (n + (BLOCK - 1)) // BLOCK, start) as blocks:
         first = blocks.k * BLOCK
@@ -166,14 +165,13 @@ def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
 
 
 MULTIPLY = {"dot": by_dot, "words": by_words}
-"""The instructions that multiply a quantized state: vpdpbusd, or vpmaddwd."""
+"""The instructions that multiply a quantized state: vpdpbusd or vpmaddwd."""
 
 
 def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
-    """Make the function that computes 16 units of `rows` rows from the time step's gates `x` and the state h.
+    """Make the function that computes the new state y of 16 units of `rows` rows, from inputs `x` and state h.
 
-    `factors` is the state to multiply by the weights: quantized if there are `integers`, otherwise h. y is the address
-    of the new state.
+    `factors` is the state that is multiplied by the weights: the quantized state if there are `integers`, otherwise h.
     """
 
     @emits
@@ -211,7 +209,7 @@ def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
 
 @emits
 def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
-    """Quantize `count` f32 to u8 with the scale and the zero point at these addresses."""
+    """Quantize `count` f32 to u8; `scale` and `zero_point` are addresses."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
@@ -226,7 +224,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 def recurring(gates: int, multiply: str, lanes: int, emulated: int, shifted: int) -> Functions:
     """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1).
 
-    `multiply`, a key of MULTIPLY, names the instructions for the states of quantized layers; it is "" for other layers.
+    `multiply` is a key of MULTIPLY for quantized layers, and "" for other layers.
     """
     integers = Integers(MULTIPLY[multiply](lanes, bool(emulated)), bool(shifted), ROWS * lanes // UNITS) \
         if multiply else None
@@ -294,7 +292,7 @@ def clear(address: int, n: int) -> None:
 
 
 class Layer(NamedTuple):
-    """A layer's sizes: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of the batch, units of state.
+    """The sizes of a layer: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of the batch, units of state.
 
     `offset` was subtracted from the weights of a quantized layer.
     """
@@ -309,7 +307,7 @@ class Layer(NamedTuple):
 
 
 def plan_recurrence(x: Layer, target: Target) -> Step:
-    """Plan all time steps of a layer. A quantized layer is one block, since all its rows are quantized together."""
+    """Plan all time steps of a layer. A quantized layer is one block, because its rows share one scale."""
     cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # measured on Zen 4 for 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
     if not x.quantized:

@@ -1,4 +1,4 @@
-"""The plan steps of recurrent layers."""
+"""Add the steps of recurrent layers to a plan."""
 from __future__ import annotations
 
 from functools import partial
@@ -14,7 +14,7 @@ from graphq.plan.plan import Ref, Word
 
 
 def lstm_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step. Layers with peepholes or with weights that are not constant run by the reference."""
+    """Add the step of an LSTM. The reference runs instead if it has peepholes or weights that are not constant."""
     h, c, scales, lengths, peepholes = _optional(node, 5)
     recurrent = node.operand(1)
     if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
@@ -30,7 +30,7 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step. GRUs without `linear_before_reset`, or with weights that are not constant, run by the reference."""
+    """Add the step of a GRU, or run the reference if weights vary or `linear_before_reset` is false."""
     h, bias, lengths = _optional(node, 3)
     recurrent = node.operand(1)
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:
@@ -40,7 +40,7 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step. Layers with weights that are not constant run by the reference."""
+    """Add the step of an RNN. The reference runs instead if weights are not constant."""
     h, lengths = _optional(node, 2)
     recurrent = node.operand(1)
     if recurrent.data is None or node.outputs[0].type.size == 0:
@@ -53,7 +53,7 @@ def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
 
 
 def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
-    """The word for an initial state or an initial cell; zeros if it is absent."""
+    """The word for an initial state or cell; zeros if absent."""
     t = node.outputs[1].type
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 

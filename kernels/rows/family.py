@@ -1,4 +1,4 @@
-"""The family of operations along rows (softmax, layer norm, reductions): its plan step, and its record."""
+"""The record of the family of row operations (softmax, layer norm, reductions), and its plan step."""
 from __future__ import annotations
 
 from math import prod
@@ -20,10 +20,11 @@ from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step; temporary memory of the plan holds the numbers of the rows."""
+    """Add the step of a row operation, with temporary memory for the numbers of its rows."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
-    dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)  # epilogue operands may have more axes, all of size 1
+    # operands of the epilogue may have more leading axes, all of size 1
+    dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)
     count = prod(dims[:-1])
     numbers = b.temporary(2 * 4 * count)
     operands = [operand(b, node, s, dims) for s in r.sources]
@@ -42,7 +43,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def floats(g: PatternBuilder) -> PatternLike:
-    """The pattern row(g?(x), gamma?, beta?); g is any lane-wise chain with no other users of its result."""
+    """Make the pattern row(g?(x), gamma?, beta?); g is any lane-wise chain with no other users of its result."""
     row, before = g.any_of(*ROW.operations), g.repeat(lane_wise_operations(), max=MAX_EPILOGUE, where=refuses)
     a, b = Var("a"), Var("b")
     return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))

@@ -1,11 +1,11 @@
-"""Kernels of operations along rows (formulas in `numbers.rows`): loops over a row of f32.
+"""Loops over a row of f32, for kernels of row operations (formulas in `numbers.rows`).
 
-`store_numbers` emits the code of each operation. The code reads the n numbers at the address `row` and computes one or
-two numbers of the row, such as a mean. It stores them from `stats` on, `step` bytes apart. Softmax also stores its
+`store_numbers` emits the code of an operation. The code reads the n elements of the row at the address `row`, computes
+one or two numbers of the row, such as a mean, and stores them at `stats`, `step` bytes apart. Softmax also stores its
 powers at the address `room`. `epsilon` is the address of an f32.
 
-Vectors have the same number of lanes at every ISA level, since the lanes fix the order of the sums. LLVM splits them
-into the machine's vectors.
+Vectors have the same number of lanes at every ISA level, because the lanes determine the order of the sums. LLVM splits
+them into the machine's vectors.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INFINITY = float("inf")
 
 
 Turn = Callable[[list[Columns], list[Value]], list[Value]]
-"""A function of some vectors of columns and the values carried so far; it returns the new carried values."""
+"""A function of some vectors of columns and the carried values; it returns the new carried values."""
 
 
 class RowEmitter:
@@ -45,10 +45,10 @@ class RowEmitter:
         self.b, self.address, self.n = b, address, n
 
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
-        """Loop over the row in vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
+        """Emit a loop over vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
 
-        Each iteration replaces the carried values (at first `carried`) by the result of `turn`. Returns the last
-        values.
+        The carried values begin as `carried`, and each iteration replaces them by the result of `turn`. Returns the
+        last values.
         """
         b, whole = self.b, self.n // LANES
         together = whole // beside
@@ -66,9 +66,9 @@ class RowEmitter:
         return last.values
 
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
-        """Fold `first` and all elements by `take(new, so far)`, in the order of EXTREME_LANES.
+        """Fold all elements by `take(new, so far)`, in the order of EXTREME_LANES; `first` is the start value.
 
-        An iteration folds several vectors into separate accumulators, which do not wait for each other.
+        An iteration folds several vectors into separate accumulators, which are independent of each other.
         """
         b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
         places = range(0, step, LANES)
@@ -90,7 +90,7 @@ class RowEmitter:
         return fold(values[0], lambda x, y: take(y, x))
 
     def groups(self, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Loop over all whole vectors of 8 elements; `turn` makes the next value from a vector and the value so far."""
+        """Emit a loop over the whole vectors of 8; `turn` computes the new value from a vector and the old value."""
         b = self.b
         with Loop(b, self.n // GROUP, [start]) as loop:
             x = (self.address + loop.k * (4 * GROUP)).load(vector(F32, GROUP))
@@ -98,7 +98,7 @@ class RowEmitter:
         return loop.values[0]
 
     def rest(self, first: Value, stop: Value, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Loop over the single elements from `first` up to `stop`, with `turn` as in `groups`."""
+        """Emit a loop over the elements from `first` up to `stop` (exclusive), with `turn` as in `groups`."""
         b = self.b
         with Loop(b, stop - first, [start]) as loop:
             x = (self.address + (first + loop.k) * 4).load(F32)
@@ -106,13 +106,13 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """The end of the whole vectors of 8, and the end of the vector of 4 after them, if 4 elements are left."""
+        """Where the whole vectors of 8 end, and where a vector of 4 after them ends, if 4 elements remain."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 
 
 def computed(b: Builder, expr: Expr, lanes: int, *values: Value) -> Value:
-    """Emit an expression whose operands 0, 1, ... are `values`."""
+    """Emit an expression with operands 0, 1, ... from `values`."""
     return emit(b, expr, lanes, partial(_operand, values))
 
 
@@ -121,7 +121,7 @@ def _operand(values: Sequence[Value], load: Expr) -> Value:
 
 
 def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False, to: int = 1) -> Value:
-    """Fold a vector into a vector of `to` elements (a scalar if `to` is 1), in the order of `numbers.rows.folded`."""
+    """Fold a vector to `to` elements (a scalar if `to` is 1), in the order of `numbers.rows.folded`."""
     while x.type.count > to:
         half = x.type.count // 2
         if half == 1:
@@ -152,7 +152,7 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
 
 
 def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None, power: Expr = POWER) -> Value:
-    """Emit the sum of exp(x - highest); if `room` is given, the powers are stored there."""
+    """Emit the sum of exp(x - highest). The powers are stored at `room`, if given."""
     tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -223,7 +223,7 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
     """Emit the reciprocal of the sum of powers, and store the powers at `room`.
 
-    With `inf_as_zero` the result is 1 for a row of only -inf.
+    With `inf_as_zero` the result is 1 for a row whose elements are all -inf.
     """
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
@@ -232,7 +232,7 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as
 
 
 def _stepwise_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, dtype: str) -> list[Value]:
-    """Emit the sum of powers, and store the powers at `room`; all are rounded to `dtype`."""
+    """Emit the sum of powers, and store the powers at `room`; sum and powers are rounded to `dtype`."""
     total = _powers(b, row, _highest(b, row), room, rounded_power(dtype))
     return [computed(b, ROUNDED[dtype](X), 1, total)]
 
@@ -267,11 +267,11 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
     "layer_norm": _layer_norm, "rms_norm": _rms_norm,
     **{f"reduce_{how}": _reduction(how) for how in (*TERMS, *EXTREMES)},
 }
-"""For each operation along rows, the function that emits the numbers of a row."""
+"""For each row operation, the function that emits the numbers of a row."""
 
 
 def store_numbers(b: Builder, how: str, row: Value, n: Value, room: Value, stats: Value, step: Value,
                   epsilon: Value) -> None:
-    """Emit the numbers of a row for the operation `how`, a key of LOOPS, and their stores."""
+    """Emit the numbers of a row for operation `how`, a key of LOOPS, and their stores."""
     for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
         x.store(stats + step * k)

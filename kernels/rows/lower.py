@@ -1,12 +1,12 @@
-"""Lowering of a body with softmax, a norm or a reduction along the last axis.
+"""Lower softmax, norms and reductions along the last axis.
 
-    x = f(operands)         lane-wise, in f32: the prologue; for an f32 source it may be just the source
+    x = f(operands)         lane-wise, in f32: the prologue; for an f32 input it may only load the input
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-The epilogue's expression starts from x, or for softmax from exp(x - max(x)), because the kernel stores these powers. It
-first applies the one or two numbers that the kernel computed for the row, such as a mean. Reductions start from their
-result.
+The kernel first computes one or two numbers per row, such as a mean, or the result of a reduction. The epilogue's
+expression starts from the stored elements (x, or the powers exp(x - max(x)) of softmax) and applies these numbers. For
+a reduction it starts from the result.
 """
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ REDUCTIONS = frozenset(f"reduce_{how}" for how in (*row_numbers.TERMS, *row_numb
 ROWS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", *REDUCTIONS})
 """Operations that row kernels compute."""
 NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
-"""How many numbers of each row the epilogue loads; reductions load no number, since their result is the accumulator."""
+"""How many numbers of each row the epilogue loads; for reductions 0, since their result is the accumulator."""
 
 
 class RowLowering(NamedTuple):
-    """The operation `how` (a key of LOOPS) along the last of `dims`; `prologue` makes its f32 source from `sources`."""
+    """The operation `how` (a key of LOOPS) along the last of `dims`; `prologue` computes its input from `sources`."""
 
     how: str
     dims: tuple[int, ...]
@@ -50,7 +50,7 @@ class RowLowering(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether the prologue only loads f32; then kernels read rows in place."""
+        """Whether the prologue only loads f32; kernels then read the rows of the input in place."""
         return self.prologue.expr.op == "load" and self.prologue.expr.value[1:] == ("f32", "vector")
 
     @property
@@ -78,9 +78,10 @@ class RowLowering(NamedTuple):
 
 
 def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
-    """Find a body's operation along rows, and the nodes of its prologue.
+    """Find a body's row operation, and the nodes of its prologue.
 
-    Raises Unsupported if the prologue or the epilogue is not lane-wise, or if kernels lack this form of the operation.
+    Raises Unsupported if the prologue or the epilogue is not lane-wise, or if the operation has attributes that kernels
+    lack.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in ROWS)
@@ -89,7 +90,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
     before = above(source)
     if any(u.node not in (*before, node) for n in before for u in n.output.uses):
         raise Unsupported(f"other operations read the operand of {node.op.name} as well",
-                          "quantize and dequantize the source")
+                          "quantize and dequantize the input")
     if source.node is None:
         check_loads(source)
     else:
@@ -99,10 +100,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 
 
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body that `check_row` accepts; raises Unsupported.
-
-    The epilogue's expression first applies the numbers of the row, unless the operation is a reduction.
-    """
+    """Lower a body that `check_row` accepts; raises Unsupported."""
     node, before = check_row(body)
     source = next(node.operands)
     dims = source.type.dims
@@ -126,13 +124,13 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` is read only at the output rows of a block."""
+    """Whether output row i needs only row i of input `number`."""
     assert isinstance(lowered.anchor, RowLowering)
     return at_rows(lowered, number, lowered.anchor.sources)
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
-    """The expression of the operation's result, from the stored number of an element and the row's numbers."""
+    """The expression of the operation's result, from the stored elements and the row's numbers."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:
@@ -156,7 +154,7 @@ def _check(node: Node) -> None:
         axes = {x % rank for x in a["axes"]}
         if len(list(node.operands)) > 1 or axes != {rank - 1}:
             raise Unsupported(node.op.name + " reduces {reduced} of {source}, kernels {last}",
-                              "transpose the source, to make the reduced axis the last",
+                              "transpose the input, to make the reduced axis the last",
                               reduced=Axes(source, tuple(sorted(axes))), source=source, last=Axes(source, (-1,)))
         if not a["keep_dims"]:
             raise Unsupported(node.op.name + " does not keep the reduced axis of {source}: kernels keep it",
@@ -166,8 +164,8 @@ def _check(node: Node) -> None:
         own = (k,) if "axis" in a else tuple(range(k, rank))
         if own != (rank - 1,):
             raise Unsupported(node.op.name + " works along {own} of {source}, kernels along {last}",
-                              "transpose the source, to make the axis the last" if len(own) == 1 else
-                              "reshape the source, to make the axes one, the last",
+                              "transpose the input, to make the axis the last" if len(own) == 1 else
+                              "reshape the input, to make the axes one, the last",
                               own=Axes(source, own), source=source, last=Axes(source, (-1,)))
     if not dims or dims[-1] == 0:
         raise Unsupported(f"rows of {source.type} are empty")

@@ -1,9 +1,8 @@
-"""The kernel of an operation along rows: a prologue fills a row of f32, a loop computes its numbers, then the epilogue.
+"""The kernel of a row operation: a prologue fills a row of f32, a loop computes the row's numbers, then the epilogue.
 
-One kernel serves all ISA levels. The prologue and the epilogue have vectors of the level's lanes; the loops have the
-lanes that the order of the sums fixes (`rows.loops`). `plan_row` makes all choices that differ between levels. In the
-argument block, three parts follow one another: the ROWS record, the slots of the prologue's operands, and the slots of
-the epilogue's operands and the output.
+The same code serves all ISA levels. The prologue and the epilogue use vectors of the level's lanes. The loops use the
+lanes that the order of the sums determines (`rows.loops`). The argument block is the ROWS record, then the slots of the
+prologue's operands, then the slots of the epilogue's operands and the output.
 """
 from __future__ import annotations
 
@@ -23,24 +22,24 @@ from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
 ROWS = Record("batch", "m", "n", "each", "rooms", "room_count", "room_bytes", "numbers", "step", "epsilon", "columns")
-"""The head of the argument block: `batch` elements of m rows of n elements, `each` rows a block.
+"""The head of the argument block: `batch` elements of m rows of n elements; a block has `each` rows.
 
 The caller fills in the addresses of
 
     numbers   f32 [numbers, batch, m]; two numbers of a row are `step` bytes apart
     epsilon   f32
 
-and the plan fills in the address of the rooms: one buffer for a row of f32, for each piece of blocks that threads
-share. `columns` is the number of results of a row, n or 1. It is a field, not a constant of the code: if LLVM knew that
-rows have one result, it would store the low byte of an s32 result by storing all four bytes.
+The plan fills in the address of `rooms`: buffers for one row of f32, one for each piece of the blocks. `columns` is the
+number of results of a row, n or 1. It is a field, not a constant of the code: with a constant 1, LLVM would store the
+low byte of an s32 result by storing all four bytes.
 """
 
 
 def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool, reduces: bool) -> Functions:
-    """Make the block function of the operation `how` along rows; prologue and epilogue have `lanes` lanes.
+    """Make the block function of row operation `how`; prologue and epilogue have `lanes` lanes.
 
-    With `direct` the prologue only loads f32, so rows are read in place. With `reduces` the epilogue's accumulators are
-    the numbers of the rows, not the elements.
+    If `direct`, rows are read in place, because the prologue only loads f32. If `reduces`, the accumulators of the
+    epilogue are the numbers of the rows, not the elements.
     """
 
     @emits

@@ -1,4 +1,4 @@
-"""Words of 8 bytes that threads share: atomic memory access."""
+"""Atomic access to words of 8 bytes that threads share."""
 from __future__ import annotations
 
 import platform
@@ -20,7 +20,7 @@ def acquired(b: Builder, address: Value) -> Value:
 
 @emits
 def release(b: Builder, address: Value, value: Value) -> None:
-    """Store a word with release order: a thread that acquires it then sees all stores made before."""
+    """Store a word with release order: a thread that acquires the word then sees all earlier stores."""
     b.store_atomic(value, address.pointer(I64), "release", 8)
 
 
@@ -33,7 +33,7 @@ def added(b: Builder, address: Value, value: Value) -> Value:
 
 @emits
 def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
-    """Compare and exchange: set a word to `new` if it is `old`. Returns whether it was."""
+    """Set a word to `new` if it equals `old`, atomically. Returns whether it did."""
     word_and_done = b.cmpxchg(address.pointer(I64), old, new, "seq_cst", "seq_cst")
     done: Value = b.extract_value(word_and_done, 1)
     return done.zext(I64)
@@ -41,12 +41,12 @@ def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
 
 @emits
 def pause(b: Builder) -> None:
-    """Wait for some dozens of cycles; on CPUs other than x86 it does nothing."""
+    """Wait some dozens of cycles; on CPUs other than x86, do nothing."""
     if MACHINE == "x86_64":
         b.call_named("llvm.x86.sse2.pause", ir.VoidType())
 
 
 @emits
 def fence(b: Builder) -> None:
-    """Emit a full memory fence: this thread's earlier stores come before its later loads for all threads."""
+    """Emit a full memory fence: all threads see this thread's earlier stores before its later loads."""
     b.fence("seq_cst")

@@ -2,7 +2,7 @@
 
 The share is the minimum of three limits: the cores that the process may use (affinity), the CPU quotas of its control
 groups (containers, Kubernetes), and OMP_NUM_THREADS. Ray sets this variable to the `num_cpus` of a task or an actor.
-Dask's nannies set it to 1 for workers whose threads are tasks, and joblib sets it to the share of a worker process.
+Dask's nannies set it to 1 for workers that run tasks as threads. joblib sets it to the share of a worker process.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _most_asked = 0
 
 
 def process_cores() -> set[int]:
-    """The cores of the process's main thread, as other threads may have restricted theirs."""
+    """The cores that the process's main thread may use; other threads may be restricted to fewer."""
     return os.sched_getaffinity(os.getpid())
 
 
@@ -39,7 +39,7 @@ def team_threads() -> int:
 
 
 def resolve_threads(threads: int | None) -> int:
-    """The number of threads for a plan: `threads`, but at most `most_threads`; by default the process's `share`.
+    """The number of threads for a plan: `threads`, but at most `most_threads`; by default `share()`.
 
     Raises CompileError unless `threads` is a positive int or None.
     """
@@ -58,16 +58,13 @@ def _allowed() -> int:
 
 
 def _variable(name: str) -> int | None:
-    """The positive number at the start of an environment variable; "4,2" means 4 in the outermost region."""
+    """The positive number at the start of an environment variable, such as 4 in "4,2"; None without a number."""
     first = os.environ.get(name, "").split(",")[0].strip()
     return max(1, int(first)) if first.isdecimal() else None
 
 
 def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
-    """The number of cores that the quotas of the process's control groups allow, rounded up.
-
-    Without quotas it is a large number.
-    """
+    """The cores that the quotas of the process's control groups allow, rounded up; without quotas, a large number."""
     return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
                default=_NO_LIMIT)
 

@@ -1,4 +1,4 @@
-"""A set of helpers: the words that they share with callers (`steps`), and native threads that become helpers."""
+"""Helpers: threads that run pieces of steps for callers (see `steps`), and the memory that they share with callers."""
 from __future__ import annotations
 
 import ctypes
@@ -27,14 +27,14 @@ from graphq.kernels.threads.system import join_thread, make_semaphore, signals_l
 
 
 def native(function: modules.Function, arity: int) -> Callable[..., None]:
-    """Wrap a native function of integers as a Python function that releases the GIL."""
+    """Wrap a native function of `arity` integers as a Python function that releases the GIL."""
     return ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * arity)(function.address)
 
 
 class Helpers:
-    """At most `most` helpers, with their words at `address`.
+    """At most `most` helpers; `address` is the address of the words that they share with callers.
 
-    Threads become helpers by `start`, or as iterations of a prange (`help_others`).
+    Helpers are native threads, which `start` starts, or iterations of a prange, which call `help_others`.
     """
 
     def __init__(self, most: int, cache: bool = True) -> None:
@@ -61,7 +61,7 @@ class Helpers:
             self.word(CORES)[0] = size
 
     def word(self, offset: int) -> np.ndarray:
-        """The words from a byte offset on."""
+        """The array of words from a byte offset on."""
         return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
 
     @property
@@ -80,7 +80,7 @@ class Helpers:
                 self.threads.append(thread)
 
     def dismiss(self) -> None:
-        """Let all helpers return, even those that have not begun, and wait for the threads that `start` started."""
+        """Let all helpers return, even helpers that have not begun, and wait for the threads that `start` started."""
         self._dismiss(self.address)
         with suppress(IndexError):
             while True:

@@ -1,6 +1,6 @@
-"""The parallel region: the one prange of graphq; in its iterations, threads take pieces of steps (`team`).
+"""The parallel region: graphq's only prange; threads in its iterations run pieces of steps (see `team`).
 
-If a process has imported Numba and runs a plan on several threads, it imports this module in the background.
+If a process has imported Numba and runs a plan on several threads, graphq imports this module in the background.
 """
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def _compiled(cache: bool) -> Any:
 
 
 try:
-    _enter = _compiled(True)  # kept on disk: later processes load it 10 times as fast
+    _enter = _compiled(True)  # kept on disk: later processes load the code 10 times as fast
 except Exception:  # no writable folder, a full disk, or a damaged file
     _enter = _compiled(False)
 
 
 def enter(function: int, argument: int, threads: int) -> None:
-    """Call the native function at an address as `function(argument, k)` for k in range(threads), each on one thread.
+    """Call a native function as `function(argument, k)` for k in range(threads), each k on one thread.
 
-    Returns when all calls have returned. If Numba's threading layer grants fewer threads or is busy, a call may begin
-    after others have ended.
+    `function` is an address. Returns when all calls have returned. If Numba's threading layer grants fewer threads or
+    is busy, a call may begin only after other calls have ended.
     """
     config: Any = numba.config  # Any: Numba's stubs lack settings that it reads from the environment
     before = numba.get_num_threads()

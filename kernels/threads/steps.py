@@ -1,28 +1,28 @@
-"""The native code of a team: how callers and helpers share a plan's steps. `team` starts them, and explains the terms.
+"""The native code of a team, in which callers and helpers share the steps of plans. `team` explains the terms.
 
-A caller is a thread that runs a plan; a helper is a thread of the team that takes over pieces of its steps. A team is
-an array of words. Threads of many callers may offer tables of steps at the same time, each in a separate slot:
+A caller is a thread that runs a plan. A helper is a thread of the team that runs pieces of the plan's steps. A team is
+an array of words. Several callers may offer tables of steps at the same time, each in a slot of its own:
 
     stop       whether helpers must return
     sleepers   the number of helpers that sleep
     helpers    the number of helpers
     wanted     the number of helpers that callers can use
     records    the largest possible number of helpers
-    cores      the bytes of the mask after it, of the process's cores; if 0, helpers may run on any core
+    cores      the bytes of the mask of the process's cores, which follows; 0 if helpers may run on any core
     record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it must avoid and the
                address of the team (HELPER); a mask without that core
-    slot   busy       whether a caller uses it
+    slot   busy       whether a caller uses the slot
            ticket     pieces << 24 | pieces that helpers have taken << 12 | pieces that the caller has taken;
-                      a thread that takes a piece adds one to its number
+                      a thread takes a piece by adding one to one of the two counts
            ended      the number of pieces that are done
            work       the addresses of the step on offer, of the next step, of the table's end and of the team, and the
                       core of the caller (WORK)
            finished   whether the table is done
 
-A caller takes the first piece that is left and helpers take the last piece. The next step then finds data of the
-previous step in the same core's cache (MobileNetV2 in f32 on two cores: 5 %). Before a helper has taken a piece, it
-reads no word of the slot but the ticket. A helper that comes late finds a changed ticket, and takes a piece of the step
-that the new ticket offers.
+A caller takes pieces from the first on, helpers take pieces from the last on. The next step then finds data of the
+previous step in the same core's cache (MobileNetV2 in f32 on two cores: 5 %). Until a helper has taken a piece, it
+reads only the ticket of the slot. A helper that comes late finds that the ticket has changed, and takes a piece of the
+step that the new ticket offers.
 """
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from graphq.kernels.threads.system import (
 )
 
 LINE = 128
-"""Bytes between words that different threads write: two cache lines, since the CPU fetches two together."""
+"""The bytes between words that different threads write: two cache lines, since the CPU fetches lines in pairs."""
 STOP, SLEEPERS, HELPERS, WANTED, RECORDS = (k * LINE for k in range(5))
 CORES, MASK = 5 * LINE, 6 * LINE
 SLOTS = 7 * LINE
 BUSY, TICKET, ENDED, WORK_AT, FINISHED = (k * LINE for k in range(5))
 SLOT = 5 * LINE
 STEP = Record("function", "args", "blocks", "pieces")
-"""A row of a table: a block function, its argument block, and the numbers of blocks and of pieces.
+"""A row of a table: a block function, its argument block, the number of blocks, and the number of pieces.
 
 A step with 0 pieces runs serially.
 """
@@ -64,7 +64,7 @@ HELPER = Record("thread", "kept_off", "team")
 view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
 ROW = STEP.nbytes
 MOST_TABLES = 16
-"""The most callers that get help at the same time; any further caller runs all of its steps without help."""
+"""The most callers that get help at the same time; other callers run all of their steps by themselves."""
 MOST_PIECES = (1 << 12) - 1
 FIRST_RECORD = SLOTS + MOST_TABLES * SLOT
 ASLEEP, SEMAPHORE, OWN_MASK = (k * LINE for k in range(3))
@@ -72,7 +72,7 @@ HELPER_AT = SEMAPHORE + SEMAPHORE_BYTES
 RECORD = 3 * LINE
 
 SPIN = 20_000
-"""How often a helper looks for work before it sleeps. This takes 0.5 to 1 ms, longer than most models' serial steps."""
+"""How often a helper looks for work before it sleeps: 0.5 to 1 ms, longer than most models' serial steps."""
 PATIENCE = 2_000
 """How often a caller checks whether helpers have ended their pieces, before it yields its core to other threads."""
 
@@ -87,7 +87,7 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 
 @njit
 def run_piece(step: int, piece: int) -> None:
-    """Run a piece of a step; `step` is the address of the step's row."""
+    """Run piece number `piece` of a step; `step` is the address of the step's row."""
     blocks, pieces = view_step(step).blocks, view_step(step).pieces
     _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
 
@@ -107,7 +107,7 @@ def _keep_off(team: int, record: int, core: int) -> None:
 
 @njit
 def _wake(team: int, count: int, core: int) -> None:
-    """Wake at most `count` of the team's helpers, and keep them off the core `core`."""
+    """Wake at most `count` sleeping helpers, and keep them off the core `core`."""
     for k in range(load_s64(team + RECORDS)):
         record = team + FIRST_RECORD + k * RECORD
         if count > 0 and acquired(record + ASLEEP) and exchanged(record + ASLEEP, 1, 0):
@@ -119,7 +119,7 @@ def _wake(team: int, count: int, core: int) -> None:
 
 @njit
 def _go_on(team: int, slot: int) -> None:
-    """Run serial steps, then offer the next parallel step; if no parallel step is left, mark the table as finished."""
+    """Run serial steps, then offer the next parallel step; without such a step, mark the table as finished."""
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end
     while step < end and view_step(step).pieces == 0:
@@ -131,7 +131,7 @@ def _go_on(team: int, slot: int) -> None:
         work.next = step + ROW
         store_s64(slot + ENDED, 0)
         release(slot + TICKET, pieces << 24)
-        fence()  # a helper that falls asleep either sees the ticket, or is seen asleep
+        fence()  # a helper that is falling asleep sees the ticket, or this thread sees that it sleeps
         sleepers = acquired(team + SLEEPERS)
         missing = acquired(team + WANTED) - load_s64(team + HELPERS) + sleepers
         if missing > 0 and sleepers > 0 and pieces > 1:
@@ -142,7 +142,7 @@ def _go_on(team: int, slot: int) -> None:
 
 @njit
 def _help(team: int, slot: int, helper: int) -> int:
-    """Take a piece on offer, as a `helper` (1) or the caller (0), and run it; returns whether a piece was left."""
+    """Take a piece on offer, as a `helper` (1) or the caller (0), and run it; returns whether pieces were left."""
     ticket = acquired(slot + TICKET)
     first, last, pieces = ticket & MOST_PIECES, ticket >> 12 & MOST_PIECES, ticket >> 24
     if first + last >= pieces:
@@ -181,7 +181,7 @@ def _offer(table: int, end: int, team: int, slot: int) -> None:
 
 @njit
 def _open(table: int, end: int, team: int, helpers: int) -> int:
-    """Offer a table in a free slot; returns the slot, or 0 if none is free."""
+    """Offer a table in a free slot; returns the slot's address, or 0 without a free slot."""
     for k in range(MOST_TABLES):
         slot = team + SLOTS + k * SLOT
         if load_s64(slot + BUSY) == 0 and exchanged(slot + BUSY, 0, 1):
@@ -205,7 +205,7 @@ def run_serial(table: int, end: int) -> None:
 
 
 def run_shared(table: int, end: int, team: int, helpers: int) -> None:
-    """Run the steps from row `table` up to row `end` (exclusive) as a team's caller; wake at most `helpers` helpers."""
+    """Run the steps from row `table` up to row `end` (exclusive) as a caller, with at most `helpers` helpers."""
     slot = _open(table, end, team, helpers)
     if slot:
         _work(team, slot, 0)
@@ -216,7 +216,7 @@ def run_shared(table: int, end: int, team: int, helpers: int) -> None:
 
 
 def open_table(table: int, end: int, team: int, opened: int) -> None:
-    """Offer a table in the first slot if the slot is free, and store the slot's address at the address `opened`."""
+    """Offer a table in the first slot if the slot is free; then store the slot's address at address `opened`."""
     slot = team + SLOTS
     if exchanged(slot + BUSY, 0, 1):
         store_s64(opened, slot)
@@ -224,12 +224,12 @@ def open_table(table: int, end: int, team: int, opened: int) -> None:
 
 
 def take_part(slot: int, k: int) -> None:
-    """Take pieces of an offered table until it is done, as thread `k` of a region; thread 0 acts as the caller."""
+    """Run pieces of an offered table until it is finished, as thread `k` of a region; thread 0 acts as the caller."""
     _work(view_work(slot + WORK_AT).team, slot, min(k, 1))
 
 
 def close_table(slot: int) -> None:
-    """Run the rest of a table and free its slot; the table's memory may be freed afterwards."""
+    """Run the rest of a table and free its slot. The table's memory may be freed afterwards."""
     _work(view_work(slot + WORK_AT).team, slot, 0)
     release(slot + BUSY, 0)
 
@@ -245,14 +245,14 @@ def _look(team: int) -> int:
 
 @njit
 def _sleep(team: int, record: int) -> None:
-    """Sleep until another thread wakes this helper, unless work was offered before others saw it asleep."""
+    """Sleep until another thread wakes this helper. It does not sleep if work is on offer when it is marked asleep."""
     added(team + SLEEPERS, 1)
     release(record + ASLEEP, 1)
     fence()
     if (_look(team) or acquired(team + STOP)) and exchanged(record + ASLEEP, 1, 0):
         added(team + SLEEPERS, -1)
     else:
-        while semaphore_wait(record + SEMAPHORE) != 0:  # not 0 if a signal interrupts the wait
+        while semaphore_wait(record + SEMAPHORE) != 0:  # the result is not 0 if a signal interrupts the wait
             pass
 
 
@@ -262,7 +262,7 @@ def _stay(team: int, record: int) -> None:
     helper.thread = this_thread()
     helper.kept_off = -1
     if size:
-        set_cores(helper.thread, size, team + MASK)  # the starting thread may have fewer cores
+        set_cores(helper.thread, size, team + MASK)  # a new thread inherits its creator's cores, which may be fewer
     added(team + HELPERS, 1)
     idle = 0
     while acquired(team + STOP) == 0:
@@ -277,12 +277,12 @@ def _stay(team: int, record: int) -> None:
 
 
 def help_others(team: int, k: int) -> None:
-    """Run pieces that callers offer, as helper `k` and iteration `k` of a prange, until the helpers are dismissed."""
+    """Run pieces that callers offer until the helpers are dismissed, as helper `k` and iteration `k` of a prange."""
     _stay(team, team + FIRST_RECORD + k * RECORD)
 
 
 def help_from(record: int) -> None:
-    """Run pieces that callers offer, as the native thread of `record`, until the helpers are dismissed."""
+    """Run pieces that callers offer until the helpers are dismissed, as the native thread of `record`."""
     _stay(view_helper(record + HELPER_AT).team, record)
 
 
@@ -294,15 +294,15 @@ def dismiss(team: int) -> None:
 
 
 def nothing(argument: int, k: int) -> None:
-    """Do nothing; for a region that only starts threads."""
+    """Do nothing: for a region that only starts threads."""
 
 
 def serial_module() -> Functions:
-    """The module that runs a table on one thread."""
+    """Make the module that runs a table on one thread."""
     return Functions(run_serial=run_serial)
 
 
 def team_module() -> Functions:
-    """The module of a team's callers and helpers."""
+    """Make the module with the code of callers and helpers."""
     return Functions(run_shared=run_shared, help_others=help_others, help_from=help_from, open_table=open_table,
                      take_part=take_part, close_table=close_table, dismiss=dismiss, nothing=nothing)

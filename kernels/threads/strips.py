@@ -1,12 +1,12 @@
-"""The kernel of steps that run strip by strip: a strip of rows goes through all steps before the next strip does.
+"""Run several steps strip by strip: a strip of rows goes through all steps before the next strip does.
 
-A strip is a block of the rows of a batch element. If only the next step reads the data of a step, memory for one strip
-is enough for these data. Each piece of the blocks, and so each thread, has its own memory for them, a room; it stays in
-the cache of a core.
+A strip is a block of the rows of a batch element. Data that only the next step reads then take memory for one strip
+instead of all rows. This memory, a room, stays in the cache of a core. Each piece of the blocks, and so each thread,
+has a room of its own.
 
 The steps themselves know nothing of strips. All of them are cut into the same blocks of rows, and each runs on a copy
-of its argument block. The copy has adjusted addresses of data in rooms: row i of a batch element is at `address + i *
-stride`.
+of its argument block. In the copy, addresses of data in a room are adjusted: row i of a batch element is at `address +
+i * stride`.
 """
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, s
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
 """The argument block: `steps` steps on strips of `each` of the m rows of each batch element.
 
-For each step a PART follows, then the step's argument block, then a MOVED for each of its words that is the address of
-data in a room. In the argument block, these words are addresses in the first room. A room has `each` rows.
+Then each step has a PART, its argument block, and a MOVED for each word that is the address of data in a room. These
+words hold addresses in the first room. The data in a room have `each` rows.
 
     rooms, room_count, room_bytes    memory for copies of argument blocks, one for each piece of the blocks
 """
 PART = Record("function", "words", "moved")
-"""A step's block function, the number of words of its argument block, and the number of its MOVED records."""
+"""A step's block function, the words of its argument block, and the number of its MOVED records."""
 MOVED = Record("word", "stride")
-"""The index of a word of an argument block, and the bytes between rows of the data at the word's address."""
+"""The index of a word of an argument block, and the bytes between rows of the data at its address."""
 view, view_part, view_moved = STRIPS.view, PART.view, MOVED.view
 PART_BYTES, MOVED_BYTES = PART.nbytes, MOVED.nbytes
 
 
 def strips_module() -> Functions:
-    """The module that runs the steps on a strip."""
+    """Make the module that runs all steps on a strip."""
 
     def block(args: int, index: int) -> None:
         a = view(args)

@@ -1,4 +1,4 @@
-"""The operating system's calls for threads (Linux): native threads, semaphores, cores and clocks.
+"""The operating system's functions for threads (Linux): native threads, semaphores, cores and clocks.
 
 The first half has functions of the C library for native code, the second half functions for Python.
 """
@@ -23,7 +23,7 @@ def _library_call(b: Builder, name: str, kind: Type, args: Sequence[Value]) -> V
 
 
 def _library_function(name: str, arity: int) -> Intrinsic:
-    """Make the function that calls a function of the C library with `arity` words; its result is a C int."""
+    """Make the function that calls a C function with `arity` words; its result is a C int."""
 
     def call(b: Builder, *values: Value) -> Value:
         return _library_call(b, name, I32, values).sext(I64)
@@ -32,20 +32,17 @@ def _library_function(name: str, arity: int) -> Intrinsic:
 
 
 semaphore_wait = _library_function("sem_wait", 1)
-"""Wait until the POSIX semaphore at an address is greater than 0, and subtract 1.
-
-Returns 0, or -1 if a signal interrupted it.
-"""
+"""Wait until the POSIX semaphore at an address is above 0, and subtract 1; -1 if a signal interrupted, else 0."""
 semaphore_post = _library_function("sem_post", 1)
 """Add 1 to the POSIX semaphore at an address."""
 give_way = _library_function("sched_yield", 0)
-"""Let another thread run on this core, if a thread waits for it."""
+"""Let another thread run on this core, if a thread waits for the core."""
 this_core = _library_function("sched_getcpu", 0)
 """The number of the core that this thread runs on, or -1."""
 read_clock = _library_function("clock_gettime", 2)
 """Store the time of a clock (such as CLOCK_MONOTONIC) at an address: seconds, then nanoseconds."""
 set_cores = _library_function("pthread_setaffinity_np", 3)
-"""Let a thread run only on the cores of a mask: takes its pthread_t, and the mask's bytes and address."""
+"""Let a thread run only on the cores of a mask: from its pthread_t, and the mask's bytes and address."""
 
 
 @emits
@@ -55,7 +52,7 @@ def this_thread(b: Builder) -> Value:
 
 
 SEMAPHORE_BYTES = 32
-"""The size of the C library's sem_t."""
+"""The bytes of the C library's sem_t."""
 
 
 @cache
@@ -64,15 +61,15 @@ def _library() -> Any:
 
 
 def make_semaphore(address: int) -> None:
-    """Make a semaphore of value 0 at an address, for the threads of this process."""
+    """Make a semaphore with value 0 at an address, for the threads of this process."""
     _library().sem_init(ctypes.c_void_p(address), 0, 0)
 
 
 def start_thread(function: int, argument: int) -> int | None:
     """Start a native thread that calls the function at an address as `function(argument)`.
 
-    Python does not know the thread: the thread never waits for the GIL, and this function never waits for the thread.
-    Returns its pthread_t, for `join_thread`, or None if no more threads can be started.
+    Python does not know the thread: it never waits for the GIL, and this function never waits for it. Returns its
+    pthread_t, or None if no more threads can be started.
     """
     thread = ctypes.c_void_p()
     failed = _library().pthread_create(
@@ -87,7 +84,7 @@ def join_thread(thread: int) -> None:
 
 @contextmanager
 def signals_left_to_others() -> Iterator[None]:
-    """Keep signals away from this thread, and from threads that it starts meanwhile; faults still end the process."""
+    """Block signals for this thread and for threads that it starts meanwhile; faults still end the process."""
     faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:

@@ -1,8 +1,8 @@
-"""The team: a plan's native steps run in a single call, without Python or the GIL, on all threads of the process.
+"""The team: all threads of the process run a plan's native steps in a single call, without Python or the GIL.
 
 A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
-are cut into pieces of neighboring blocks; the step gives their number (`plan.plan.pieces`). Any free thread, the caller
-or a helper, takes the next piece. So no piece waits for a thread that is asleep or has lost its core to another
+are cut into pieces of neighboring blocks; `plan.plan.pieces` chooses their number. Any free thread, the caller or a
+helper, takes the next piece. No piece therefore waits for a thread that is asleep or has lost its core to another
 process. The thread that ends a step's last piece runs the serial steps after it, and offers the pieces of the next
 parallel step.
 
@@ -11,17 +11,16 @@ the run does not wait for them. When Numba is imported in the process, the itera
 them:
 
 - With Numba's layer "omp" a thread of this process enters the region once, in the background, and stays there.
-- The threads of "tbb" and "workqueue" serve all parallel code of the process; it would have to wait if they stayed in
-  the region. Each run then enters its own region, and only one run at a time, since workqueue ends the process if two
-  threads enter regions.
+- With "tbb" and "workqueue" each run enters a region of its own, because the threads of these layers serve all parallel
+  code of the process and must not stay in a region. Only one run at a time enters a region, because workqueue ends the
+  process if two threads do.
 
 A forked child starts new helpers. If Numba had started threads before the fork, the child's helpers remain native
 threads: libgomp's threads do not survive a fork, and cannot be started again.
 
-Helpers that have found nothing to do for a while sleep, each at a semaphore. Waking one costs some 50 us, so short runs
-wake no helper, unless the runs follow one another closely. Linux often wakes a thread on the core of the waking thread,
-even if another core is idle, and the waking thread goes on working there. So a helper is kept off the core of its
-caller.
+A helper that has found nothing to do for a while sleeps at a semaphore. To wake it takes some 50 us, so short runs wake
+no helpers, unless the runs follow one another closely. Linux often wakes a thread on the core of the waking thread,
+even if another core is idle. The helper would then wait for its caller, so it is kept off the core of its caller.
 """
 from __future__ import annotations
 
@@ -50,19 +49,19 @@ from graphq.kernels.threads.system import signals_left_to_others
 log = logging.getLogger("graphq")
 
 SHORT_SECONDS = 2e-4
-"""Runs that take fewer seconds than this on one thread wake no helpers, unless CLOSE_SECONDS says otherwise."""
+"""Runs that take fewer seconds on one thread wake no helpers, except as CLOSE_SECONDS says."""
 CLOSE_SECONDS = 5e-4
-"""Short runs wake helpers if they are at most this many seconds apart: helpers then stay awake for the next run."""
+"""Short runs wake helpers if they are at most this many seconds apart: helpers then stay awake between runs."""
 
 
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
-"""A step as a row of STEP: its block function, its argument block's address, its number of blocks, and of pieces."""
+"""A step as a row of STEP: its block function, its argument block's address, its blocks, and its pieces."""
 
 
 class StepTable:
     """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must stay in memory.
 
-    An array `rows` is the table itself; other rows are copied into a new array.
+    If `rows` is an array, the array itself is the table; other rows are copied into a new array.
     """
 
     def __init__(self, rows: Sequence[Row] | np.ndarray, cache: bool = True) -> None:
@@ -72,7 +71,7 @@ class StepTable:
         self.span = begin, begin + self._words.nbytes
         self.run_alone = partial(_run_serial(cache), *self.span)
         self._helpers = max([1, *self._words[:, STEP.number("pieces")].tolist()]) - 1
-        self._seconds, self._ended = float("inf"), 0.0  # how long the last run took on one thread, and when it ended
+        self._seconds, self._ended = float("inf"), 0.0  # the seconds of the last run on one thread, and when it ended
 
     def run(self) -> None:
         """Run the steps in order."""
@@ -86,7 +85,7 @@ class StepTable:
 
 
 def modules_of_team(threads: int = 2, cache: bool = True) -> tuple[modules.Module, ...]:
-    """The modules that run tables on `threads` threads; they are the same for all plans."""
+    """The modules that run tables on `threads` threads, the same for all plans."""
     serial = modules.load("steps", serial_module, cache=cache)
     return (serial, modules.load("team", team_module, cache=cache)) if threads > 1 else (serial,)
 
@@ -97,15 +96,15 @@ def _run_serial(cache: bool) -> Callable[[int, int], None]:
 
 
 PATIENCE = 0.25
-"""Seconds before a thread loads the region.
+"""The seconds that a thread waits before it loads the region.
 
-Loading takes 0.4 s if Numba has compiled nothing in this process yet. A process that ends after its first results then
-need not wait for it.
+Loading takes 0.4 s if Numba has compiled nothing in this process yet. A process that ends after its first results
+should not have to wait for it.
 """
 
 
 class Team:
-    """The threads of a process. Before helpers have begun, or without helpers, a caller runs by itself."""
+    """The threads of a process. Until helpers have begun, a caller runs its steps by itself."""
 
     def __init__(self, cache: bool = True) -> None:
         self._cache = cache
@@ -113,20 +112,21 @@ class Team:
         self.code = self.helpers.code
         self.run_shared, self.open_table, self.close_table = (
             native(self.code.run_shared, 4), native(self.code.open_table, 4), native(self.code.close_table, 1))
-        self.thread: threading.Thread | None = None  # the thread that loads the region, once Numba is imported
-        self.region: Any = None  # the module `region`, once it is loaded
-        self.layer: str | None = None  # known once a caller has entered a region
-        self.layers: SimpleQueue[str | None] = SimpleQueue()  # passes `layer` to the thread; None at the end
-        self._finder = [None]  # the caller that takes the item finds the layer
+        self.thread: threading.Thread | None = None  # the thread that loads the region, after Numba is imported
+        self.region: Any = None  # the module `region`, after it is loaded
+        self.layer: str | None = None  # Numba's threading layer, known after a caller has entered a region
+        # passes `layer` to the thread that loads the region; None at the end
+        self.layers: SimpleQueue[str | None] = SimpleQueue()
+        self._finder = [None]  # the caller that pops the item finds the layer
         self._ended = False
 
     def start(self) -> None:
         """Start the helpers."""
-        atexit.register(self.end)  # this keeps their words in memory
+        atexit.register(self.end)  # also keeps the helpers' words in memory
         self.helpers.start()
 
     def run(self, table: StepTable, helpers: int) -> None:
-        """Run a table; wake `helpers` helpers, or enter a region with as many threads.
+        """Run a table: wake `helpers` helpers, or enter a region with as many more threads.
 
         Numba's layer is known only after a region was entered. A caller enters the first region, because no region of
         user code can be active at that time: workqueue ends the process if two threads are in regions at once.
@@ -136,7 +136,7 @@ class Team:
         if self.region is not None and self.layer is None:
             self._find_layer()
         if self.layer is None or self.layer == "omp":
-            those = self.helpers  # keeps their words in memory for this run, even if others replace the helpers
+            those = self.helpers  # keeps their words in memory during this run, even if other helpers replace them
             self.run_shared(*table.span, those.address, helpers)
         elif helpers == 0:
             table.run_alone()
@@ -145,8 +145,9 @@ class Team:
 
     def _run_in_region(self, table: StepTable, threads: int) -> None:
         those = self.helpers
-        opened = ctypes.c_int64()  # the slot of this run; native code takes it and writes it here in one call:
-        try:  # if anything interrupts the run after this call (KeyboardInterrupt), `finally` frees the slot
+        # the slot of this run: native code takes a slot and writes its address here in one call.
+        opened = ctypes.c_int64()
+        try:  # If anything interrupts the run after that call (KeyboardInterrupt), `finally` frees the slot.
             self.open_table(*table.span, those.address, ctypes.addressof(opened))
             if opened.value:
                 self.region.enter(self.code.take_part.address, opened.value, threads)
@@ -177,7 +178,7 @@ class Team:
                 self._finder.append(None)
 
     def _follow(self) -> None:
-        """Load the region, wait until a caller has found Numba's layer, and replace the helpers by the region's."""
+        """Load the region, wait until a caller has found Numba's layer, and replace the native helpers."""
         with suppress(Empty):
             self.layers.get(timeout=PATIENCE)
             return  # the process is ending
@@ -185,7 +186,7 @@ class Team:
             with _starting.hold:
                 from graphq.kernels.threads import region
         except Exception as error:  # anything that keeps Numba from running
-            if threading.main_thread().is_alive():  # otherwise Python is shutting down, and cannot start threads
+            if threading.main_thread().is_alive():  # Python that is shutting down cannot start threads: no warning then
                 log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
         self.region = region
@@ -194,7 +195,7 @@ class Team:
             return
         before, self.helpers = self.helpers, Helpers(self.helpers.most, self._cache)
         before.dismiss()
-        if layer == "omp" and not self._ended:  # if `end` comes later, it dismisses the new helpers
+        if layer == "omp" and not self._ended:  # if `end` runs later, it dismisses the new helpers
             with signals_left_to_others():
                 region.enter(self.code.help_others.address, self.helpers.address, self.helpers.most)
 
@@ -209,7 +210,7 @@ class Team:
         return self.layer not in (None, "omp") or those.begun >= (len(those.threads) or self.layer == "omp")
 
     def end(self) -> None:
-        """Let the helpers return before Python ends: their threads are in Numba's code or in graphq's."""
+        """Let the helpers return before Python ends, because they run code of Numba or graphq."""
         self._ended = True
         self.layers.put(None)
         self.helpers.dismiss()
@@ -235,19 +236,19 @@ def the_team(cache: bool = True) -> Team:
 
 
 def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
-    """Call `run` until helpers take part in it, if it uses helpers; at most for `seconds`. It can then be measured."""
+    """Call `run` until all helpers that it uses take part, for at most `seconds`; later runs can be timed."""
     end = perf_counter() + seconds
     run()
     while _team is not None and not _team.settled and perf_counter() < end:
         sleep(0.01)
         could_ask = _team.region is not None
         run()
-        if could_ask and _team.layer is None:  # `run` asked for no helpers
+        if could_ask and _team.layer is None:  # `run` uses no helpers
             return
 
 
 def _can_enter() -> bool:
-    """Whether Numba is imported, and can start threads in this process."""
+    """Whether Numba is imported and can start threads in this process."""
     return "numba" in sys.modules and not _numba_has_threads_of_another_process
 
 

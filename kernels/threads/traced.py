@@ -1,7 +1,7 @@
-"""Traced steps: they record when and on which thread their pieces ran, for profiles.
+"""Traced steps: they record on which thread and when their pieces ran, for profiles.
 
-The block function of a traced step runs a whole piece of the original step, and reads the clock before and after. So
-the team runs traced steps like any other steps, and steps of untraced runs do not change.
+The block function of a traced step runs a whole piece of the original step, and reads the clock before and after. The
+team runs traced steps like any other steps, and untraced runs are not affected.
 """
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from graphq.kernels.threads.system import read_clock, this_thread
 from graphq.kernels.threads.team import Row
 
 TRACED = Record("step", "log")
-"""The argument block: the row of the traced step, and the address of an ENTRY for each of its pieces."""
+"""The argument block: the row of the original step, and the address of an ENTRY for each of its pieces."""
 ENTRY = Record("thread", "begin", "begin_ns", "end", "end_ns")
-"""The record of a piece: the pthread_t of its thread, and the times of its begin and end.
-
-A time is seconds and nanoseconds (C's struct timespec).
-"""
+"""The record of a piece: the pthread_t of its thread, and its begin and end as seconds and nanoseconds."""
 view_traced = TRACED.view
 ENTRY_BYTES = ENTRY.nbytes
 BEGIN, END = (8 * ENTRY.number(name) for name in ("begin", "end"))
@@ -31,7 +28,7 @@ CLOCK = time.CLOCK_MONOTONIC
 
 
 def traced_module() -> Functions:
-    """The module that runs pieces and reads the clock."""
+    """Make the module that runs pieces and reads the clock."""
 
     def block(args: int, piece: int) -> None:
         a = view_traced(args)
