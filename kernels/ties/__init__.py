@@ -1,9 +1,9 @@
 """Rounding ties: outputs near a tie are computed a second time, in the order of the graph as written.
 
 A graph of quantized operators says: dequantize the operands, multiply and add them in f32, quantize the result. Kernels
-add the integers instead. This is exact, faster, and the same in any order. The f32 sum as written has rounding errors,
-some 1e-6 to 1e-4 of a step of the quantize. A tie is the middle between two integers. Both sums round to the same
-integer, unless a tie lies between them:
+add the integers instead. Integer sums are exact, faster, and the same in any order. The f32 sum as written has rounding
+errors, some 1e-6 to 1e-4 of a step of the quantize. A tie is the middle between two integers. Both sums round to the
+same integer, unless a tie lies between them:
 
         k                    tie                   k + 1
         |---------------------|---------------------|
@@ -11,27 +11,28 @@ integer, unless a tie lies between them:
                           [---+---]                         the band: an x within it is near the tie
 
 The kernel knows only x, but the distance of w from x is bounded. The bound follows from the weights, from the order of
-the sum, and from how the operations between the sum and the quantize carry a difference on. An output whose x is within
-this bound of a tie, one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as
-written. The output is then *settled*, and so is its quantize. Without the second computation, one of 10**5 to 10**6
-outputs would be another integer, and a network carries the difference on to its end. With a few of these differences in
-MobileNetV2, the cosine of the last outputs is 0.98.
+the sum, and from the operations between the sum and the quantize. An output is *near* a tie if x is within this bound
+of the tie, which holds for one output in 10**3 to 10**5. graphq computes such outputs a second time: it adds their
+products in f32, in the order as written. The output is then *settled*, and so is its quantize. Without the second
+computation, one of 10**5 to 10**6 outputs would be another integer, and the rest of the network would carry the
+difference on. With a few of these differences in MobileNetV2, the cosine of the last outputs is 0.98.
 
-A kernel finds these outputs in three stages. First, its tiles quantize by a fast form that also gives the least
-distance to a tie in each group of outputs: one comparison per group, and an entry for each group that is near. Second,
-for the outputs of an entry the expression is evaluated as stated, operation by operation, from the exact sum: this
-shows which outputs are in the band. Third, the products of these few outputs are added as written.
+A kernel finds the outputs near a tie in three stages. First, its tiles quantize by a fast form that also gives the
+least distance to a tie in each group of outputs. One comparison per group decides whether the kernel lists the group in
+an entry. Second, for the outputs of an entry the expression is evaluated as stated, operation by operation, from the
+exact sum. Its result shows which outputs are in the band. Third, the products of these few outputs are added as
+written.
 
 "As written" means in the orders of `kernels/numbers/sum_orders.py`, the orders of ONNX Runtime. `gq.reference` adds in
-f64, so it does not decide ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose
-sum is exact, and its *epilogue* has the operations that follow. *Lowered*, the epilogue is one expression
+f64, so it does not decide ties. A *body* is the graph of a partition. Its *anchor* is the matmul or convolution whose
+sum is exact, and its *epilogue* has the operations that follow. Lowering turns the epilogue into one expression
 (`lanes.expression`) per output.
 
-    attach                 the entry: reads a lowered body, and adds the recomputation (second look) to it
-    error_bounds           bounds the difference behind each operation of an epilogue: a new operation needs a rule here
+    attach                 the entry: adds the second computation (second look) to a lowered body
+    error_bounds           bounds the difference after each operation of an epilogue: a new operation needs a rule here
     sum_errors             bounds the difference of the sum itself
     fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows which outputs are near
     exhaustive_requantize  constants of the fast form for a sum of two bytes, found by trying all cases
-    tie_kernels            the recomputation; kernels call it without importing it (`lanes.outputs`)
-    ordered_sums           its parts: the f32 factors of a sum, and their sum in the order as written
+    tie_kernels            the second computation; kernels call it without importing it (`lanes.outputs`)
+    ordered_sums           the parts of tie_kernels: the f32 factors of a sum, and their sum in the order as written
 """

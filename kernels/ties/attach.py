@@ -1,4 +1,4 @@
-"""`attach`, the only entry to this folder: a lowered body then computes outputs near rounding ties a second time."""
+"""`attach`, the only entry to this folder: it lets a lowered body compute outputs near rounding ties a second time."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -24,9 +24,9 @@ register_second_look(tie_kernels)
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     """Let the epilogue of `lowered` recompute outputs near rounding ties, and describe each quantize in its `ties`.
 
-    `ties` gets one string for each quantize of a sum. If outputs near a tie are computed again, the string says how the
-    width of the band around ties is known: "proved" or "estimated". Otherwise the string is the reason. `explain()`
-    counts and prints these strings.
+    `ties` gets one string for each quantize of a sum, which `explain()` counts and prints. If outputs near a tie are
+    computed again, the string is "proved" or "estimated", for the width of the band around ties. Otherwise it is the
+    reason why not.
 
     `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
     without a quantize of an integer sum does not change.
@@ -70,7 +70,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
 
 
 def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
-    """Whether a node quantizes a sum, and not only values that are already quantized; q is its lowered expression."""
+    """Whether a node quantizes a sum, not only values computed from quantized bytes; q is its lowered expression."""
     return node.op.name == "quantize" and q is not None and q.op in ("quantize_to", "quantize_quotient_to") \
         and not of_bytes(q.args[0])
 
@@ -88,9 +88,10 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """Return the `Rounding` of the quantize `q` of a sum; add its expression for recomputed outputs to `as_written`.
+    """Return the `Rounding` of a quantize of a sum, and add the quantize as written to `as_written`.
 
-    The added expression takes the sum as written, and divides by the scale as written.
+    `q` is the lowered expression of the quantize. The added expression takes the sum as written, and divides by the
+    scale.
     """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
@@ -108,9 +109,9 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
 
 
 def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
-    """The `Rounding` of a quantize `q` whose operand is computed from quantized bytes, in a list.
+    """The `Rounding` of a quantize whose operand is computed from quantized bytes, in a list.
 
-    The list is empty if `fast_requantize` has no fast form for it.
+    The list is empty if `fast_requantize` has no fast form for the quantize.
     """
     if q.op != "quantize_quotient_to" or node.attrs["dtype"].bits > 8 or not bounds.finite(node) \
             or e.axis(node) not in (None, len(e.out) - 1):

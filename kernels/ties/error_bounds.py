@@ -1,11 +1,11 @@
-"""Error bounds: how far values of a partition's body may be from their values in the graph as written.
+"""Error bounds: how far a kernel's values of a partition's body may be from their values in the graph as written.
 
-An integer anchor's exact sum differs from the f32 sum of the graph as written by no more than `sum_errors` says.
-Operations carry the difference on, and add roundings of their own. A quantize ends it, except for values so near to a
-tie that the difference decides the integer. These outputs are computed again. docs/theory/ties.md has the derivation.
+A kernel's integer sum is exact; `sum_errors` bounds its distance from the f32 sum as written. The operations after the
+sum carry this difference on, and add roundings of their own. A quantize usually rounds it away. Near a tie the
+difference decides the integer, so these outputs are computed again. docs/theory/ties.md has the derivation.
 
 The `bound` of an operation says how it carries a difference on: a `Curve` for a function of one operand, or the name of
-a case of two operands.
+a rule for two operands.
 """
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 MOST_NEAR = 2.0**-6
-"""The largest half-width of the band around ties, in quantization steps; a 32nd of all outputs is then in the band."""
+"""The largest half-width of the band around ties, in quantization steps: 1 in 32 outputs is then in the band."""
 CHEAP = 2.0**-12
-"""A proved bound of at most this many steps is used instead of the narrower estimate: few outputs are so near a tie."""
+"""A proved bound of at most this many steps is used even if the estimate is narrower: few outputs are so near a tie."""
 SECOND_ORDER = 2.0**-8
-"""Bands are widened by this share, because all rules neglect the products of two differences."""
+"""Bands are widened by this fraction, because all rules neglect the products of two differences."""
 HUGE = 2.0**60
-"""Absolute values from here on count as infinite."""
+"""Absolute values of at least this number count as infinite."""
 
 
 class ErrorBounds(NamedTuple):
     """How far a value v of a kernel may be from v', the same value in the graph as written.
 
-    The distance |v' - v| is at most `proved` + `relative` * |v|. An estimate (`sum_errors`) says that it is at most
-    `estimated` + `relative` * |v|. The bounds are f64: one number for all columns, or one for each (along the last
-    dimension of the anchor's result). The proof assumes that all roundings are as in IEEE 754 and that nothing
+    The distance |v' - v| is at most `proved` + `relative` * |v|. By an estimate (`sum_errors`) it is at most
+    `estimated` + `relative` * |v|. `proved` and `estimated` are f64: one number for all columns, or one per column (the
+    last dimension of the anchor's result). The proof assumes that all roundings are as in IEEE 754 and that nothing
     overflows or underflows.
     """
 
@@ -50,7 +50,7 @@ class ErrorBounds(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the bounds say that v equals v'."""
+        """Whether v equals v' by these bounds."""
         return self.relative == 0 and not self.proved.any()
 
     def times(self, factor: np.ndarray | float, relative: float) -> ErrorBounds:
@@ -58,7 +58,7 @@ class ErrorBounds(NamedTuple):
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Add `more` to both absolute bounds and set the relative bound.
+        """Add `more` to both absolute bounds, and set a new relative bound.
 
         If `more` is infinite, the estimate stays as it is.
         """
@@ -67,16 +67,16 @@ class ErrorBounds(NamedTuple):
 
 EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 NEXT_TO_EXACT = EXACT._replace(relative=2.0**-200)
-"""Bounds of a value that is almost exact: only roundings of values computed from it count."""
+"""Bounds of an almost exact value, to count only the roundings of the operations after it."""
 LINEAR = ("add", "subtract", "multiply", "divide")
-"""Operations that are a linear function of one operand if the other one is constant."""
+"""Operations that are linear in one operand if the other operand is constant."""
 
 
 class Band(NamedTuple):
-    """A band around ties: the quotients of a quantize at most `half` + `relative` * |quotient| steps from a tie.
+    """The band around the ties of a quantize: quotients at most `half` + `relative` * |quotient| steps from a tie.
 
     `proved` says that every quotient outside of the band is proved to round as in the graph as written; otherwise the
-    band is an estimate. If sizes are open, the estimate is made for the sums of the example shapes.
+    band is an estimate. If sizes are open, the estimate is made for the example's shapes.
     """
 
     half: np.ndarray
@@ -90,7 +90,7 @@ class BodyBounds:
 
     `columns` is the number of columns of the result; `constants` has the arrays of the body's constant float inputs.
     Each value is either in `errors`, with its bounds, or in `unbounded`, with the name of the operation that has no
-    rule for it. `largest` has the largest absolute value of each value.
+    rule. `largest` maps each value to its largest absolute value.
     """
 
     columns: int
@@ -101,7 +101,7 @@ class BodyBounds:
 
     @classmethod
     def after(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
-        """Return the bounds of an anchor's result; the anchor's integer sum is exact.
+        """Return the bounds of an anchor's result, whose integer sum is exact.
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
         bias b, f32(y + b). Its roundings before the addition are relative to y, hence to |y + b| + |b| at most. The
@@ -144,13 +144,12 @@ class BodyBounds:
     def _carried(self, node: Node, operands: Sequence[ErrorBounds]) -> ErrorBounds | None:
         """The bounds of a result, computed from the bounds of its operands; None for operations without a rule.
 
-        The result as the kernel computes it and the result as written are both rounded, each by at most UNIT times its
-        size.
+        The kernel and the graph as written both round the result, each by at most UNIT times its size.
 
-        The rule of divide holds for a constant divisor b that has no element 0. Then a' / b - a / b = (a' - a) / b, and
-        |a' - a| is at most d + r |a|, for the absolute bound d and the relative bound r. So the quotients differ by at
-        most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings. Any other divisor may be
-        arbitrarily near 0, so there is no bound.
+        The rule of divide needs a constant divisor b without zeros. Then a' / b - a / b = (a' - a) / b, and |a' - a| is
+        at most d + r |a|, for the absolute bound d and the relative bound r. The quotients therefore differ by at most
+        d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings. Any other divisor may be arbitrarily
+        near 0, so there is no bound.
         """
         bound, first = node.op.bound, operands[0]
         if (curve := self._curve(node)) is not None:
@@ -162,7 +161,7 @@ class BodyBounds:
         sizes = [self.sizes(v, by_column=by_column) for v in node.inputs]
         second, relative = operands[1], sum(x.relative for x in operands) + 2 * UNIT
         if bound == "sum":
-            # |a| <= |a + b| + |b|, where b is the smaller number
+            # |a| <= |a + b| + |b|, with the smaller operand as b
             sum_ = ErrorBounds(first.proved + second.proved, first.estimated + second.estimated, 0)
             return sum_.plus((relative - 2 * UNIT) * np.minimum(*sizes),
                              max(first.relative, second.relative) + 2 * UNIT)
@@ -184,9 +183,9 @@ class BodyBounds:
     def _times(self, x: Value, other: Value, size: np.ndarray) -> list[ErrorBounds]:
         """The absolute bounds of x, multiplied by the size of `other` (at most `size`), as terms of a sum.
 
-        x may be a function of `other` that hardly changes if `other` is large. A difference in `other` then counts as
-        if `other` were at the end of the function's reach (`Curve`). The roundings between `other` and x count
-        separately, because they do not become smaller.
+        x may be a function of `other` that hardly changes if `other` is large. For larger sizes, a difference in
+        `other` then counts as if `other` were where x stops changing (see `_reaches`). The roundings between `other`
+        and x count separately, because they do not become smaller.
         """
         errors = self.errors_of(x)
         assert errors is not None
@@ -202,7 +201,7 @@ class BodyBounds:
         return found
 
     def _way(self, x: Value, source: Value) -> list[Node]:
-        """The nodes from x back to `source`; [] if one of them has several operands that are not constant."""
+        """The nodes from x back to `source`; [] if a node on the way has several operands that are not constant."""
         found: list[Node] = []
         while x is not source:
             if x.node is None or len(self._computed(x.node)) != 1:
@@ -212,11 +211,11 @@ class BodyBounds:
         return found
 
     def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
-        """The largest sizes of `source` whose differences still change x much, and at all.
+        """The largest sizes of `source` at which its differences still change x much, and change x at all.
 
         x is a `Curve` of a multiple of `source` plus a constant, or a multiple of this curve plus a constant. In
         hard-swish as written, y clamp(y + 3, 0, 6) / 6, the clamp is constant if y is large, so a difference in y
-        counts at most 3 times. Both sizes are infinite if x has another form.
+        counts at most 3 times. Both sizes are infinite if x is another function.
         """
         way = self._way(x, source)
         curves = [n for n in way if n.op.name not in LINEAR]
@@ -228,11 +227,13 @@ class BodyBounds:
             for node in way[way.index(curves[0]) + 1:]:
                 ends = self._ends_before(node, ends)
             limit = max(abs(ends[0]), abs(ends[1]))
-            found.append(limit * (1 + errors.relative) + float(errors.proved.max()))  # a difference may cross the limit
+            # the limit plus the largest difference, which may cross it
+            found.append(limit * (1 + errors.relative) + float(errors.proved.max()))
         return found[0], found[1]
 
     def _ends_before(self, node: Node, ends: tuple[float, float]) -> tuple[float, float]:
-        """The interval of the operand that gives a node of LINEAR results between `ends`, for all its constants."""
+        """The operand's interval that gives results of a LINEAR node between `ends`, for all elements of its constant.
+        """
         first, second = node.operands
         of_second = second in self.constants
         c = self.constants[second if of_second else first].astype(np.float64)[..., None]
@@ -241,7 +242,7 @@ class BodyBounds:
             inverse = {"add": low_and_high - c, "multiply": low_and_high / c, "divide": low_and_high * c,
                        "subtract": low_and_high + c if of_second else c - low_and_high}[node.op.name]
         low, high = float(inverse.min(initial=np.inf)), float(inverse.max(initial=-np.inf))
-        return (low, high) if low <= high else (-np.inf, np.inf)  # also if a number is NaN
+        return (low, high) if low <= high else (-np.inf, np.inf)  # if a number is NaN, the comparison is false
 
     def _computed(self, node: Node) -> list[Value]:
         """The operands of a node that are not constants of the body."""
@@ -259,11 +260,10 @@ class BodyBounds:
         return 0.0 if value is None else self.largest.get(value, np.inf)
 
     def band(self, node: Node) -> Band | None:
-        """The band around ties of quantize `node`, whose scales may vary by column; None if its operand has no bound.
+        """The band around ties of quantize `node`; None if its operand has no bound. Scales may vary by column.
 
-        The band leaves room for the roundings of both quotients, and for the known rounding of the scale's inverse.
-        They are relative to the quotient. The comparison with ties has numbers of at most a half, so its subtraction is
-        exact.
+        The band includes the roundings of both quotients and the known rounding of the inverse scale; they are relative
+        to the quotient. The comparison with ties subtracts numbers of at most a half, so it is exact.
         """
         errors = self.errors_of(node.inputs[0])
         if errors is None:
@@ -287,7 +287,7 @@ class BodyBounds:
         return bound(*sizes, **{x: node.attrs[x] for x in keywords(bound)}) if np.isfinite(sizes).all() else None
 
     def _largest_size(self, node: Node) -> float:
-        """The largest absolute value of a node's result; below HUGE the roundings of f32 exceed it only by a little."""
+        """The largest absolute value of a node's result, and a little more for f32 roundings; infinite from HUGE on."""
         name, sizes = node.op.name, [self.largest_size(v) for v in node.inputs]
         if name == "quantize":
             return 2.0**(node.attrs["dtype"].bits + 1)
@@ -310,14 +310,14 @@ class BodyBounds:
         return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
     def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """The largest absolute value of an operand; with `by_column`, one number for each column of a constant row."""
+        """The largest absolute value of an operand; with `by_column`, one number per column of a constant row."""
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return later(np.asarray, self.largest_size(value) if data is None else 0.0)
         return self._maxima(np.abs(data.astype(np.float64)), by_column)
 
     def inverse_sizes(self, divisor: Value | None, *, by_column: bool) -> np.ndarray:
-        """The largest |1 / divisor|, in the form of `sizes`; infinite if the divisor is not constant, or has a 0."""
+        """The largest |1 / divisor|, as in `sizes`; infinite if the divisor is not constant, or has a 0."""
         data = self.constants.get(divisor) if divisor is not None else None
         if data is None or data.size == 0:
             return np.asarray(np.inf)
@@ -325,6 +325,6 @@ class BodyBounds:
             return self._maxima(1 / np.abs(data.astype(np.float64)), by_column)
 
     def _maxima(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
-        """The maximum of an array of absolute values; with `by_column`, one number for each column of a row."""
+        """The maximum of an array of absolute values; with `by_column`, one number per column of a row."""
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())

@@ -1,10 +1,10 @@
-"""Constants that make a fast requantize of a sum of two bytes exact in every case.
+"""Find constants that make a fast requantize of a sum of two bytes exact in every case.
 
 An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases, and in about a hundred of them rounding
-errors decide the integer. The functions here try all cases, with varied last bits of the factors. For each variation
-the constant is taken from the middle of the range that gives the right integers. With these numbers the fused
-multiply-adds of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. Then no
-output has to be computed again.
+errors decide the integer. The functions here vary the last bits of the two factors, and try all cases with each
+variation. The constant is then the middle of the range that gives the right integers. With these numbers the fused
+multiply-adds of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. No output
+of these layers has to be computed again.
 """
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, fused, load, substitu
 from graphq.kernels.lanes.stores import evaluate
 
 ONE = 2.0**16
-"""The scale of the fixed-point results: an s32 holds ONE times the number, so its upper half is the integer."""
+"""The scale of fixed-point results: an s32 holds ONE times the number, so its upper half is the integer."""
 NEAR = 2.0**-8
 """Only sums closer to a tie than this are tried.
 
-Errors are at most half of this distance, and the tried constants move a sum by at most a quarter of it.
+Rounding errors are at most half of this distance, and the varied constants move a sum by at most a quarter of it.
 """
 NUDGES = 5
-"""How far factors are varied, in units of their last bit."""
+"""How far factors are varied up and down, in units of their last bit."""
 TRIES = 16
 
 
 class Byte(NamedTuple):
-    """An operand: its expression x, its type, its factor, and the number that is added to x before the multiply-add."""
+    """A byte operand: its expression x, dtype and factor, and the `shift` added to x before the multiply-add."""
 
     x: Expr
     dtype: str
@@ -40,13 +40,13 @@ class Byte(NamedTuple):
 
 def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], constant: float, error: float,
                    numbers: Mapping[Expr, np.ndarray]) -> tuple[list[float], float] | None:
-    """Find constants that make two multiply-adds give the integer of the quantize `q` in all 65,536 cases.
+    """Find constants for two multiply-adds that give the integer of the quantize `q` in all 65,536 cases.
 
-    Returns the two f32 factors and the constant; the integer is then the upper half of the s32, at least `lowest`.
-    Returns None if no constants give all integers.
+    Returns the two f32 factors and the constant, or None if no constants give all integers. The integer is the upper
+    half of the s32 result, and at least `lowest`.
 
-    If no rounding decides, the integer is `constant` plus the sum of the operands times their factors, rounded down.
-    `error` bounds how far rounding moves the result of `q` and the result of the multiply-adds.
+    Without rounding, the integer is `constant` plus the sum of the operands times their factors, rounded down. `error`
+    bounds how far rounding moves the result of `q`, and the result of the multiply-adds.
     """
     values = [np.arange(256.0) + elementary.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))

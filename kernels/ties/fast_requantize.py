@@ -1,4 +1,4 @@
-"""Fast requantization: quantize after an anchor in few operations that also show whether an output is near a tie.
+"""Fast requantization: quantize after a layer in few operations that also show whether an output is near a tie.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as in `formula`
     fast    u = y / s + zp + 0.5 + half                in f32
@@ -10,15 +10,15 @@ larger than the band of outputs that are computed again. One comparison therefor
 look. q is from lo to lo + 255.
 
 The fast form has fewer operations. If y is a sum of integers times constants, u is a chain of fused multiply-adds whose
-constants include scales and zero points. If a quantize is in the middle of the chain, its integers are floor(u), with
-the u of this quantize. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits of
+constants include scales and zero points. If y depends on an earlier quantize, the integers of this quantize are
+floor(u), with its own u. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits of
 fraction, and rounded down.
 
-The stored integer is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and
-for NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near as well. If many
-values saturate to the least integer, as after a ReLU, u is kept at least a quarter above it, and they do not count. For
-functions of two bytes, `exhaustive_requantize` looks for constants that make u decide all ties like y; then no output
-counts as near.
+The stored integer is the upper half of round(2**16 * u), an s32; the lower half is the fraction. Beyond 2**15, and for
+NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near as well. If many values
+saturate to the least integer, as after a ReLU, u is kept at least a quarter above this integer, so they do not count as
+near. For functions of two bytes, `exhaustive_requantize` looks for constants that make u decide all ties as y does;
+then no output counts as near.
 """
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from graphq.kernels.lanes.stores import Pairs
 from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, find_constants
 
 STEP = 2.0**-15
-"""The distance between neighboring f32 numbers from 256 to 512, the range of computed quantized values."""
+"""The distance between neighboring f32 from 256 to 512, the range of u for quantizes inside an epilogue."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
-"""In bands up to this width saturated values do not count as near a tie; in a wider band they do."""
+"""If `half` is below this limit, saturated values do not count as near a tie; in a wider band every value does."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
-"""The numbers that the loads of an expression give: one number for all columns, or one for each column."""
+"""The constants that loads of an expression read: one number for all columns, or one per column."""
 
 
 class Rounding(NamedTuple):
     """A quantize: its result q, its operand y, and its parameters (one number, or one per column).
 
-    If y is a sum, the rounded number is y * `inverse`. Outputs whose expression `near` is true are computed again; they
-    are at most `width` of a step from a tie. If y consists of quantized bytes, its quotient by the
-    scale is rounded exactly, and `near` is None.
+    For a sum, the rounded number is y * `inverse`. Outputs whose expression `near` is true are computed again; they are
+    at most `width` of a step from a tie. If y is computed from quantized bytes, the quotient of y by the scale is
+    rounded exactly, and `near` is None.
     """
 
     q: Expr
@@ -62,26 +62,23 @@ class Rounding(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A value as a constant plus a sum of integers times factors.
-
-    The numbers are f64: one number for all columns, or one for each.
-    """
+    """A value as a constant plus a sum of integers times factors, in f64: one number, or one per column."""
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
 
     @staticmethod
     def integer(x: Expr) -> Affine:
-        """The affine form of a single integer: the factor is 1, the constant 0."""
+        """The affine form of a single integer: factor 1, constant 0."""
         return Affine({x: np.ones(1)}, np.zeros(1))
 
     @property
     def of_bytes(self) -> bool:
-        """Whether all integers of the sum are bytes; the anchor's s32 sum is then not among them."""
+        """Whether all integers are bytes; no integer is then the anchor's s32 sum."""
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
-        """The form multiplied by a factor; the product is f64, not rounded to f32."""
+        """Multiply by a factor, in f64."""
         return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
 
     def plus(self, other: Affine) -> Affine:
@@ -100,7 +97,7 @@ def is_byte(x: Expr) -> bool:
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
     """Write y as a constant plus multiples of bytes and of the anchor's integer sum, in exact arithmetic.
 
-    Returns None if y has another form.
+    Returns None if this is not possible.
     """
     forms: dict[Expr, Affine | None] = {}
 
@@ -113,10 +110,7 @@ def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
 
 
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
-    """The affine form of one node (see `affine`).
-
-    `of` returns the forms of the node's operands. It is called only if the form depends on them.
-    """
+    """The affine form of one node (see `affine`); `of` returns the forms of the node's operands."""
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
@@ -140,10 +134,7 @@ def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByEx
 
 
 class Spread(NamedTuple):
-    """An interval that contains a value, and the error of computing it.
-
-    The numbers are f64: one number for all columns, or one for each.
-    """
+    """An interval that contains a value, and the error of computing it, in f64: one number, or one per column."""
 
     least: np.ndarray
     most: np.ndarray
@@ -151,7 +142,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def between(a: np.ndarray, b: np.ndarray) -> Spread:
-        """The spread of a value between two numbers that is computed exactly."""
+        """The spread of an exactly computed value between two numbers."""
         return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
 
     @staticmethod
@@ -176,11 +167,11 @@ class Spread(NamedTuple):
         return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
 
     def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
-        """The spread after a rounding to f32; the absolute values of the rounded numbers are at most `most`."""
+        """The spread after rounding to f32 numbers of absolute value at most `most`."""
         return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
 
     def converted(self) -> Spread:
-        """The spread of integers after their conversion to f32; the conversion is exact below 2**24."""
+        """The spread of integers after conversion to f32, which is exact below 2**24."""
         return self._replace(error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
 
 
@@ -197,10 +188,10 @@ def _range(x: Expr) -> tuple[float, float]:
 
 
 def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
-    """The spreads of the integers of the affine form u, given that |u| <= `most`.
+    """The spreads of the integers of the affine form u, if |u| is at most `most`.
 
-    All integers but the accumulator (the anchor's sum) are bytes, so |u| <= `most` bounds the accumulator's term. The
-    result is None if there are two accumulators, since their sum bounds neither of them.
+    All integers but the accumulator (the anchor's sum) are bytes, so the bound on |u| bounds the accumulator. Returns
+    None if there are two accumulators, because their sum bounds neither.
     """
     bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
     rest = [x for x in u.factors if x not in bytes_]
@@ -217,7 +208,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
 
 
 def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
-    """The interval and the error of y when its expression is computed operation by operation, as it is written."""
+    """The interval and the error of y if its expression is computed operation by operation."""
     spreads = dict(integers)
 
     def of(node: Expr) -> Spread:
@@ -239,17 +230,17 @@ def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) 
 
 
 def span(dtype: str, zps: np.ndarray) -> np.ndarray:
-    """The largest distance between an integer of a type and one of the zero points."""
+    """The largest distance between an integer of a dtype and one of the zero points."""
     lo = elementary.RANGES[dtype][0]
     return np.asarray(np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps)))
 
 
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
-    """The largest difference, in steps of the quantize, between u computed by the operations of y and by multiply-adds.
+    """The largest difference between the u of y's operations and the u of multiply-adds, in steps of the quantize.
 
-    It holds if u (see the module) is from lo to lo + 255.25: only there do ties matter. A stored value is ONE * u,
-    rounded to f32 and then to an integer. The second rounding moves it by at most a half. The first one moves it by at
-    most a quarter: f32 has fractions only below 2**23.
+    The bound holds if u (see the module) is from lo to lo + 255.25, because ties matter only there. A stored value is
+    ONE * u, rounded to f32 and then to an integer. The second rounding moves it by at most a half. The first rounding
+    moves it by at most a quarter, since f32 has fractions only below 2**23.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps)
@@ -259,17 +250,17 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         if integers is None:
             return np.full(1, np.inf)
         stated = _as_stated(y, integers, numbers)
-        # the reference rounds the quotient, or the product with the inverse
+        # for the rounding of the quotient, or of the product with the inverse
         slow = stated.error / r.scales + half_unit(most)
         fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 127.5 if stored else 511.25)
         return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
 
 
 def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
-    """The error of u plus `shift` computed by multiply-adds, for results whose absolute values are at most `most`.
+    """The error of u plus `shift` computed by multiply-adds, for results of absolute values at most `most`.
 
     Quantized bytes enter as numbers from 256 to 511, and the constant subtracts the surplus. The error includes the
-    rounding of the factors and of the constant.
+    roundings of the factors and of the constant.
     """
     constant, terms = u.constant + shift, []
     for x, f in u.factors.items():
@@ -286,12 +277,12 @@ def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, m
 
 
 def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """The constant in u: u is y / s plus this constant."""
+    """The constant that is added to y / s to get u."""
     return 0.5 + zps + np.where(half < _WIDEST, half, 0.0)
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The limit, times 2**16: an output with a fraction(u) below it counts as near a tie.
+    """The limit, times 2**16, of fraction(u) below which an output counts as near a tie.
 
     If `half` is at least `_WIDEST`, the limit is 2**16, and every output counts as near.
     """
@@ -305,9 +296,9 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
 
 
 class FastForm(NamedTuple):
-    """A quantize that is computed in the fast form.
+    """A quantize in the fast form.
 
-    Its operand y is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, or None if y has no such form.
+    Its operand y is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, or None without such a form.
     `error` is the result of `error_bound`, and `tie_free` the result of `FastRequantize.tie_free`.
     """
 
@@ -322,9 +313,9 @@ class FastForm(NamedTuple):
 class FastRequantize:
     """Rewrites the quantizes of an epilogue into their fast forms, one after another.
 
-    `numbers` are the numbers that operands load. `parameter` makes an operand from f32 numbers (one for all columns, or
-    one for each) and a name for their role. `floors` describes the integers of each quantize in the middle of an
-    epilogue: an f32 expression, and an integer to add to it.
+    `numbers` are the constants that loads read. `parameter` makes an operand from f32 numbers (one for all columns, or
+    one per column) and a name for their role. `floors` has the integers of each quantize inside the epilogue: an f32
+    expression, and an integer to add to it.
     """
 
     def __init__(self, numbers: ValuesByExpr, parameter: Callable[[np.ndarray, str], Expr]) -> None:
@@ -339,7 +330,8 @@ class FastRequantize:
         forms: list[FastForm] = []
         scalars = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
-            if r.near is None and decided_by_one_byte(r.q, scalars):  # a look-up table computes this quantize
+            # quantizes of one byte are computed by a look-up table
+            if r.near is None and decided_by_one_byte(r.q, scalars):
                 continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
@@ -354,13 +346,13 @@ class FastRequantize:
             if t.tie_free is None:
                 half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
         if any(t.u is None for t in forms):
-            half = np.ceil(half / STEP) * STEP  # offsets are then f32
+            half = np.ceil(half / STEP) * STEP  # offsets are then exact in f32
         with np.errstate(over="ignore"):  # infinite numbers count as near a tie
             return self.quantizes(forms, half, stored)
 
     def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
                  stored: Expr) -> Affine | None:
-        """The multiply-adds for ONE * u that round every case of a sum of two bytes right; None if none do."""
+        """The multiply-adds for ONE * u that round every case of a sum of two bytes correctly, or None."""
         if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
                 or max(x.size for x in (*u.factors.values(), u.constant, r.zps, bound)) > 1:
             return None
@@ -375,19 +367,19 @@ class FastRequantize:
         return Affine({x: np.full(1, f) for x, f in zip(u.factors, solution[0], strict=True)}, np.full(1, solution[1]))
 
     def quantizes(self, forms: Sequence[FastForm], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
-        """Make the result of `build` for quantizes in these forms, whose bands all have the half-width `half`."""
+        """Make the result of `build` from these forms; all their bands have the half-width `half`."""
         distance, pairs = None, []
         for k, (r, plain, is_relu, sum_, _, tie_free) in enumerate(forms):
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
             least = 0.25 + (r.zps if is_relu else np.full(1, lo))
             if r.q is stored:
-                saturates = (r.zps == lo).any()  # values below the least integer saturate, so they are not ties
+                saturates = (r.zps == lo).any()  # values below the least integer saturate, so they are not near a tie
                 if tie_free is not None:
                     u, limits = self.sum(k, tie_free.factors, tie_free.constant), is_relu and not saturates
                 else:
                     u, limits = self.u(k, r, plain, sum_, shift, ONE), is_relu or saturates
                 if limits:
-                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # lets NaN pass
+                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # this maximum keeps NaN
                 steps = op("round_s32", u)
                 pairs.append((r.q, op(f"high_{r.dtype}", steps)))
                 if tie_free is not None:
@@ -397,7 +389,7 @@ class FastRequantize:
                                   self.parameter(least + (256 - lo), f"least {k}"))
                 bits = op("as_s32", u)
                 steps = op("shl", bits, 1)
-                # This is floor(u) in one operation, where x86 needs two.
+                # `and` computes floor(u) in one operation; x86 needs two for floor.
                 self.floors[elementary.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
                 pairs.append((r.q, op("add", op("shr", bits, 15), lo)))
             distance = steps if distance is None else op("min_u16", distance, steps)
@@ -405,7 +397,7 @@ class FastRequantize:
         return distance, fraction_limit(half), tuple(pairs)
 
     def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, scale: float = 1.0) -> Expr:
-        """The operand u of quantize k: y / s plus an offset, times `scale`."""
+        """The u of quantize k: y / s plus an offset, times `scale`."""
         if sum_ is None:
             assert r.inverse is not None
             inverse = r.inverse if scale == 1 else r.inverse * scale
@@ -415,7 +407,7 @@ class FastRequantize:
         return self.sum(k, {x: scale * f for x, f in sum_.factors.items()}, scale * (shift + sum_.constant))
 
     def value(self, x: Expr) -> tuple[Expr, int]:
-        """A quantized integer as an f32 expression and an integer to add to it."""
+        """A quantized integer, as an f32 expression and an integer to add to it."""
         return self.floors.get(x, (op("to_f32", x), 0))
 
     def sum(self, k: int, factors: Mapping[Expr, np.ndarray], constant: np.ndarray) -> Expr:

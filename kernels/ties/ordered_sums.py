@@ -1,19 +1,16 @@
-"""Sums as written: their f32 factors, and the sums of the products in the orders of `sum_orders`.
+"""Compute sums as written: store their f32 factors, and add the products in an order of `sum_orders`.
 
-An order is given by its number in ORDERS. A sum calls `begin`, then `take` for each piece of the products, then `end`.
-Between these calls its state is three numbers (`State`). The order "octets" also keeps eight sums in memory, at the
-address `lanes`.
+The sum as written adds products x * w of dequantized numbers. Functions here read the bytes of activations and weights,
+dequantize them, and store all x and all w in two arrays, in the order of the sum. A sum calls `begin`, then `take` for
+each piece of the arrays, then `end`. Between these calls the sum in progress is three numbers (`State`). The order
+"octets" also keeps eight sums in memory, at the address `lanes`. An order is given as an index into ORDERS.
 
 A chain is a run of products that are added one after another before their sum is added to the total. Each product of a
-chain waits 4 cycles for the previous product. Therefore eight chains are summed at a time; the last chain may be
-shorter.
-
-The sum as written adds products x * w of dequantized numbers. These functions read the bytes in place, dequantize them,
-and store all x and all w in two arrays in the same order. `ordered_sums` reads these arrays.
+chain waits 4 cycles for the previous product, so eight chains are summed at a time. The last chain may be shorter.
 
 Vectors have eight lanes on purpose: on Granite Rapids, each product of a sum takes 6.7 cycles instead of 4 after
-instructions on 16 lanes. Bytes are read as unsigned. Signed bytes become unsigned by a `flip` of their highest bit,
-with a zero point that is 128 higher.
+instructions on 16 lanes. Bytes are read as unsigned; `flip` flips the highest bit of signed bytes, and their zero point
+is then 128 higher.
 """
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ State: TypeAlias = tuple[np.float32, np.float32, int]
 """A sum in progress: the total, the sum of the current chain, and a count.
 
 The count is the number of products that the current chain still needs. In the orders "quads" and "octets" it is the
-number of the next product.
+index of the next product.
 """
 
 
@@ -55,7 +52,7 @@ def fma(b: Builder, x: F32Value, w: F32Value, total: F32Value) -> F32Value:
 
 @emits
 def f32_of(b: Builder, bits: Value) -> F32Value:
-    """The f32 that has these bits."""
+    """The f32 with these bits."""
     return bits.trunc(I32).as_type(F32)
 
 
@@ -73,10 +70,10 @@ def load_f32(b: Builder, address: Value) -> F32Value:
 
 @emits
 def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Value, ws: Value, lanes: Value) -> None:
-    """Add `count` products, a multiple of four, to each of eight chains, whose sums are stored at `lanes`.
+    """Add `count` products, a multiple of four, to each of eight chains, whose sums are at `lanes`.
 
-    At most 8 `chains` exist; neighboring chains begin `apart` products apart. If there are fewer than 8, the remaining
-    lanes compute the last chain again.
+    Neighboring chains begin `apart` products apart. If there are fewer than 8 `chains`, the remaining lanes compute the
+    last chain again.
     """
     starts = [smaller(n, chains - 1) * (apart << 2) for n in range(8)]
     kind = vector(F32, 8)
@@ -84,7 +81,7 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
     def factors(address: Value) -> list[Value]:
         """The next four factors of each chain.
 
-        Without `opaque` LLVM would keep 16 addresses, most of them in memory: 4 % slower.
+        Without `opaque` LLVM would keep 16 addresses, most of them on the stack: 4 % slower.
         """
         address = address.opaque()
         return columns_of([(address + start).load(vector(F32, 4)) for start in starts])
@@ -100,15 +97,12 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
 @njit
 def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
             left: int) -> State:
-    """Add a piece of the factors to a sum whose chains have `block` products each.
-
-    Returns the total, the sum of the last chain, and how many products the chain still needs.
-    """
+    """Add a piece of the factors to a sum whose chains have `block` products each; returns the new State."""
     k = 0
     while k < count:
         if left == block and k + block <= count:
             full = min(8, (count - k) // block)
-            rest = count - k - full * block & -4 if full < 8 else 0  # products of a shorter chain
+            rest = count - k - full * block & -4 if full < 8 else 0  # products of the shorter last chain
             clear(lanes)
             eight_chains(rest, block, full + 1, xs + 4 * k, ws + 4 * k, lanes)
             chain = load_f32(lanes + 4 * full) if rest else np.float32(0)
@@ -131,10 +125,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
 
 @njit
 def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, number: int) -> State:
-    """Add a piece of the factors to a sum of groups of four products.
-
-    Returns the total, the sum of the last group, and the number of the next product.
-    """
+    """Add a piece of the factors to a sum of groups of four products; returns the new State."""
     for k in range(count):
         x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
         chain = x if number & 3 == 0 else chain + x
@@ -146,10 +137,7 @@ def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, n
 
 @njit
 def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
-    """Add a piece of the factors to eight sums; each sum takes every eighth product.
-
-    Returns the number of the next product.
-    """
+    """Add a piece of the factors to eight sums of every eighth product; returns the index of the next product."""
     for k in range(count):
         lane = lanes + 4 * (number & 7)
         store_s32(lane, bits_of(load_f32(lane) + load_f32(xs + 4 * k) * load_f32(ws + 4 * k)))
@@ -172,7 +160,8 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 def begin(order: int, block: int, total: np.float32) -> State:
     """The state of a sum before its first product.
 
-    The total is the number that the sum starts from. In the order of taps it is 0, since each tap has a separate sum.
+    The total is the number that the sum starts from. In the order "taps" it is 0, because each tap has a sum of its
+    own.
     """
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
@@ -183,8 +172,7 @@ def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float3
         left: int) -> np.float32:
     """The result of a sum after its last product.
 
-    In the order of taps, `so_far` is the sum of one tap, to be added to `total`. In the other orders `so_far` is the
-    total.
+    `so_far` is the total. In the order "taps" it is the total of one tap, which is added to `total`.
     """
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
@@ -206,21 +194,21 @@ def _total(order: int, block: int, lanes: int, total: np.float32, chain: np.floa
 
 @njit
 def clear(lanes: int) -> None:
-    """Set eight sums to 0."""
+    """Set the eight sums at `lanes` to 0."""
     for lane in range(4):
         store_s64(lanes + 8 * lane, 0)
 
 
 view_terms = TERMS.view
 PIECE = 4 * MOST_TAPS
-"""The largest number of products whose factors are stored at a time, enough for at least four channels."""
+"""The most products whose factors are stored at a time, enough for at least four channels."""
 PIECE_BYTES = 4 * (PIECE + 16)
-"""Bytes for a piece's f32 activations, with slack for whole vectors; the f32 weights of the piece follow."""
+"""The bytes of a piece's f32 activations, with slack for whole vectors; the piece's f32 weights follow."""
 FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
 def _fours(address: Value, apart: int) -> Value:
-    """Emit the loads of four 4-byte groups; each starts `apart` bytes after the one before."""
+    """Emit the loads of four groups of 4 bytes, `apart` bytes apart."""
     return joined([(address + apart * n).load(I32) for n in range(4)])
 
 
@@ -231,7 +219,7 @@ def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
 
 @emits
 def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, scale: F32Value, target: Value) -> None:
-    """Store the factors of 16 channels of one tap (one position of the window).
+    """Store the factors of 16 channels at one tap (a position of the window).
 
     The channels are in groups of four; neighboring groups begin `apart` bytes apart.
     """
@@ -245,7 +233,7 @@ def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, sc
 @emits
 def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: Value, scale: F32Value, target: Value,
           taps: Value) -> None:
-    """Store the factors of 16 channels of 8 taps, as `_channels` does; `table` has the taps' addresses minus `offset`.
+    """Store the factors of 16 channels at 8 taps; `table` has the taps' addresses minus `offset`.
 
     The factors are stored in the order of the sum: all `taps` of a channel, then all taps of the next channel.
     """
@@ -269,10 +257,10 @@ def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value,
 @njit
 def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, factors: int, first: int, channels: int,
                    addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
-    """Store the factors of `channels` channels from `first` on for `taps` taps; tables locate activations and weights.
+    """Store the factors of `channels` channels from `first` on at `taps` taps, for packed weights.
 
-    `addresses` are the addresses of the taps' activations, `places` the places of their weights. `lines` are the
-    addresses of the taps' weights, or 0. If `lines` are given, vectors take 16 channels at a time, and the last vector
+    Three tables have an entry per tap: `addresses` of the activations, `places` of the weights as k in the panel, and
+    `lines` (or 0), the addresses of the weights. With `lines`, vectors take 16 channels at a time, and the last vector
     may overlap the previous vector. The last taps are stored first: a vector stores more than its own taps, and the
     vector of the next channel then overwrites the surplus.
     """

@@ -1,8 +1,8 @@
-"""Bounds of the distance between an anchor's f32 sum, in an order of `sum_orders`, and its exact integer sum.
+"""Bound the distance between the f32 sum of a layer, in an order of `sum_orders`, and its exact integer sum.
 
 docs/theory/ties.md derives both bounds. `proved` holds for any activations. `estimated` assumes that rounding errors
-are independent of each other. It also assumes that the activations of a sum are independent numbers, with any mean that
-their type can hold. If weights are constant, both bounds use them.
+are independent of each other, and that the activations of a sum are independent numbers, with any mean that their dtype
+can hold. If weights are constant, both bounds use them.
 """
 from __future__ import annotations
 
@@ -17,23 +17,20 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum
 UNIT = 2.0**-24
 """The largest relative error of rounding to f32."""
 ROUNDING = 0.41 * UNIT
-"""The root mean square of that relative error, for numbers with uniformly distributed last bits and logarithms."""
+"""The root mean square of this error, if the last bits and the logarithms of numbers are uniformly distributed."""
 SIGMAS = 3
-"""The `estimated` bound is this many standard deviations of the difference."""
+"""The standard deviations of the difference that make the `estimated` bound."""
 PIECES = 16
-"""A chain is cut into at most PIECES pieces, and partial sums are bounded only at the ends of pieces.
-
-The bound at a piece's end serves all partial sums within the piece.
-"""
+"""The most pieces that a chain is cut into. The bound at the end of a piece holds for all partial sums within it."""
 PART = 2**17
-"""The number of weights that are processed at a time; so many stay in the cache."""
+"""The weights that are processed at a time; so many stay in the cache."""
 
 
 class SumError(NamedTuple):
-    """The proved and the estimated bound of the difference, one number for each column, in the unit of the output.
+    """The proved and the estimated bound of the difference in the unit of the output, one number per column.
 
-    `largest` is the largest absolute value of the sum itself, without the number that it starts from. `integers` is the
-    largest absolute value of the sum of integers, infinite if the weights are not constant.
+    `largest` is the largest absolute value of the sum, without the number that the sum starts from. `integers` is the
+    largest absolute value of the integer sum, infinite if the weights are not constant.
     """
 
     proved: np.ndarray
@@ -43,7 +40,7 @@ class SumError(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of |w|, of w and of w**2 over the pieces of chains, each [columns, chains, pieces]."""
+    """Sums of |w|, of w and of w**2 over each piece of the chains, each [columns, chains, pieces]."""
 
     absolute: np.ndarray
     signed: np.ndarray
@@ -52,14 +49,14 @@ class Sums(NamedTuple):
 
 def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
               batch: int = 1) -> SumError:
-    """The bounds of a sum for activations from `low` to `high`; zero points are already subtracted from both operands.
+    """The bounds of a sum for activations from `low` to `high`; zero points are subtracted from both operands.
 
-    `weights` are integers [columns, k], in the order of the sum. If `batch` is greater than 1, they are the weights of
-    `batch` matrices one after another, and the bound of a column holds for all of them. If weights are not constant,
-    `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number for each
-    scale of the weights in `sum_`.
+    `weights` are integers [columns, k], in the order of the sum. With a `batch` above 1, they are the weights of
+    `batch` matrices one after another, and the bound of a column holds for all matrices. If weights are not constant,
+    `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number per scale of
+    the weights.
     """
-    activations = min(low, 0), max(high, 0)  # padding adds zeros
+    activations = min(low, 0), max(high, 0)  # zeros of the padding are activations as well
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
     size = max(activations[1], -activations[0])
     scale_and_size = sum_.x_scale, size
@@ -122,7 +119,7 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
     """The sums of weights that may be any number from -most to most.
 
-    The estimate takes the weights as independent and uniformly distributed.
+    For the estimate, the weights are independent and uniformly distributed.
     """
     count = chains.lengths(k)
     squares = count * most**2 / 3
@@ -133,9 +130,10 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
 class _Reach(NamedTuple):
     """The sizes of a column's partial sums, added over all roundings, in units of the product of both scales.
 
-    `most` adds their largest absolute values, `squares` their mean squares. `absolute` is the sum of |w|, and `moved`
-    the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals` counts additions to
-    the total; each also rounds the number that the sum starts from. `roundings` counts all roundings of an output.
+    `most` adds their largest absolute values, `squares` their mean squares. `absolute` is the sum of |w|. `moved` is
+    the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals` counts the additions
+    to the total; each of them also rounds the number that the sum starts from. `roundings` counts all roundings of an
+    output.
     """
 
     most: np.ndarray
@@ -147,20 +145,19 @@ class _Reach(NamedTuple):
 
 
 def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
-    """The reach for weights that are not constant. It depends on k (maybe an open size), but not on scales."""
+    """The reach of weights that are not constant. It depends on k (maybe an open size), but not on scales."""
     return _Reaches(chains, activations, k).sums(_sums_of_any(chains, k, most), np.zeros(1))
 
 
 class _Reaches:
-    """The part of the reach that all columns share: how often each piece of a sum is rounded as a part of sums.
+    """The facts that the reaches of all columns share: how often the products of a piece take part in roundings.
 
-    With activations from `low` to `high` the largest partial sums arise where activations are at one end of their range
-    for positive weights, and at the other for negative ones. Mean squares take the mean of activations to be at the end
-    of their range that is farther from 0.
+    For activations from `low` to `high`, a partial sum is largest if activations are at one end of their range for
+    positive weights, and at the other end for negative weights. Mean squares use the end that is farther from 0 as the
+    mean of the activations.
 
-    Sums of |w| and of w**2 grow from piece to piece. All partial sums therefore add up to the sum over the pieces, each
-    multiplied by the number of partial sums that contain it (`passes`). Partial sums of w may shrink, so each of them
-    is computed.
+    Sums of |w| and of w**2 grow from piece to piece. The sum of all partial sums is therefore a sum over the pieces,
+    each times the number of partial sums that contain it (`passes`). Partial sums of w may shrink, so each is computed.
     """
 
     def __init__(self, chains: _Chains, activations: tuple[int, int], k: int) -> None:
@@ -168,8 +165,9 @@ class _Reaches:
         smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
         count = chains.lengths(k)
         _, number, pieces = count.shape
-        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # roundings of the total for each chain, at most
-        factors = 3 if chains.order in ("quads", "octets") else 2  # the roundings of a product's factors, and its own
+        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # the most roundings of the total for each chain
+        # the roundings of a product's two factors, and of the product
+        factors = 3 if chains.order in ("quads", "octets") else 2
         passes = count[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] + totals * np.arange(number, 0, -1)[:, None]
         self.chains, self.count, self.totals, self.larger = chains, count.ravel(), totals, larger
         self.absolute = ((larger + smaller) / 2 * passes + factors * larger).ravel()
@@ -177,13 +175,14 @@ class _Reaches:
         self.signed = (larger - smaller) / 2
         self.cumulated = np.triu(np.ones((pieces, pieces)))
         additions = totals * number
-        # The constant 8 allows for the effect of earlier roundings on the size of later ones.
+        # The 8 covers the effect of earlier roundings on the size of later roundings.
         self.roundings = additions, k + additions + 8
 
     def weights(self, w: np.ndarray, scales: np.ndarray) -> _Reach:
-        """The reach of constant integer weights in f32: sums of pieces are below 2**24 and therefore exact."""
+        """The reach of constant integer weights, as f32: sums of pieces are below 2**24, and therefore exact."""
         parts = self.chains.of(w)
-        shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])  # BLAS is fast only for matrices
+        # as matrices, since BLAS is fast only for them
+        shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])
         ones = np.ones(parts.shape[-1], np.float32)
         signed = (parts @ ones).reshape(shape)
         factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
@@ -210,7 +209,7 @@ def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.nd
     """The proved and the estimated bound in the unit of the output.
 
     `scale_and_size` are the scale of the activations and their largest absolute value, `scales` the scales of the
-    weights, `starts` the sizes of the numbers that sums start from.
+    weights, `starts` the absolute values of the numbers that sums start from.
     """
     scale, size = float(scale_and_size[0]), scale_and_size[1]
     unit = scale * scales.astype(np.float64)

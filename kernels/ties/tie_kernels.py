@@ -1,10 +1,11 @@
 """The block function that recomputes outputs near rounding ties.
 
-It takes the entries of a tile (`lanes.outputs`). For each entry it evaluates the exact form of the epilogue and so
-finds the outputs near a tie. For each output it computes the sum in the order of the graph as written, and stores the
-result of another form of the epilogue. The f32 factors of some channels and taps are first written to memory in the
-order of the sum; `ordered_sums` then adds their products. `ordered_sums` therefore does not depend on the layout of
-activations (LAYOUTS) or on the packing of weights.
+Kernels list groups of outputs that may be near a tie as the entries of a tile (`lanes.outputs`). For each entry the
+block function evaluates the exact form of the epilogue, which shows the outputs near a tie. For each of these outputs
+it computes the sum in the order as written, and stores the output by another form of the epilogue.
+
+To compute a sum, it first writes the f32 factors of some channels and taps to memory, in the order of the sum.
+`ordered_sums` then adds their products, independently of the layout of activations and the packing of weights.
 """
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
 view_look, view_terms, view_pixels, view_matmul = LOOK.view, TERMS.view, PIXELS.view, MATMUL.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
-"""The bytes of a list with an entry for each row of a group of rows (in one vector of columns), and a spare entry."""
+"""The bytes of a list of entries: one per row of a group of rows (in one vector of columns), and a spare entry."""
 
 
 @emits
@@ -50,7 +51,7 @@ def first_bit(b: Builder, bits: Value) -> Value:
 
 @njit
 def entry_of(entries: int, number: int) -> tuple[int, int, int]:
-    """The row, the first column and the bit mask of columns of entry `number`."""
+    """The row, the first column and the bit mask of columns of entry number `number`."""
     entry = load_s64(entries + 8 * number)
     return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
 
@@ -59,7 +60,7 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
     """Write the address and the first k of a row of activations into the tables of taps; a row counts as one tap.
 
-    Returns the bytes between neighbors along k: 1, or the size of a row of the `transposed` operand.
+    Returns the bytes between neighbors along k: 1, or the bytes of a row of the `transposed` operand.
     """
     f = view_frame(frame)
     step = f.stride if transposed else 1
@@ -70,7 +71,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Write a window's taps into the tables, each by itself even if several are packed as one; returns their number."""
+    """Write a window's taps into the tables, and return their number. Taps that are packed as one are written apart."""
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
@@ -90,11 +91,11 @@ def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: 
 
 @njit
 def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
-    """The sum as written of row r of a tile and column c; several packed parts may add up to a weight."""
+    """The sum as written of row r of a tile and column c; a weight may be the sum of several packed weights."""
     f, product = view_frame(frame), view_matmul(args)
     terms, layout = product.terms, product.layout
     x = view_terms(terms)
-    first = column // x.per * x.channels if x.per else 0  # the first channel of the column's group
+    first = column // x.per * x.channels if x.per else 0  # the first channel that the column's group reads
     addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
     taps, all_taps, part, step = 1, 1, 0, 1
     if layout == IN_WINDOWS:
@@ -108,10 +109,11 @@ def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
     total = f32_of(start(args, batch, column))
     factors, lanes = stack(FACTORS_BYTES), stack(32)
-    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a separate sum
+    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order "taps" each tap has a sum of its own
     piece_channels = PIECE // sum_taps // 4 * 4
     vectors = step == 1 and x.parts == 1
-    for t in range(taps + 7 if sum_taps > 1 else taps):  # the last vector of taps repeats the last tap
+    # vectors of 8 taps may end after the last tap, so its entry is repeated
+    for t in range(taps + 7 if sum_taps > 1 else taps):
         tap = min(t, taps - 1)
         place = load_s64(places + 8 * tap)
         vectors = vectors and place & 3 == 0
@@ -157,7 +159,7 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     flip = 128 if signed else 0
     factors_of(factors, taps, flip, zp + flip, f32_of(x.scale))
     factors_of(weights, taps, 0, 0, scale)
-    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order of taps each tap has a separate sum
+    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order "taps" each tap has a sum of its own
     for t in range(0, taps, sum_taps):
         so_far, chain, left = begin(order, block, total)
         so_far, chain, left = take(order, block, sum_taps, factors + 4 * t, weights + 4 * t, lanes, so_far, chain, left)
@@ -168,13 +170,13 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
 def tie_kernels(of_pixels: bool) -> Functions:
     """Make the module that recomputes outputs near rounding ties, for kernels over pixels or for matmuls.
 
-    Each kind has its own module, because the code of a sum takes longer to compile than any other module, and few
-    models need both. Both sums have the same parameters; each ignores some.
+    There are two modules, because the code of a sum takes longer to compile than any other module, and few models need
+    both. Both sums take the same parameters; each ignores some.
     """
     sum_of = _pixels_sum if of_pixels else _packed_sum
 
     def look_again(look: int, uncertain: int) -> None:
-        """Compute outputs of a tile again, for its first `uncertain` entries; `look` is the address of its LOOK."""
+        """Recompute outputs of a tile, for its first `uncertain` entries; `look` is the address of its LOOK."""
         x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
         args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
         sums, stride, entries = x.sums, x.stride, x.entries
