@@ -2,11 +2,11 @@
 
     python benchmarks/artifact.py MODEL.onnx [--processes N] [--threads N]
 
-For each way to load, N processes start one after another and stay until all have run. The columns are medians: seconds
-to import the engine; seconds, and CPU seconds, to load the model and get the first result; private memory in MB (from
-/proc/PID/smaps_rollup) without the first process, measured when all processes are up. Files and caches exist before.
-The row "imports" loads no model: it shows Python, NumPy and the engine. The engines' own saved models are ONNX
-Runtime's optimized model (format ort) and OpenVINO's cache.
+For each way to load a model, N processes start one after another and stay until all have run. The columns are medians:
+the seconds to import the engine; the seconds and CPU seconds to load the model and get the first result; the private
+memory in MB (from /proc/PID/smaps_rollup) without the first process, measured when all processes are up. Files and
+caches exist before. The row "imports" loads no model: it shows Python, NumPy and the engine. The engines' own saved
+models are ONNX Runtime's optimized model (format ort) and OpenVINO's cache.
 """
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ WAYS = {
 
 
 def started(code: str, arguments: list[str]) -> tuple[subprocess.Popen[str], list[float]]:
-    """Start a process; returns it, waiting, and its times."""
+    """Start a process; returns the process, which waits, and its times."""
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                text=True, env={**os.environ, "OMP_NUM_THREADS": arguments[2]})
     assert process.stdout is not None
@@ -82,7 +82,7 @@ def started(code: str, arguments: list[str]) -> tuple[subprocess.Popen[str], lis
 
 
 def private_megabytes(pid: int) -> float:
-    """The memory that the process shares with no other process."""
+    """The memory in MB that a process shares with no other process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
@@ -102,7 +102,7 @@ def measure(way: str, arguments: list[str], processes: int) -> tuple[float, ...]
 
 
 def main() -> None:
-    """Measure each way to load if its engine is installed."""
+    """Measure each way to load whose engine is installed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="an ONNX file")
     parser.add_argument("--processes", type=int, default=4)

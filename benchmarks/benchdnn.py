@@ -4,8 +4,7 @@
     python benchmarks/benchdnn.py --batch CASES.txt [--root FOLDER] [--failures]  the cases of a file of such lines
 
 `benchdnn_text.py` describes the knobs. A case passes, fails (wrong results, or an unexpected number of partitions) or
-is refused. The exit code is 1 unless all cases pass. To run a oneDNN Graph file without changes, use `graphq run
-FILE.json`.
+is refused. The exit code is 1 unless all cases pass. To run a oneDNN Graph file unchanged, use `graphq run FILE.json`.
 """
 from __future__ import annotations
 
@@ -33,10 +32,10 @@ from graphq.onednn.partitions import partitions
 from graphq.onednn.reader import read_text
 
 MAX_BYTES = 8 << 30
-"""The most bytes of all tensors of a graph together; larger graphs are refused."""
+"""The most bytes that all tensors of a graph may take together; larger graphs are refused."""
 
 SPREADS = (1.0, 0.25, 0.06, 0.015)
-"""Shares of the inputs' range to draw from, tried in order until the outputs are not saturated."""
+"""Fractions of the inputs' range to draw from, tried in order until the outputs are not saturated."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,10 @@ class Outcome:
 
 
 def run_file(path: str | os.PathLike[str], knobs: Knobs) -> Outcome:
-    """Run one file under one combination of knobs.
+    """Run one file with one combination of knobs. Raises no exception.
 
-    Raises no exception. The outcome is "refused" if graphq refuses the graph or the file cannot be read. It is "failed"
-    for a difference, an unexpected number of partitions, or any other exception, because that is a bug of graphq.
+    The outcome is "refused" if graphq refuses the graph or the file cannot be read. It is "failed" for a difference, an
+    unexpected number of partitions, or any other exception, because such an exception is a bug of graphq.
     """
     case, start, count = str(Case(os.path.basename(path), knobs)), time.perf_counter(), 0
     try:
@@ -77,7 +76,7 @@ def run_file(path: str | os.PathLike[str], knobs: Knobs) -> Outcome:
         wanted = named_outputs(graph.output_names, reference(graph, inputs))
     except (GraphqError, OSError) as error:
         return Outcome(case, "refused", " ".join(str(error).split()), count, (), time.perf_counter() - start)
-    except Exception as error:  # a bug of graphq: it must not stop the other runs of a batch
+    except Exception as error:  # a bug of graphq must not stop the other runs of a batch
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return Outcome(case, "failed", reason, count, (), time.perf_counter() - start)
     differences = tuple(compare(name, got[name], wanted[name], v) for name, v in
@@ -108,11 +107,11 @@ def run_batch(path: str | os.PathLike[str], root: Path) -> Iterator[Outcome]:
 def _compiled(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Compile the graph and run it on random inputs; returns the inputs and the outputs.
 
-    If outputs leave their range, errors could hide, so narrower inputs are tried.
+    If outputs leave their range, errors could hide, so narrower inputs are tried next.
     """
     for spread in SPREADS:
         inputs = accepted_inputs(graph, 0, spread)
-        model = compile(graph)  # compile again: a model keeps its constant inputs
+        model = compile(graph)  # compiled again, because a model keeps its constant inputs
         outputs = named_outputs(graph.output_names, model(inputs))
         if not any(_out_of_range(outputs[n], v) for n, v in zip(graph.output_names, graph.outputs, strict=True)):
             return inputs, outputs
@@ -120,14 +119,14 @@ def _compiled(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
 
 
 def _out_of_range(x: np.ndarray, value: Value) -> bool:
-    """Whether more than half of a quantized tensor is saturated, or of a float tensor is not finite."""
+    """Whether more than half of a quantized tensor is saturated, or of a float tensor not finite."""
     dtype = value.dtype
     if dtype.kind == "bool" or dtype.bits > 8 and dtype.kind == "int" or not x.size:
         return False
     if dtype.bits > 8:
         return bool(np.isfinite(x.astype(np.float32)).mean() < 0.5)
     wide = x.astype(np.float32)
-    # u8 zeros are not a sign of saturation: about half of the results of a relu are zero.
+    # u8 zeros do not show saturation: about half of the results of a relu are zero.
     ends = wide >= dtype.max if dtype.min == 0 else (wide <= dtype.min) | (wide >= dtype.max)
     low = np.mean(wide <= dtype.min) if dtype.min == 0 else 0.0
     return bool(ends.mean() > 0.4 or low > 0.9)
@@ -170,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterable[Outcome]:
     if options.batch:
         return run_batch(options.batch, options.root or options.batch.parent)
-    load_onednn_json(options.file)  # errors of the batch file itself are not a case's outcome
+    load_onednn_json(options.file)  # an error of the batch file itself is not the outcome of a case
     return (run_file(options.file, knobs) for knobs in parse_knobs(options.knobs))
 
 

@@ -1,8 +1,8 @@
 """Apply benchdnn's graph knobs: other shapes, attributes, kinds, types, minibatch, tensor properties.
 
-benchdnn_text.py describes and parses the knobs. `apply_knobs` makes a new graph with changed inputs and infers
-everything downstream again. Attributes that depend on a changed shape follow: per-channel scales and zero points repeat
-up to the new number of channels, and the first dimension of a StaticReshape follows the minibatch.
+benchdnn_text.py describes and parses the knobs. `apply_knobs` makes a new graph with changed inputs and infers all
+following types again. Attributes that depend on a changed shape are adapted: per-channel scales and zero points repeat
+up to the new number of channels, and the first dimension of a StaticReshape becomes the minibatch.
 """
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from graphq.onednn.reader import attribute_value
 _FLOATS = ("f32", "bf16", "f16")
 _CONVERTING = ("Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize", "TypeCast")
 
-# Ports that stay f32 if --dt gives one type for all tensors: oneDNN's operations require f32 there.
+# Operands and results that stay f32 if --dt gives one type for all tensors: oneDNN's operations require f32 there.
 _KEEP_INPUTS = {"BatchNormInference": (1, 2, 3, 4), "LayerNorm": (1, 2), "GroupNorm": (1, 2), "Dropout": (3,)}
 _KEEP_OUTPUTS = {"SoftMax": (1,), "Softmax": (1,), "LayerNorm": (1, 2), "GroupNorm": (1, 2)}
 
 
 def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
-    """Make a new graph with the settings; it is as if loaded from a file with them.
+    """Make a new graph with the settings, as if it were loaded from a file with them.
 
     Raises GraphError, naming the knob, for an id that the graph does not have, and for settings that break a rule.
     """
@@ -97,7 +97,7 @@ def _with_attributes(op: FileOp, texts: Mapping[str, str]) -> FileOp:
 
 
 def _typed(form: str, text: str, where: str) -> Any:
-    """Parse the text of a value as the JSON file would have it."""
+    """Parse the text of a value to the value that a JSON file would hold."""
     if form.endswith("[]"):
         return [_typed(form[:-2], part, where) for part in text.split("x")]
     if form == "string":
@@ -212,9 +212,10 @@ def _each_op(file: GraphFile, knob: str, settings: Mapping[int, Any],
 
 def _each_tensor(file: GraphFile, knob: str, settings: Mapping[Any, Any],
                  change: Callable[[LogicalTensor, Any], LogicalTensor]) -> GraphFile:
-    """Change the named tensors of a document at each of their ports.
+    """Change the named tensors of a document wherever they appear.
 
-    Unknown ids in a list are ignored as in benchdnn: two of its own cases have some. A single unknown id is refused.
+    Unknown ids in a list are ignored as in benchdnn, because two of its own cases have unknown ids. A single unknown id
+    is refused.
     """
     if not settings:
         return file

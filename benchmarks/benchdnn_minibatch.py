@@ -1,4 +1,4 @@
-"""For the knob `--mb`: find the tensors of a document with the minibatch as their first dimension."""
+"""Find the tensors of a document whose first dimension is the minibatch, for the knob `--mb`."""
 from __future__ import annotations
 
 from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
@@ -9,11 +9,11 @@ _ALL_OPERANDS = ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", 
 
 
 def batch_tensors(file: GraphFile) -> dict[int, int]:
-    """The minibatch of each tensor that has it as its first dimension, by id.
+    """The minibatch of each tensor whose first dimension is the minibatch, by id.
 
-    The minibatch is the first dimension of the graph's results. The search goes back to the inputs through the first
-    operand of each op (both operands of a batched MatMul, all operands of a binary op with that dimension), until an op
-    moves or reduces the axis.
+    The minibatch is the first dimension of the graph's results. The search goes back from the results to the inputs
+    through the first operand of each op (both operands of a batched MatMul, all operands of a binary op with that
+    dimension), until an op moves or reduces the axis.
     """
     used = {t.id for op in file.ops for t in op.inputs}
     batch: dict[int, int] = {}
@@ -31,7 +31,8 @@ def _carriers(op: FileOp, size: int) -> list[LogicalTensor]:
     """The operands that share their first dimension with the result."""
     out, attrs = op.outputs[0], {k: a.value for k, a in (op.attrs or {}).items()}
     operands = op.inputs[:1]
-    first = {0, -len(operands[0].shape or ()) if operands else 0}  # the first dimension, counted from either end
+    # the first dimension, counted from the front or from the end
+    first = {0, -len(operands[0].shape or ()) if operands else 0}
     if op.kind == "StaticTranspose" and first.isdisjoint(attrs.get("order", ())[:1]):
         return []
     if op.kind.startswith("Reduce") and not first.isdisjoint(attrs.get("axes", ())):

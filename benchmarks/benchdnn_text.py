@@ -9,7 +9,7 @@
     --expected-n-partitions=N              default 1; 0: not checked
 
 Commas separate alternatives; every combination is a separate run. "default" or an empty text keeps the file's setting.
-The shape - is a scalar's. `benchdnn_knobs` applies the settings.
+The shape - means a scalar. `benchdnn_knobs` applies the settings.
 """
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from graphq.onednn.document import shown
 from graphq.onednn.reader import MAX_RANK, PROPERTIES
 
 MAX_RUNS = 10_000
-"""The most combinations of a line."""
+"""The most combinations of knobs in a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class InShape:
-    """A new shape (None: the file's), and the order of the dimensions in memory (None: the file's or row-major)."""
+    """A new shape, and the order of its dimensions in memory. None means the file's, or a row-major order."""
 
     shape: tuple[int, ...] | None = None
     tag: str | None = None
@@ -39,7 +39,7 @@ class InShape:
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """One combination of settings, by the file's ids of tensors or ops. `dtypes[None]` is for all tensors."""
+    """One combination of settings, by ids of tensors or ops. `dtypes[None]` is for all tensors."""
 
     in_shapes: Mapping[int, InShape] = field(default_factory=dict)
     op_attrs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def _combined(settings: Mapping[str, tuple[str, Any]]) -> Knobs:
 
 
 def parse_line(line: str) -> list[Case]:
-    """The runs of a line of knobs with its graph in `--case=`; [] for a blank line or a comment.
+    """The runs of a line of knobs that names its graph in `--case=`; [] for a blank line or a comment.
 
     Knobs of earlier lines do not apply, as if each line began with `--reset`. Raises ParseError, naming the knob.
     """
@@ -118,7 +118,7 @@ def _parse(knob: str, text: str) -> Any:
 
 
 def _by_id(text: str, knob: str, parse: Callable[[str, str], Any]) -> dict[Any, Any]:
-    """Parse `ID:SETTING+ID:SETTING` to a mapping, without settings of "default"."""
+    """Parse `ID:SETTING+ID:SETTING` to a mapping, without the settings "default"."""
     out = {}
     for item in text.split("+"):
         id, colon, setting = item.partition(":")

@@ -2,9 +2,9 @@
 
     python benchmarks/conv.py [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE] [--roofline FILE.png]
 
-u8 by s8 per output channel, f32 bias, ReLU, requantized to u8; batch 1. The variant s8 has s8 images in and out. The
-engines take turns; a ratio above 1 means that graphq is faster. Results may differ by one step, because engines round
-differently.
+The layers multiply u8 by s8 per output channel, add an f32 bias, apply ReLU and requantize to u8, at batch 1. The
+variant s8 has s8 images in and out. The engines take turns; a ratio above 1 means that graphq is faster. Results may
+differ by one step, because engines round differently.
 """
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def graphq_call(o: Layer, c: Geometry, threads: int, isa: LevelName | None) -> C
 
 
 def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
-    """u8 or s8, bias, ReLU, requantized."""
+    """Build a case: u8 or s8, bias, ReLU, requantized."""
     c = CASES[name]
     shape = (c.oc, c.ic // c.groups, c.kernel, c.kernel)
     o = Layer.random((1, c.size, c.size, c.ic), shape, 0, dtype)

@@ -43,20 +43,20 @@ CASES = {  # m, k, n
 }
 MORE = {"mm_gemv_4096": (1, 4096, 4096)}
 SIZED = r"\d+x\d+x\d+"
-GROUP = 128  # rows of 4-bit weights per scale; all rows if this does not divide k
+GROUP = 128  # rows of 4-bit weights per scale; if this does not divide k, all rows share a scale
 R_SCALE, R_ZP = 0.04, 128  # of the residual
 FLOATS: dict[Name, tuple[Any, float]] = {"f32": (np.float32, 1e-5), "bf16": (ml_dtypes.bfloat16, 2e-2),
                                          "f16": (np.float16, 2e-3)}
-"""Dtypes, and the allowed difference from an f32 result."""
+"""The NumPy dtype of each float variant, and the allowed difference from an f32 result."""
 
 
 def sizes(name: str) -> tuple[int, ...]:
-    """m, k and n of a case or of a text such as 5x1024x768."""
+    """The sizes m, k and n of a case, given by name or as a text such as 5x1024x768."""
     return (CASES | MORE).get(name) or tuple(map(int, name.split("x")))
 
 
 def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = False, group: int = 0) -> Call:
-    """Compile the quantized layer with graphq; `gelu`: with GELU and the residual instead of ReLU.
+    """Compile the quantized layer with graphq. If `gelu`, it has GELU and the residual instead of ReLU.
 
     With `group`, the weights are s4 with a scale for every `group` rows.
     """
@@ -80,7 +80,7 @@ def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = 
 
 
 def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
-    """u8 or s8, bias, ReLU, requantized."""
+    """Build a case: u8 or s8, bias, ReLU, requantized."""
     m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1, dtype)
     onnx: list[peers.Node] = [("Gemm", ["xf", "wf", "bf"], "a", {}), ("Relu", ["a"], "r", {})]
@@ -90,7 +90,7 @@ def quantized(name: str, threads: int, isa: LevelName | None, *, dtype: Name) ->
 
 
 def gelu_add(name: str, threads: int, isa: LevelName | None) -> Case:
-    """u8, bias, GELU, an added u8 residual, u8; without oneDNN, because the residual has its own scale."""
+    """Build a case: u8, bias, GELU, an added u8 residual, u8. oneDNN is left out: the residual has its own scale."""
     m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, more={"residual": np.random.default_rng(1).integers(0, 256, (m, n), dtype=np.uint8)}, y_zp=10)
@@ -104,7 +104,7 @@ def gelu_add(name: str, threads: int, isa: LevelName | None) -> Case:
 
 
 def four_bit(name: str, threads: int, isa: LevelName | None) -> Case:
-    """As u8, with s4 weights in groups; the peer is graphq with the same weights as s8 and a scale per column."""
+    """Build a case as u8, with s4 weights in groups; the peer is graphq with s8 weights and a scale per column."""
     m, k, n = sizes(name)
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, w=o.w >> 4, w_scales=16 * o.w_scales)
@@ -114,7 +114,7 @@ def four_bit(name: str, threads: int, isa: LevelName | None) -> Case:
 
 
 def floating(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
-    """x @ w with a float dtype in and out."""
+    """Build a case: x @ w with a float dtype in and out."""
     m, k, n = sizes(name)
     kind, tolerance = FLOATS[dtype]
     r = np.random.default_rng(0)

@@ -3,7 +3,7 @@
     python benchmarks/model_files.py SIDE FILE.onnx FEEDS.npz THREADS
 
 runs FILE once on one engine ("graphq", "ONNX Runtime" or "OpenVINO") and prints the peak resident memory in MB as JSON.
-`models.py` starts this command as a separate process.
+`models.py` starts this command as a separate process. Literal outputs are the outputs without optimizations.
 """
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ Feeds = dict[str, np.ndarray]
 Run = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Environment that lets Python keep graphq's compiled sources, as pip does for its peers: it saves 0.15 s."""
+"""Environment that lets Python cache the compiled sources of graphq, as pip does for its peers: it saves 0.15 s."""
 
 
 def inputs_of(path: Path, dims: Mapping[str, tuple[int, ...]]) -> tuple[list[Feeds], list[list[np.ndarray]] | None]:
-    """Inputs and literal outputs of a model, from a .npz next to it; otherwise one set of random inputs, and None.
+    """The sets of inputs and literal outputs of a model, from the .npz next to it.
 
-    The .npz has arrays "k/in/NAME" and "k/out/NAME". Random inputs are normal floats, and integers 0 and 1 (valid
-    tokens, types and masks). `dims` gives the shapes of inputs with open dimensions; otherwise these dimensions are 1.
+    The .npz has arrays "k/in/NAME" and "k/out/NAME". Without it, there is one set of random inputs, and None for the
+    outputs. Random inputs are normal floats, and integers 0 and 1 (valid tokens, types and masks). `dims` gives the
+    shapes of inputs with open dimensions; otherwise these dimensions are 1.
     """
     stored = path.with_suffix(".npz")
     if stored.exists():
@@ -78,7 +79,7 @@ DECISIONS: dict[str, Callable[[np.ndarray], Sequence[object]]] = {"argmax": clas
 
 
 def decision_of(y: np.ndarray) -> str:
-    """The key of DECISIONS for an output: mask for images, ctc for steps of probabilities, otherwise argmax."""
+    """The key of DECISIONS for an output: "mask" for images, "ctc" for steps of probabilities, otherwise "argmax"."""
     if y.ndim == 4:
         return "mask"
     return "ctc" if y.ndim == 3 and y.min() >= 0 and y.max() <= 1 else "argmax"
@@ -86,7 +87,7 @@ def decision_of(y: np.ndarray) -> str:
 
 def agreement(decide: Callable[[np.ndarray], Sequence[object]], ours: list[list[np.ndarray]],
               want: list[list[np.ndarray]]) -> tuple[int, float]:
-    """Compare decisions from the first output; returns the number of equal sets and the share of equal decisions."""
+    """Compare decisions from the first output; returns the number of equal sets and the fraction of equal decisions."""
     sets = [[a == b for a, b in zip(decide(x[0]), decide(y[0]), strict=True)] for x, y in zip(ours, want, strict=True)]
     pairs = [same for one in sets for same in one]
     return sum(map(all, sets)), sum(pairs) / max(1, len(pairs))
@@ -107,7 +108,7 @@ def side(name: str, path: Path, feeds: Feeds, threads: int, isa: LevelName | Non
 def first_results(name: str, path: Path, feeds: Feeds, threads: int, runs: int) -> dict[str, float]:
     """Median seconds from a new process to its first result, with empty and with filled caches; its peak MB.
 
-    graphq and OpenVINO each have a cache folder: it is empty for the first process and filled for the second.
+    The cache folders of graphq and OpenVINO are empty for the first process and filled for the second.
     """
     cold: list[float] = []
     warm: list[float] = []
@@ -130,7 +131,7 @@ def first_results(name: str, path: Path, feeds: Feeds, threads: int, runs: int) 
 
 
 def peak_mb() -> float:
-    """Peak resident memory of this process in MB (getrusage would include the parent's memory)."""
+    """The peak resident memory of this process in MB (getrusage would include the parent's memory)."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

@@ -5,13 +5,12 @@
                                 [--precision bf16] [--f32] [--bf16 FLOAT_FILE.onnx]
                                 [--first-result] [--busy N] [--json FILE]
 
-Inputs and the literal outputs of the file come from FILE.npz next to it ("0/in/NAME", "0/out/NAME", ...). Without it,
-inputs are random, and ONNX Runtime computes the outputs without optimization. They are exact if the file expresses
-quantization as quantize and dequantize; ONNX Runtime's integer operators saturate on CPUs without VNNI.
+Inputs and literal outputs of a model come from FILE.npz next to it ("0/in/NAME", "0/out/NAME", ...). Without FILE.npz,
+inputs are random, and ONNX Runtime computes the literal outputs without optimizations. These outputs are exact if the
+file expresses quantization as quantize and dequantize; ONNX Runtime's integer operators saturate on CPUs without VNNI.
 
-The table has the smallest cosine over inputs and outputs. The decision is the class, the text of a CTC output, or the
-pixels of a mask; the table has the number of inputs with the same decision, and the share of equal classes, texts and
-pixels.
+The table has the smallest cosine over inputs and outputs, the number of inputs with the same decision, and the fraction
+of equal classes, texts or pixels. A decision is the class, the text of a CTC output, or the pixels of a mask.
 
 OpenVINO computes floats in bf16 if the CPU has it. `--precision bf16` also times graphq in bf16, `--f32` OpenVINO in
 f32, `--bf16` OpenVINO in bf16 on the model before quantization. `--first-result` starts processes and measures the

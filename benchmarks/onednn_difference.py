@@ -1,4 +1,4 @@
-"""Differences between arrays, and the roundings to bf16 or f16 that explain them; for onednn_oracle.py."""
+"""Compare arrays, and find the roundings to bf16 or f16 that explain their differences, for onednn_oracle.py."""
 from __future__ import annotations
 
 import itertools
@@ -36,7 +36,7 @@ def rounding_at(graph: gq.Graph, inputs: Arrays, places: Sequence[gq.Value]) -> 
 
 
 def distance(got: np.ndarray, wanted: np.ndarray) -> tuple[str, int]:
-    """The difference of two arrays as text, and a grade: 0 for equal, 1 for within the limits, 2 for more."""
+    """The difference of two arrays as text, and a grade: 0 for equal, 1 for within the limits, 2 for above."""
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
     if not differ.any():
@@ -57,7 +57,7 @@ def distance(got: np.ndarray, wanted: np.ndarray) -> tuple[str, int]:
 
 
 def compare(what: str, ours: Any, theirs: Arrays) -> tuple[list[str], int]:
-    """The `distance` of every output that differs, and the greatest grade."""
+    """The `distance` of every output that differs, and the highest grade."""
     found = {k: distance(ours[k] if isinstance(ours, dict) else ours, wanted) for k, wanted in theirs.items()}
     return [f"{what}: {k} {theirs[k].dtype.name} {text}" for k, (text, grade) in found.items() if grade], \
         max(grade for _, grade in found.values())

@@ -1,7 +1,7 @@
-"""Int8 layers as primitives of the oneDNN library, called by its C API (oneDNN 3, `dnnl.h`).
+"""Int8 layers as primitives of the oneDNN library, called through its C API (oneDNN 3, `dnnl.h`).
 
 The library is `libdnnl.so.3` from the wheel `onednn-cpu-gomp`, with OpenMP threads. The wheel `onednn` is not used: it
-runs on SYCL, and a call takes longer than a small layer.
+runs on SYCL, and its calls take longer than a small layer.
 """
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _description(shape: Sequence[int], dtype: str, strides: Sequence[int] | None
 
 
 class _Memory:
-    """An array for the library: axes in the library's logical order, with the array's own strides."""
+    """An array for the library: its axes are in the library's logical order, with the array's own strides."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -83,10 +83,10 @@ def _handle(description: c.c_void_p, array: np.ndarray) -> c.c_void_p:
 def layer(x: np.ndarray, w: np.ndarray, y: np.ndarray, bias: np.ndarray, w_mask: int, *, x_scale: float,
           w_scales: np.ndarray, y_scale: float, x_zp: int, y_zp: int, threads: int,
           convolution: tuple[int, int] | None = None) -> Callable[[], np.ndarray]:
-    """A function that computes `y = quantize(relu(product(x, w) + bias))`, with packed weights.
+    """Make a function that computes `y = quantize(relu(product(x, w) + bias))`, with packed weights.
 
-    Arrays are views whose axes are in the library's order: matrices, or [n, c, h, w] and [(groups,) o, i, h, w] with
-    `convolution` = (stride, pad). `w_mask` has the axes of w that `w_scales` follow. Raises RuntimeError if oneDNN
+    The axes of the arrays are in the library's order: matrices, or [n, c, h, w] and [(groups,) o, i, h, w] with
+    `convolution` = (stride, pad). `w_mask` selects the axes of w that `w_scales` follow. Raises RuntimeError if oneDNN
     refuses the layer.
     """
     library, engine, stream = _library()
@@ -130,7 +130,7 @@ def layer(x: np.ndarray, w: np.ndarray, y: np.ndarray, bias: np.ndarray, w_mask:
 
 
 def _run(primitive: c.c_void_p, memories: dict[int, c.c_void_p]) -> Callable[[], None]:
-    """A function that calls a primitive."""
+    """Make a function that calls a primitive."""
     library, _, stream = _library()
     arguments = (_Argument * len(memories))(*[_Argument(a, m.value) for a, m in memories.items()])
     execute, count = library.dnnl_primitive_execute, len(memories)

@@ -1,19 +1,19 @@
-"""Compare graphq's numbers with the real oneDNN library's, for every oneDNN Graph file of a folder.
+"""Compare graphq's numbers with the numbers of the real oneDNN library, for every oneDNN Graph file of a folder.
 
     python benchmarks/onednn_oracle.py GRAPHS ORACLE.py --python ONEDNN_ENV/bin/python [--only GLOB] [--inputs KIND]
 
-ORACLE.py binds the `onednn` wheel by ctypes: `random_inputs(spec)`, `OneDNN().run(spec, inputs)`, the types `NP`.
---python is the interpreter of a virtual environment with onednn, onednn-devel, numpy and ml_dtypes. The oracle draws
-the inputs (normal distribution, all integers); with --inputs=graphq, graphq draws them (positive scales, floats in [-1,
-1]).
+ORACLE.py binds the `onednn` wheel by ctypes. It defines `random_inputs(spec)`, `OneDNN().run(spec, inputs)` and the
+types `NP`. --python is the interpreter of a virtual environment with onednn, onednn-devel, numpy and ml_dtypes. The
+oracle draws the inputs (normal distribution, all integers); with --inputs=graphq, graphq draws them (positive scales,
+floats in [-1, 1]).
 
-It prints a line per file, then counts. A file is equal; within (integers 1 step, f32 1e-4 of the largest number, bf16,
-f16 and f8 2 ulp); explained, if docs/onednn_differences.md names the file; differs; or not run, if oneDNN refuses,
-crashes or is slow.
+The script prints a line per file, then counts. A file is equal; within (integers 1 step, f32 1e-4 of the largest
+number, bf16, f16 and f8 2 ulp); explained, if docs/onednn_differences.md names the file; differs; or not run, if oneDNN
+refuses, crashes or is slow.
 
-Two more comparisons show why a file differs. "rounding at" compares fused oneDNN with a reference that rounds only the
-named tensors and keeps f32 elsewhere; these tensors explain oneDNN best. "op by op" compares the reference with oneDNN
-without fusion: each operation is a partition.
+Two more comparisons show why a file differs. "rounding at" compares fused oneDNN with a reference that keeps f32,
+except that it rounds the named tensors, whose rounding explains oneDNN best. "op by op" compares the reference with
+oneDNN without fusion: each operation is a partition.
 """
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from onednn_difference import Arrays, best_rounding, compare
 import graphq as gq
 from graphq.commands.arrays import accepted_inputs
 
-# Knobs for files that take oneDNN minutes, or have a type (f16) without oneDNN kernels on many CPUs. [] is for files
-# with unknown shapes that oneDNN refuses: it gets them as saved by graphq, with inferred shapes.
+# Knobs for files that take oneDNN minutes, or have a type (f16) without oneDNN kernels on many CPUs. Files with [] have
+# unknown shapes that oneDNN refuses: oneDNN gets them as saved by graphq, with inferred shapes.
 OTHERWISE = {
     "timms-sdpa-fwd-no-mask-bf16-f32": ["--mb=4"],
     "torchbench-sdpa-fwd-bf16-f32": ["--mb=1"],
@@ -50,7 +50,7 @@ OTHERWISE = {
 
 def ask(given: argparse.Namespace, path: Path, graph: gq.Graph, policy: str,
         inputs: Arrays | None = None) -> tuple[Arrays, Arrays]:
-    """The oracle's inputs and outputs by tensor name; raises RuntimeError if it has no answer."""
+    """The oracle's inputs and outputs by tensor name; raises RuntimeError if the oracle has no answer."""
     lib = Path(given.python).absolute().parent.parent / "lib"
     environment = {**os.environ, "OCL_ICD_FILENAMES": f"{lib}/libintelocl.so", "LD_LIBRARY_PATH": str(lib)}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,10 @@
-"""Run one file in the real oneDNN library; benchmarks/onednn_oracle.py starts it in the oracle's environment.
+"""Run one file in the real oneDNN library; benchmarks/onednn_oracle.py starts this script in the oracle's environment.
 
     python onednn_oracle_child.py ORACLE.py GRAPH.json FOLDER fusion|debug [INPUTS.npz]
 
-It writes inputs.npz and POLICY.npz (the outputs) into FOLDER, by tensor id, as unsigned integers of the same width,
-because NumPy's files lack bf16 and similar types. "debug" asks oneDNN for one partition per operation.
+The script writes inputs.npz and POLICY.npz (the outputs) into FOLDER, by tensor id. Arrays are saved as unsigned
+integers of the same width, because NumPy's files lack bf16 and similar types. "debug" asks oneDNN for one partition per
+operation.
 """
 import importlib
 import json

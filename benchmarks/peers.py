@@ -1,7 +1,7 @@
-"""The peers of single layers: ONNX Runtime, oneDNN, NumPy's BLAS.
+"""Run single layers in the peers: ONNX Runtime, oneDNN, NumPy's BLAS.
 
 Each function compiles a layer and returns a function without arguments that runs it, or None if the engine is not
-installed. oneDNN is called by its C API: a call of a 1 x 16 x 16 layer takes 1.6 us, ctypes included.
+installed. oneDNN is called through its C API: a call of a 1 x 16 x 16 layer takes 1.6 us, ctypes included.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def missing(name: str) -> str | None:
 class Layer:
     """A quantized layer: u8 or s8 activations `x`, s8 weights with a scale for each channel of `axis`, f32 bias.
 
-    The result has the dtype of `x` (otherwise ONNX Runtime would not fuse it), and its lowest number stands for 0.
+    The result has the dtype of `x`, since ONNX Runtime fuses no other layer. Its lowest integer means 0.
     """
 
     x: np.ndarray
@@ -49,7 +49,7 @@ class Layer:
     y_zp: int
     x_scale: float = 0.02
     y_scale: float = 0.05
-    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further inputs of ONNX Runtime's model
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # more inputs of ONNX Runtime's model
 
     @property
     def dtype(self) -> Name:
@@ -58,7 +58,7 @@ class Layer:
 
     @classmethod
     def random(cls, x: tuple[int, ...], w: tuple[int, ...], axis: int, dtype: Name = "u8") -> Layer:
-        """A random layer, the same for the same shapes and dtype."""
+        """Draw a random layer, the same for the same shapes and dtype."""
         r = np.random.default_rng(0)
         low, kind = (0, np.uint8) if dtype == "u8" else (-128, np.int8)
         return cls(r.integers(low, low + 256, x, dtype=kind), r.integers(-127, 128, w, dtype=np.int8),
@@ -68,11 +68,11 @@ class Layer:
 
 def onnxruntime_call(o: Layer, nodes: Sequence[Node], threads: int, *, opset: int = 17,
                      channels_last: bool = False, constants: Mapping[str, Any] | None = None) -> Call | None:
-    """The layer in ONNX Runtime, as a QDQ model that it fuses; `nodes` lead from xf, wf and bf (f32) to r.
+    """The layer in ONNX Runtime, as a QDQ model that it fuses; `nodes` compute r from xf, wf and bf (f32).
 
-    `constants` are the constants of `nodes`. `channels_last` puts the layer between transposes; ONNX Runtime cancels
-    them with its own, and is faster than with channels first. On CPUs without VNNI its sums of u8 by s8 saturate. An
-    option therefore makes it compute u8 by u8, slower but exact like its peers.
+    `constants` are the constants of `nodes`. `channels_last` puts the layer between transposes. ONNX Runtime cancels
+    them with its own transposes, and is faster than with channels first. On CPUs without VNNI its sums of u8 by s8
+    saturate. An option therefore makes it multiply u8 by u8: slower, but exact like its peers.
     """
     if missing(ORT):
         return None

@@ -3,8 +3,8 @@
     python benchmarks/quantization.py MODEL.onnx DATA [--repeat 8] [--peer]
 
 DATA is as for `graphq quantize --data`; its batches run `--repeat` times. Each task is a separate process. A first
-process, not counted, compiles kernels and fills caches. `--peer` adds the min-max, entropy and percentile calibration
-of onnxruntime.quantization.
+process compiles kernels and fills caches, and is not counted. `--peer` adds the min-max, entropy and percentile
+calibration of onnxruntime.quantization.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw a roofline: speed against multiply-accumulates per byte, under this machine's measured limits."""
+"""Draw a roofline: speed over multiply-accumulates per byte, below this machine's measured limits."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MARKERS = "os^DvP*Xph<>"
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw graphq's medians in `rows` under this machine's peaks (for each ISA level) and bandwidth."""
+    """Draw graphq's medians in `rows` below this machine's peaks (for each ISA level) and bandwidth."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -40,9 +40,9 @@ def _intensity(row: dict[str, Any]) -> float:
 
 
 def _roof(axis: Any, cores: int, low: float, high: float) -> None:
-    """Draw the lines of bandwidth (memory, and dashed: caches), up to the peak of each level."""
+    """Draw the lines of bandwidth (solid: memory, dashed: caches), up to the peak of each level."""
     speeds = {"-": peaks.bandwidth(peaks.LARGE, cores), "--": peaks.bandwidth(SMALL, cores)}
-    tops: list[tuple[float, list[str]]] = []  # levels within 5% share a label
+    tops: list[tuple[float, list[str]]] = []  # levels whose peaks are within 5% share a label
     for level in [level for level in isa.available() if level.name in DECISIVE]:
         top = cores * peaks.peak(DECISIVE[level.name], level)
         if not tops or top > 1.05 * tops[-1][0]:

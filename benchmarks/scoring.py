@@ -3,17 +3,17 @@
     python benchmarks/scoring.py [--engine dask|ray|both] [--workers 1 2 4] [--batch 4096] [--seconds 20]
         [--kills 20] [--simulated 8 16]
 
-The model is a quantized perceptron with u8 rows of 512 and three layers of 2,048. A worker has one thread and makes the
-rows of a batch from their numbers.
+The model is a quantized perceptron with u8 rows of 512 and three layers of 2,048. A worker has one thread, and makes
+the rows of a batch from their row numbers.
 
 Rows per second are computed from the difference between a run of all rows and a run of a fourth of them. The start of a
-run is therefore a separate figure (Ray starts its actors for each run). Efficiency is relative to min(workers, cores)
-processes without an engine that make and score the same batches at the same time, because cores may slow each other
-down. The engine's cost per batch is the time of one worker per batch, in a run without rows and model.
+run is therefore not included; it is printed separately (Ray starts its actors for each run). Efficiency is relative to
+min(workers, cores) processes without an engine that make and score the same batches at the same time, because cores may
+slow each other down. The engine's cost per batch is the time of one worker per batch, in a run without rows and model.
 
-A run with a kill ends one worker's process by SIGKILL at a random time; all rows are compared with the rows of a single
-process. More workers than cores are simulated: they only wait for as long as a batch takes. Their efficiency shows the
-limit that the engine itself sets.
+In a run with a kill, SIGKILL ends a worker's process at a random time; all rows are then compared with the rows of a
+single process. More workers than cores are simulated: they only wait for as long as a batch takes. Their efficiency
+shows the limit that the engine itself sets.
 """
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from graphq.scoring import score
 WIDTH, LAYER = 512, 2048
 
 BLOCK = 4096
-"""The fewest rows of one of Ray's blocks."""
+"""The fewest rows of a Ray block."""
 
 
 def perceptron() -> gq.Graph:
-    """The model, with one output number per row."""
+    """The model; it has one output number per row."""
     rng = np.random.default_rng(0)
     g = gq.Graph("perceptron")
     x = g.input("x", shape=(None, WIDTH), dtype="u8")
@@ -74,7 +74,7 @@ class Cluster(NamedTuple):
     """An engine with workers.
 
     `run(count, work)` scores `count` rows and returns the results in order. `work` is the path of a model, or a number
-    of seconds: then each batch waits so long, and the results are the rows' numbers. `processes` returns the scoring
+    of seconds: then each batch waits so long, and the results are the row numbers. `processes` returns the scoring
     processes.
     """
 
@@ -152,7 +152,7 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 
 
 def rate_of(cluster: Cluster, few: int, count: int, work: str | float) -> tuple[np.ndarray, float, float]:
-    """The results of `count` rows, rows per second after the first `few`, and the seconds until the first row."""
+    """Score `count` rows; returns results, rows per second after the first `few`, and the seconds to the first row."""
     _, short = timed(cluster.run, few, work)
     found, usual = timed(cluster.run, count, work)
     rate = (count - few) / (usual - short)
@@ -160,7 +160,7 @@ def rate_of(cluster: Cluster, few: int, count: int, work: str | float) -> tuple[
 
 
 def alone(model: str, batch: int, seconds: float) -> float:
-    """Rows per second in this process."""
+    """Rows per second of this process, without an engine."""
     predictor, ids, batches = gq.Predictor(model, threads=1), np.arange(batch), 0
     predictor({"x": rows_of(ids)})
     start = time.perf_counter()

@@ -1,10 +1,10 @@
-"""Measure the cost of a new shape for a model with open shapes, and its memory after many shapes.
+"""Measure the time of a new shape for a model with open shapes, and the model's memory after many shapes.
 
     python benchmarks/shapes.py                                    a perceptron of 16 MB, batches 1 to 64
     python benchmarks/shapes.py MODEL.onnx 1x16 1x31 2x32 ...      open dimensions of the inputs, in order
 
-For each shape it prints the first call and the next call in ms, with ONNX Runtime's first call if it is installed and a
-file is given. "new" is the first call minus the next, as wall time and as CPU time of the calling thread; a busy
+For each shape it prints the first call and the next call in ms, and ONNX Runtime's first call if it is installed and a
+file is given. "new" is the first call minus the next call, as wall time and as CPU time of the calling thread; a busy
 machine affects CPU time less. Open dimensions with the same name share a size; others take sizes in order.
 """
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphq.model.open_shapes import open_dimensions
 
 
 def resident() -> float:
-    """The process's resident memory in MB."""
+    """The resident memory of the process in MB."""
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -67,7 +67,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
 
 
 def peer(path: str | None) -> Callable[[Mapping[str, np.ndarray]], Any] | None:
-    """The file in ONNX Runtime, if both exist."""
+    """The file in ONNX Runtime; None without a file or without ONNX Runtime."""
     if path is None or missing(ORT):
         return None
     import onnxruntime as ort

@@ -2,9 +2,9 @@
 
     python benchmarks/startup.py [--runs N] [--isa LEVEL] [--threads N]
 
-Each run starts two Python processes with one new cache folder: "cold" compiles and fills it, "warm" loads from it. It
-prints medians of the runs in seconds: importing NumPy, importing graphq, compiling the graph and running it once, and
-the whole process. The graph is a perceptron of three int8 layers with different epilogues.
+Each run starts two Python processes with one new cache folder: "cold" compiles and fills the folder, "warm" loads from
+it. The script prints medians of the runs in seconds: importing NumPy, importing graphq, compiling the graph and running
+it once, and the whole process. The graph is a perceptron of three int8 layers with different epilogues.
 """
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print(json.dumps({**{n: b - a for n, a, b in zip(names, t, t[1:])},
 
 
 def run_once(folder: str, options: dict[str, Any]) -> dict[str, float]:
-    """Start a process; returns its times and counts, and its whole time."""
+    """Start a process; returns its times and counts, and the seconds of the whole process."""
     environment = {**os.environ, **BYTECODE, "GRAPHQ_CACHE_DIR": folder}
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", CHILD, json.dumps(options)], env=environment,

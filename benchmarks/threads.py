@@ -1,9 +1,9 @@
-"""Measure the costs and gains of threads in the situations of a service, also against an earlier commit.
+"""Measure costs and gains of threads in the situations of a service, and compare with an earlier commit.
 
     python benchmarks/threads.py [FILE.onnx ...] [--against COMMIT] [--threads N]
 
-Each version runs in separate processes, in turns. A row has the median and the 99th percentile of a process's calls, as
-medians of ROUNDS processes, and the ratio of the earlier time to the current time. The rows are:
+Each version runs in separate processes, in turns. A row has the median and the 99th percentile of a process's calls (as
+medians of ROUNDS processes), and the ratio of the earlier time to the current time. The rows are:
 
 - a parallel step of a plan, minus its share of the work
 - small calls

@@ -1,7 +1,7 @@
 """Shared code of the benchmarks: medians and ratios, the table, JSON, and the command line.
 
-All engines run in this process and take turns; ratios therefore hold even if the machine's speed drifts. A ratio above
-1 means that graphq is faster. Results are compared as well.
+All engines run in this process and take turns, so ratios hold even if the machine's speed drifts. A ratio above 1 means
+that graphq is faster. Results are compared as well.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A case for one thread count: calls of graphq and its peers by name; None if a peer has no equivalent.
+    """A case for one thread count: calls of graphq and of its peers by name; None if a peer has no equivalent.
 
     `macs` is the number of multiply-accumulates, `nbytes` the bytes of operands and results. A peer's result may differ
     by `tolerance`: in steps for integers, otherwise relative to the largest number.
@@ -42,12 +42,12 @@ class Case:
 
 
 Variants = Mapping[str, Callable[[str, int, LevelName | None], Case]]
-"""Builders of cases by variant: functions of (case, threads, ISA level)."""
+"""The builders of cases, by variant: functions of (case, threads, ISA level)."""
 
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Context manager: `count` other processes each keep a core busy."""
+    """Keep `count` cores busy with other processes, as a context manager."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -79,7 +79,7 @@ def heading(names: Sequence[str]) -> str:
 
 
 def line(row: Row, names: Sequence[str]) -> str:
-    """A line of the table; a dash stands for a peer that has no equivalent or is not installed."""
+    """A line of the table; a dash means that a peer has no equivalent or is not installed."""
     ours = row["graphq"]
     text = f"{row['case']:18s} {row['threads']:3d} | {_pair(ours, '_ms', 4):>19s} {ours['tops']:6.2f}"
     for name in names:
@@ -115,7 +115,7 @@ def means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 
 class Names(tuple[str, ...]):
-    """Names of cases, and all texts that match `pattern`."""
+    """The set of case names, and of all texts that match `pattern`."""
 
     pattern = ""
 

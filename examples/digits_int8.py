@@ -1,4 +1,4 @@
-"""Handwritten digits in int8: train, quantize, build a graph, compile it, and compare it with f32.
+"""Handwritten digits in int8: train a network, build and quantize its graph, compile it, and compare it with f32.
 
     python examples/digits_int8.py [--seconds 1.0] [--threads N] [--isa LEVEL]
 
@@ -42,7 +42,7 @@ def build(net: MLPClassifier) -> gq.Graph:
 
 
 def per_second(classify: Callable[[np.ndarray], np.ndarray], x: np.ndarray, seconds: float) -> float:
-    """Pictures per second, from the median time of repeated calls on all of `x`; the first call is not counted."""
+    """Pictures per second, from the median time of repeated calls on all of `x`. The first call is not counted."""
     classify(x)
     times: list[float] = []
     while sum(times) < seconds or len(times) < 3:
@@ -78,8 +78,9 @@ def print_digits(pixels: np.ndarray, labels: np.ndarray, f32: np.ndarray, int8: 
 
 
 def main() -> None:
-    """Run everything and print it."""
-    from sklearn.datasets import load_digits  # not at the top: new processes of `print_start_times` import this file
+    """Run all parts and print their results."""
+    # imported here because new processes of `print_start_times` import this file
+    from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
     from sklearn.neural_network import MLPClassifier
 
@@ -96,8 +97,8 @@ def main() -> None:
     x_train, x_test = (train - mean) / 16, (test - mean) / 16
     net = MLPClassifier(hidden_layer_sizes=(128, 64), random_state=0).fit(x_train, train_labels)
 
-    # In the quantized graph every layer dequantizes u8 activations and s8 weights, and multiplies in f32. The compiler
-    # finds out that integers suffice.
+    # The quantized graph dequantizes the u8 activations and s8 weights of each layer and multiplies in f32. The
+    # compiler finds the layers where integers give the same numbers.
     batches = [{"x": x.astype(np.float32)} for x in np.array_split(x_train, 8)]
     graph = quantize(build(net), batches)
     print(f"quantized by {graph.meta['quantization']['setting']}\n")
@@ -119,7 +120,7 @@ def main() -> None:
     print_start_times(graph, x_test)
     print()
 
-    # Up to three digits with predictions and a label that differ, and three digits with predictions that are right.
+    # Up to three digits whose predictions and label differ, and three digits with correct predictions.
     shown = np.argsort((f32 == quantized) & (f32 == test_labels), kind="stable")[[0, 1, 2, -3, -2, -1]]
     print_digits(test[shown], test_labels[shown], f32[shown], quantized[shown])
 

@@ -1,11 +1,10 @@
-"""Generate text with a small language model: trained, compressed to 4 bits, with caches that stay in place.
+"""Generate text with a small language model: trained, compressed to 4 bits, with KV caches that are updated in place.
 
     python examples/generate_text.py [--threads N] [--tokens 160] [--layers 2]
 
 The model is a transformer with random layers: attention with rotary positions and a KV cache, and two matmuls. Only its
-last matrix is trained, by least squares (an echo state network, Jaeger 2001): each letter of the Zen of Python predicts
-the next letter. A step takes one letter and writes its keys and values into the caches. Inputs and outputs share the
-caches' memory.
+last matrix is trained, by least squares (an echo state network, Jaeger 2001), to predict the next letter of the Zen of
+Python. A step takes one letter and writes its keys and values into the caches, whose inputs and outputs share memory.
 """
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ CACHES = "keys", "values"
 
 
 def build(layers: int, head: np.ndarray | None = None) -> gq.Graph:
-    """Build the model: from letters to scores of the next letters or, without `head`, to the last matrix's input."""
+    """Build the model. It returns scores of the next letters or, without `head`, the input of the last matrix."""
     rng, g = np.random.default_rng(0), gq.Graph("language_model")
 
     def weights(*shape: int) -> gq.ir.Value:
@@ -62,12 +61,12 @@ def build(layers: int, head: np.ndarray | None = None) -> gq.Graph:
 
 
 def compressed(graph: gq.Graph, *exclude: str) -> gq.Graph:
-    """Compress weights to 4 bits in blocks of 32, except for the layers in `exclude`."""
+    """Compress weights to 4 bits in blocks of 32, except in the layers `exclude`."""
     return quantize(graph, scheme=Scheme(mode="weight_only", weight_bits=4, exclude=exclude))
 
 
 class Generator:
-    """A compiled model with its caches; a cache is an input and an output at once."""
+    """A compiled model with its caches; each cache is both an input and an output."""
 
     def __init__(self, graph: gq.Graph, threads: int) -> None:
         self.model = gq.compile(graph, threads=threads, strict=True)
@@ -88,7 +87,7 @@ class Generator:
 
 
 def fitted(layers: int, threads: int) -> np.ndarray:
-    """Fit the last matrix by least squares to the layers' results for the text, in f32 and in 4 bits."""
+    """Fit the last matrix by least squares to the results of the layers for the text, in f32 and in 4 bits."""
     graph = build(layers)
     x = np.concatenate([Generator(g, threads)(TOKENS)[:-1] for g in (graph, compressed(graph))]).astype(np.float64)
     wanted = np.tile(np.eye(len(LETTERS))[TOKENS[0, 1:]], (2, 1))

@@ -1,4 +1,4 @@
-"""Quantize an ONNX model to int8 and run it: read text from pictures, a result that anyone can check.
+"""Quantize an ONNX model to int8 and run it: it reads text from pictures, so anyone can check the result.
 
     python examples/onnx_int8.py [TEXT ...] [--threads N] [--save FILE.onnx]
     python examples/onnx_int8.py --model FILE.onnx [--inputs FILE.npz] [--threads N] [--save FILE.onnx]
@@ -8,8 +8,8 @@ few pictures, quantizes it, and reads lines of text that Pillow draws, in f32 an
 
     pip install -e ".[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
 
-The second form takes any ONNX file. A quantized model runs as it is. Any other model is calibrated with the arrays in
-FILE.npz (named like the inputs) or with random arrays, and quantized.
+The second form takes any ONNX file. A model that is already quantized runs unchanged. Any other model is quantized,
+calibrated with the arrays in FILE.npz (named like the inputs) or with random arrays.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INT8 = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "qua
 
 
 def has_quantization(graph: gq.Graph) -> bool:
-    """Whether a graph is quantized already."""
+    """Whether a graph is already quantized."""
     return any(n.op.name in INT8 for n in graph.nodes)
 
 
@@ -46,7 +46,7 @@ def need(module: str, command: str) -> None:
 
 
 def recognizer() -> tuple[Path, list[str]]:
-    """The model's file, and the characters of its classes; the first is CTC's blank, the last a space."""
+    """The model's file, and the characters of its classes; class 0 is CTC's blank, the last class a space."""
     need("onnx", how_to_install("onnx"))
     need("PIL", "pip install pillow")
     need("rapidocr_onnxruntime", "pip install --no-deps rapidocr-onnxruntime==1.4.4")
@@ -62,7 +62,7 @@ def recognizer() -> tuple[Path, list[str]]:
 
 
 def picture(text: str) -> np.ndarray:
-    """Draw the text, black on white, for the model: [1, 3, 48, WIDTH], numbers from -1 to 1, gray to the right."""
+    """Draw the text for the model, black on white: [1, 3, 48, WIDTH], numbers from -1 to 1, gray to the right."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(34)
@@ -94,7 +94,7 @@ def milliseconds(models: Sequence[gq.CompiledGraph], feeds: dict[str, np.ndarray
 
 def made(path: Path, samples: Sequence[dict[str, np.ndarray]], threads: int | None,
          save: Path | None) -> tuple[gq.CompiledGraph, gq.CompiledGraph]:
-    """Compile a file as it is and in int8, for the shapes of the samples."""
+    """Compile a file unchanged and in int8, for the shapes of the samples."""
     graph = gq.load_onnx(path)
     graph = graph.specialize({n: gq.TensorType(gq.dtypes.as_dtype(x.dtype), x.shape) for n, x in samples[0].items()})
     narrow = graph

@@ -2,8 +2,8 @@
 
     python examples/quantize_text_recognizer.py [--lines 24] [--batches 6] [--threads N] [--save FILE.onnx]
 
-The model is PP-OCRv4's in f32, from the package rapidocr-onnxruntime (Apache-2.0). Pillow draws the pictures: any
-number of lines of known text. It needs
+The model is PP-OCRv4's in f32, from the package rapidocr-onnxruntime (Apache-2.0). Pillow draws pictures of known text.
+It needs
 
     pip install -e ".[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
 """
@@ -24,14 +24,14 @@ from graphq.quantization import Scheme, automatic, calibrate, quantize
 
 
 def lines(count: int, seed: int) -> list[str]:
-    """Random words and numbers that fit into a picture."""
+    """Make random words and numbers that fit into a picture."""
     rng = random.Random(seed)
     words = ["".join(rng.choices(string.ascii_letters + string.digits, k=rng.randint(2, 7))) for _ in range(3 * count)]
     return [" ".join(words[3 * k:3 * k + 3]) for k in range(count)]
 
 
 def letters_right(model: gq.CompiledGraph, texts: list[str], characters: list[str]) -> float:
-    """The share of letters that the model reads at their place, without blanks."""
+    """The fraction of letters that the model reads correctly at their position, without blanks."""
     right = total = 0
     for text in texts:
         want, got = text.replace(" ", ""), read(model(x=picture(text)), characters).replace(" ", "")
@@ -46,7 +46,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def main() -> int:
-    """Quantize by plain settings and by automatic ones, and print a table."""
+    """Quantize with plain settings and with automatic settings, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=24, help="lines of text to read")
     parser.add_argument("--batches", type=int, default=6, help="lines of text to calibrate with")

@@ -1,11 +1,11 @@
-"""ResNet-50 in int8: built through the graph API, compiled, explained and timed.
+"""ResNet-50 in int8: built with the graph API, compiled, explained and timed.
 
     python examples/resnet50_int8.py [--threads 1 2] [--explain] [--peer resnet50_u8.onnx]
 
-The network has the true shapes (He et al. 2016, stride in the 3x3 convolutions; batch 1, 224 x 224, 4.1 G
-multiply-accumulates) and random weights, so its answers mean nothing. It shows how to build a network, that every
-operation gets into an integer partition, and the speed. Activations are u8, weights s8 with one scale per output
-channel, biases f32. Image and weights have channels first, as in most files; graphq transposes the image once.
+The example shows how to build a network, that every operation gets into an integer partition, and the speed. The
+network has the true shapes (He et al. 2016, stride in the 3x3 convolutions; batch 1, 224 x 224, 4.1 G
+multiply-accumulates) and random weights, so its answers mean nothing. Activations are u8, weights s8 with one scale per
+output channel, biases f32. Image and weights have channels first, as in most files; graphq transposes the image once.
 
 `--peer` also times ONNX Runtime and OpenVINO, if installed, on an ONNX file of the same network, in turns.
 """
@@ -28,7 +28,7 @@ STAGES = ((64, 256, 3, 1), (128, 512, 4, 2), (256, 1024, 6, 2), (512, 2048, 3, 2
 
 @dataclass(frozen=True)
 class Tensor:
-    """A u8 value that stands for scale * (value - zp)."""
+    """A u8 value with its scale and zero point: it means scale * (value - zp)."""
 
     value: gq.Value
     scale: float
@@ -50,7 +50,7 @@ class Network:
         return Tensor(self.g.quantize(y, dtype="u8", scales=[peak / 255], zps=[0]), peak / 255)
 
     def weights(self, shape: tuple[int, ...], gain: float) -> gq.Value:
-        """Normal weights (He et al. 2015) times `gain`, quantized symmetrically for each output channel (axis 0)."""
+        """Draw normal weights (He et al. 2015) times `gain`, quantized symmetrically per output channel (axis 0)."""
         w = self.random.standard_normal(shape, np.float32) * (gain * np.sqrt(2 / np.prod(shape[1:])))
         scales = np.abs(w).reshape(shape[0], -1).max(axis=1) / 127
         w8 = np.rint(w / scales.reshape(-1, *[1] * (w.ndim - 1))).astype(np.int8)
@@ -121,7 +121,7 @@ def peers(path: str, image: np.ndarray, threads: int) -> dict[str, Callable[[], 
 
 
 def alternate(calls: dict[str, Callable[[], object]], rounds: int = 8, each: int = 6) -> dict[str, float]:
-    """Median milliseconds of each function; they take turns, and the first call of each turn is not counted."""
+    """Median milliseconds of each function. The functions take turns; the first call of each turn is not counted."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():

@@ -3,8 +3,7 @@
     python examples/score_images.py [--engine dask|ray|both] [--images 5000] [--workers 2]
 
 It needs scikit-learn (its digits are the images) and the engines: pip install -e ".[dask,ray]" scikit-learn. A network
-is trained, quantized and saved as a model file; each worker maps this file. Progress bars and dashboards are the
-engines' own.
+is trained, quantized and saved as a model file, which each worker maps. The engines show progress bars and dashboards.
 """
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ BATCH = 256
 
 def make_model(path: str) -> None:
     """Train a network on the digits, quantize and compile it, and save it at `path`."""
-    from sklearn.datasets import load_digits  # not at the top: the engines' new processes import this file
+    from sklearn.datasets import load_digits  # imported here because the engines' new processes import this file
     from sklearn.neural_network import MLPClassifier
 
     pixels, labels = load_digits(return_X_y=True)
@@ -60,7 +59,7 @@ def on_dask(images: np.ndarray, model: str, workers: int) -> np.ndarray:
 
 
 def on_ray(images: np.ndarray, model: str, workers: int) -> np.ndarray:
-    """Score the images on actors of Ray Data; rows have numbers, because Ray Data does not keep their order."""
+    """Score the images on actors of Ray Data. Rows are numbered, because Ray Data does not keep their order."""
     import ray
     import ray.data
 
@@ -98,7 +97,7 @@ def main() -> None:
             seconds = time.perf_counter() - start
             same = np.array_equal(logits, expected)
             print(f"{engine}: {len(logits)} images in {seconds:.1f} s, the cluster's start included; "
-                  f"bits {'equal to' if same else 'DIFFERENT FROM'} those of one process")
+                  f"bits {'equal to' if same else 'DIFFERENT FROM'} the bits of one process")
             if not same:
                 raise SystemExit(1)
 

@@ -1,4 +1,4 @@
-"""Serve a saved model over HTTP: an ASGI application; each process runs the model with one thread.
+"""Serve a saved model over HTTP: an ASGI application in which each process runs the model with one thread.
 
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py
     GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples serve:app
@@ -6,7 +6,7 @@
 `POST /score` takes {"input": [rows]} in JSON and returns {"output": [rows]}. `GET /health` shows that the process is
 up, and the SHA-256 of its model file. Importing this module loads the model: in each process of uvicorn, or once before
 gunicorn forks (`--preload`). In both cases all processes share the weights, as pages of the file. docs/deploy.md has
-the commands, and the signals that load a new model without a lost request.
+the commands, and the signals that load a new model without losing a request.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ types = {name: type.dtype.numpy for name, type in predictor.inputs.items()}
 
 
 def score(body: bytes) -> tuple[int, Mapping[str, Any]]:
-    """Score a request; returns status and answer. The status is 400 for bodies that are not JSON or do not fit."""
+    """Score a request body; returns status and answer. The status is 400 if the body is not JSON or does not fit."""
     try:
         given = json.loads(body, parse_constant=refused, parse_int=integer)
         if not isinstance(given, dict):
@@ -44,7 +44,7 @@ def score(body: bytes) -> tuple[int, Mapping[str, Any]]:
         outputs = predictor({name: array(name, rows) for name, rows in given.items()})
     except RecursionError:
         return 400, {"error": "the body is nested too deeply"}
-    except (ValueError, gq.GraphqError) as error:  # not JSON, or it does not fit the model
+    except (ValueError, gq.GraphqError) as error:  # the body is not JSON, or does not fit the model
         return 400, {"error": str(error)}
     return 200, {name: plain(rows) for name, rows in outputs.items()}
 
@@ -62,7 +62,7 @@ def integer(text: str) -> int:
 
 
 def array(name: str, rows: Any) -> np.ndarray:
-    """Convert nested lists of equal lengths to the array of an input; numbers may round to its type.
+    """Convert nested lists of equal lengths to the array of an input; numbers may be rounded to its dtype.
 
     Integer inputs accept only integers (no fractions, no booleans), boolean inputs only true and false.
     """
@@ -81,7 +81,7 @@ def array(name: str, rows: Any) -> np.ndarray:
         low, high = 0.0, 1.0
     elif dtype.kind in "iu":
         low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    else:  # as Python's numbers: their comparisons are exact
+    else:  # compared as Python's numbers, since their comparisons are exact
         low, high = float(ml_dtypes.finfo(dtype).min), float(ml_dtypes.finfo(dtype).max)
     for x in flat:
         if type(x) not in allowed:
@@ -133,7 +133,7 @@ async def app(scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         body = await read(receive)
         if body is None:
             await respond(send, 413, {"error": f"a body has at most {MAX_BYTES} bytes"})
-        else:  # in a thread: the model releases the GIL while it runs, and /health answers meanwhile
+        else:  # in a thread: the model releases the GIL, so /health answers while it runs
             await respond(send, *await asyncio.to_thread(score, body))
     else:
         await respond(send, 404, {"error": "there are POST /score and GET /health"})

@@ -1,16 +1,17 @@
-"""Run examples/serve.py in several uvicorn processes, and load new models without a lost request.
+"""Run examples/serve.py in several uvicorn processes, and load new models without losing a request.
 
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py [--workers 2] [--host 127.0.0.1] [--port 8000]
 
 To load a new model, replace the old model's file (`os.replace`) and send SIGHUP. This differs from `uvicorn --workers`
 in two ways:
 
-- A reload replaces all workers or none, and prints the outcome. As many new workers start as there are old ones. When
-  all are ready, the old workers retire; if one is not ready within `--timeout` seconds, the old workers stay. uvicorn
-  itself replaces one worker after the other and stops at a failure, so both models would be in service.
+- A reload replaces all workers or none, and prints the outcome. It first starts as many new workers as there are old
+  workers. When all new workers are ready, the old workers retire. If a new worker is not ready within `--timeout`
+  seconds, the old workers stay. uvicorn itself replaces one worker after the other and stops at a failure, so both
+  models would be in service.
 - Answers do not wait. uvicorn writes head and body of an answer separately. On a socket that it shares between
-  processes, Nagle's algorithm holds the body back until the client acknowledges the head, and clients delay this for
-  40 ms. The socket made here has TCP_NODELAY, and connections inherit it.
+  processes, Nagle's algorithm holds the body back until the client acknowledges the head, and clients delay this for 40
+  ms. The socket made here has TCP_NODELAY, and connections inherit this option.
 """
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from uvicorn.supervisors.multiprocess import Process
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A listening socket; its connections send small parts at once (TCP_NODELAY)."""
+    """Make a listening socket whose connections send small parts at once (TCP_NODELAY)."""
     made = socket.create_server((host, port))
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
@@ -38,7 +39,7 @@ def listener(host: str, port: int) -> socket.socket:
 class Workers(Multiprocess):
     """uvicorn's workers, all with the same version of a model file.
 
-    A reload opens the file once. The new workers, and workers that replace dead ones, open the same file through this
+    A reload opens the file once. The new workers, and workers that replace dead workers, open this file through this
     process (/proc/PID/fd/N), even if another file has its name by then.
     """
 
@@ -50,7 +51,7 @@ class Workers(Multiprocess):
         self.provide(self.file)
 
     def provide(self, file: BufferedReader) -> None:
-        """Make workers that start from now on load this file."""
+        """Let workers that start from now on load this file."""
         os.environ["GRAPHQ_MODEL"] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
     def restart_all(self) -> None:
@@ -78,7 +79,7 @@ class Workers(Multiprocess):
             for process in old:
                 process.kill()
             outcome = f"reload failed, all {len(fresh)} workers keep {digest(self.file)}: a new one was not ready"
-        for process in old:  # a retiring worker may still answer, with its own model
+        for process in old:  # a worker that is ending may still answer, with its own model
             process.join()
         print(outcome, flush=True)
 

@@ -3,15 +3,15 @@
     python examples/write_a_pass.py             # see it work
     python -m pytest examples/write_a_pass.py   # run its tests
 
-The idea. Attention scales its queries, for example by 1/sqrt(64), before the matmul with the keys. In an int8 model
-this multiply is between dequantize and matmul, so the matmul cannot become an integer partition: its operand is not a
-dequantize. But dequantize multiplies by a scale already, and two scales can become one:
+The idea: attention scales its queries, for example by 1/sqrt(64), before the matmul with the keys. In an int8 model
+this multiply is between dequantize and matmul. The matmul then cannot become an integer partition, because its operand
+is not a dequantize. But dequantize multiplies by a scale already, and the two scales can become one:
 
     multiply(dequantize(x, scales=[s]), c)  ->  dequantize(x, scales=[s * c])
 
-The numbers. A rewrite keeps the graph's numbers, or its docstring says by how much it changes them. `x * s` is rounded
-to f32, and a product with c is rounded again: `x * (s * c)` is in general another number. But a power of two only
-changes the exponent. The rewrite is exact for powers of two, and `check` refuses all other factors.
+The numbers: a rewrite keeps the graph's numbers, or its docstring says by how much it changes them. `x * s` is rounded
+to f32, and its product with c is rounded again, so `x * (s * c)` is in general another number. But a power of two
+changes only the exponent. The rewrite is therefore exact for powers of two, and `check` refuses all other factors.
 """
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class FoldScaleIntoDequantize(Rewrite):
     """multiply(dequantize(x, scales=s), c) -> dequantize(x, scales=s*c), c a constant power of two (exact)"""
 
     def pattern(self, g, x, c):
-        """The parameters after `g` are the pattern's variables; ANY accepts all attributes of the dequantize."""
+        """Describe the subgraph. The parameters after `g` are its variables; ANY accepts all attributes."""
         return g.multiply(g.dequantize(x, attrs=ANY), c)
 
     def check(self, x, c, match):
-        """A reason to refuse the match, or None. Variables are values: they have types, and constants have data."""
+        """Return a reason to refuse the match, or None. Variables are values, with types; constants have data."""
         if c.data is None or c.data.size != 1:
             return f"the factor must be one constant number, got {c.type}"
         factor = c.data.item()
@@ -47,7 +47,7 @@ class FoldScaleIntoDequantize(Rewrite):
         return None
 
     def replace(self, g, x, c, match):
-        """The value that replaces the match; the driver removes unused nodes."""
+        """Return the value that replaces the match. The driver removes unused nodes."""
         attrs = dict(match.node("dequantize").attrs)
         attrs["scales"] = [s * c.data.item() for s in attrs["scales"]]
         return g.dequantize(x, **attrs)
@@ -153,7 +153,7 @@ def test_returned_dequantize_is_refused():
 
 
 def main() -> None:
-    """Run the pass by itself, see it refuse, and run it in front of the pipeline."""
+    """Run the pass by itself, show a refusal, and run the pass in front of the pipeline."""
     graph = gq.parse(SCORES)
     print("The graph:", gq.to_text(graph), sep="\n")
 
@@ -165,7 +165,8 @@ def main() -> None:
     for refusal in refusals:
         print(f"  {refusal.node}\n    {refusal.reason}")
 
-    gq.compile(graph, passes=[FoldScaleIntoDequantize()], verify="numeric")  # raises PassError, with a test, if wrong
+    # raises PassError, with a test, if the numbers differ
+    gq.compile(graph, passes=[FoldScaleIntoDequantize()], verify="numeric")
     print("\nThe references before and after the pass agree, also at rounding ties, NaN and infinities")
 
     plain = gq.compile(graph)

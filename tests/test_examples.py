@@ -127,4 +127,4 @@ def test_score_images(tmp_path, engine):
     done = subprocess.run([sys.executable, script, "--engine", engine, "--images", "600"], cwd=tmp_path,
                           capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr  # the engines' own messages are on stderr
-    assert f"{engine}: 600 images" in done.stdout and "bits equal to those of one process" in done.stdout
+    assert f"{engine}: 600 images" in done.stdout and "bits equal to the bits of one process" in done.stdout

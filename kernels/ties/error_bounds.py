@@ -232,8 +232,7 @@ class BodyBounds:
         return found[0], found[1]
 
     def _ends_before(self, node: Node, ends: tuple[float, float]) -> tuple[float, float]:
-        """The operand's interval that gives results of a LINEAR node between `ends`, for all elements of its constant.
-        """
+        """The interval of the operand for which a LINEAR node's results are between `ends`, for all its constants."""
         first, second = node.operands
         of_second = second in self.constants
         c = self.constants[second if of_second else first].astype(np.float64)[..., None]
