@@ -105,10 +105,7 @@ def run_batch(path: str | os.PathLike[str], root: Path) -> Iterator[Outcome]:
 
 
 def _compiled(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Compile the graph and run it on random inputs; returns the inputs and the outputs.
-
-    If outputs leave their range, errors could hide, so narrower inputs are tried next.
-    """
+    """Compile the graph and run it on random inputs, narrower ones if outputs saturate; returns inputs and outputs."""
     for spread in SPREADS:
         inputs = accepted_inputs(graph, 0, spread)
         model = compile(graph)  # compiled again, because a model keeps its constant inputs

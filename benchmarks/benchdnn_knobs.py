@@ -200,7 +200,6 @@ def _with(op: FileOp, name: str, value: Any) -> FileOp:
 
 def _each_op(file: GraphFile, knob: str, settings: Mapping[int, Any],
              change: Callable[[FileOp, Any], FileOp]) -> GraphFile:
-    """Change the named ops of a document."""
     ids = [op.id for op in file.ops]
     for id in settings:
         if id not in ids:
@@ -214,8 +213,7 @@ def _each_tensor(file: GraphFile, knob: str, settings: Mapping[Any, Any],
                  change: Callable[[LogicalTensor, Any], LogicalTensor]) -> GraphFile:
     """Change the named tensors of a document wherever they appear.
 
-    Unknown ids in a list are ignored as in benchdnn, because two of its own cases have unknown ids. A single unknown id
-    is refused.
+    Unknown ids in a list are ignored, as two cases of benchdnn itself have some. A single unknown id is refused.
     """
     if not settings:
         return file

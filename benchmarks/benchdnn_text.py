@@ -66,10 +66,7 @@ class Case:
 
 
 def parse_knobs(arguments: Iterable[str]) -> list[Knobs]:
-    """All combinations of the arguments ("--in-shapes=0:2x3,0:4x5", ...).
-
-    Raises ParseError, naming the knob.
-    """
+    """All combinations of arguments such as "--in-shapes=0:2x3,0:4x5". Raises ParseError, naming the knob."""
     chosen: dict[str, list[tuple[str, Any]]] = {}
     for argument in arguments:
         if not isinstance(argument, str):

@@ -37,7 +37,6 @@ def library_path() -> Path | None:
 
 @cache
 def _library() -> tuple[c.CDLL, c.c_void_p, c.c_void_p]:
-    """The library, an engine and a stream."""
     library = c.CDLL(str(library_path()))
     library.dnnl_primitive_desc_query_md.restype = c.c_void_p
     library.dnnl_memory_desc_get_size.restype = c.c_size_t
@@ -130,7 +129,6 @@ def layer(x: np.ndarray, w: np.ndarray, y: np.ndarray, bias: np.ndarray, w_mask:
 
 
 def _run(primitive: c.c_void_p, memories: dict[int, c.c_void_p]) -> Callable[[], None]:
-    """Make a function that calls a primitive."""
     library, _, stream = _library()
     arguments = (_Argument * len(memories))(*[_Argument(a, m.value) for a, m in memories.items()])
     execute, count = library.dnnl_primitive_execute, len(memories)

@@ -58,7 +58,6 @@ def _roof(axis: Any, cores: int, low: float, high: float) -> None:
 
 
 def _points(axis: Any, rows: Sequence[dict[str, Any]]) -> None:
-    """Draw a marker for each case, with a color for each variant."""
     cases, variants = (list(dict.fromkeys(r[key] for r in rows)) for key in ("case", "variant"))
     for r in rows:
         axis.plot(_intensity(r), r["graphq"]["tops"], MARKERS[cases.index(r["case"]) % len(MARKERS)], markersize=8,

@@ -74,7 +74,7 @@ class Cluster(NamedTuple):
     """An engine with workers.
 
     `run(count, work)` scores `count` rows and returns the results in order. `work` is the path of a model, or a number
-    of seconds: then each batch waits so long, and the results are the row numbers. `processes` returns the scoring
+    of seconds: then each batch waits so long, and the results are row numbers. `processes` returns the scoring
     processes.
     """
 

@@ -2,8 +2,7 @@
 
     python examples/quantize_text_recognizer.py [--lines 24] [--batches 6] [--threads N] [--save FILE.onnx]
 
-The model is PP-OCRv4's in f32, from the package rapidocr-onnxruntime (Apache-2.0). Pillow draws pictures of known text.
-It needs
+The model is PP-OCRv4's in f32, from the package rapidocr-onnxruntime (Apache-2.0). Pillow draws the text. It needs
 
     pip install -e ".[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
 """

@@ -2,8 +2,7 @@
 
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py [--workers 2] [--host 127.0.0.1] [--port 8000]
 
-To load a new model, replace the old model's file (`os.replace`) and send SIGHUP. This differs from `uvicorn --workers`
-in two ways:
+To load a new model, replace the old model's file (`os.replace`) and send SIGHUP. Differences to `uvicorn --workers`:
 
 - A reload replaces all workers or none, and prints the outcome. It first starts as many new workers as there are old
   workers. When all new workers are ready, the old workers retire. If a new worker is not ready within `--timeout`

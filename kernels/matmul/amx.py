@@ -202,10 +202,7 @@ class _Pixels:
             row.update([(words + 16).opaque(), (target + apart).opaque()])
 
     def _copy_steps(self, outer: Value, inner: Value, r: int, even: Value, target: Value) -> None:
-        """Emit the copies of a tap of row tile `r`.
-
-        All steps of the tap are copied, or only a last partial step if the pixels are at even distances.
-        """
+        """Emit copies of all steps of a tap of row tile `r`, or only of a partial step if pixels are evenly spaced."""
         b, f = self.b, self.f
         whole = even.select(0, self.whole)
         skipped = (self.whole - whole) << 6

@@ -223,7 +223,6 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
-    """The integer matmul of the quantized operands, and the scales of both operands."""
     index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
@@ -284,7 +283,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
     """The dequantize nodes of a layer's input and weights.
 
-    Raises Unsupported unless both dequantize u8 or s8 to f32. If `groups`, the weights may have one scale per group of
+    Raises Unsupported unless both dequantize u8 or s8 to f32. If `groups`, weights may have one scale per group of
     rows.
     """
     left, right = (v.node for v in islice(node.operands, 2))
@@ -357,10 +356,9 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
 
 def _centered_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
                          weights: np.ndarray | None) -> QuantParameter | Expr:
-    """The sum of w' - zw over k for every column.
+    """The sum of w' - zw over k for every column: a constant if the weights are one constant matrix.
 
-    The sum is a constant if the weights are one constant matrix. Otherwise it is computed from the column sums in the
-    packed weights.
+    Otherwise the sum is computed from the column sums in the packed weights.
     """
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)

@@ -278,8 +278,7 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
 class _Blocks(NamedTuple):
     """How a matmul is cut into blocks: fields of MATMUL, and `kernel`, an index into the names of the kernels.
 
-    `threads` is the number of threads that are worth using. `room_bytes` is the memory that a block needs for copies of
-    activations.
+    `threads` is the number of threads that are worth using. A block needs `room_bytes` for copies of activations.
     """
 
     kernel: int

@@ -27,7 +27,6 @@ def byte_sums(x: Value, signed: bool) -> Value:
 
 @emits
 def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
-    """Sum k bytes as u8, each xored with `flip`."""
     flips, lines = flip.trunc(I8).splat(64), k // 64
 
     def sums(total: Value, line: Value) -> Value:
@@ -49,10 +48,7 @@ def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
 
 @emits
 def _sum_columns(b: Builder, source: Value, stride: Value, k: Value, flip: Value, count: Value, target: Value) -> None:
-    """Store the sums of `count` (at most 16) columns of u8, each xored with `flip`.
-
-    A column has `k` bytes, `stride` bytes apart.
-    """
+    """Store the sums of `count` (at most 16) columns of `k` bytes, as u8 xored with `flip`; rows are `stride` apart."""
     flips = flip.trunc(I8).splat(16)
     with Loop(b, k, [constant(S32X16, 0)]) as loop:
         line = load_bytes(source + loop.k * stride, count, 16)

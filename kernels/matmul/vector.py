@@ -287,8 +287,7 @@ def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]
 def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value], packs: bool) -> None:
     """Emit the epilogue for sums in registers; it runs only if the tile is whole.
 
-    The frame's word `entries` becomes the number of outputs listed as near a rounding tie, or -1 if the tile is
-    partial.
+    The frame's word `entries` becomes the number of listed outputs (near a rounding tie), or -1 if the tile is partial.
     """
     block, entries = _OutputBlock(f, tile), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
@@ -306,8 +305,8 @@ def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[
 class _TileSums:
     """The sums of a tile of `rows` x `columns` outputs, in registers over all of k.
 
-    The `state` is a list of values that loops carry: in this class, the sums. `places` are the byte offsets of the sums
-    in memory.
+    The `state` is a list of values that loops carry: here the sums. `places` are the byte offsets of the sums in
+    memory.
     """
 
     def __init__(self, products: Products, rows: int, columns: int) -> None:

@@ -2,8 +2,7 @@
 
 Conversions to f32 round to nearest even. The code is plain vector IR, the same at every ISA level.
 
-Operands and results are viewed as rows and columns. The stride of an operand is 0 along an axis on which it is
-broadcast.
+Operands and results are viewed as rows and columns. Along a broadcast axis, the stride of an operand is 0.
 """
 from __future__ import annotations
 
@@ -32,10 +31,7 @@ def fits(source: DType, target: DType) -> bool:
 
 
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
-    """Make the block function of a cast from integers of `source_bits` bits.
-
-    `how` is TO_INTEGER (of `target_bits` bits), TO_BOOLEAN or TO_F32.
-    """
+    """Make the block function of a cast to integers of `target_bits` bits, booleans or f32 (`how`, such as TO_F32)."""
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 

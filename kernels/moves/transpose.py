@@ -6,8 +6,7 @@ There are four block functions:
 - `interleaving` and `deinterleaving`: n or m is 2 to 4 (e.g. channels of images), by shuffles of n or m vectors;
 - `copying`: the innermost axis stays the innermost, so runs of bytes are copied.
 
-The outer axes are the batch: each batch element is `rows` x `columns` elements. The code is plain vector IR, the same
-at every ISA level.
+The outer axes are the batch, with `rows` x `columns` elements each. The code is the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -313,8 +312,7 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
     """Plan the copy of a tensor of `sizes` whose elements are `strides` bytes apart along each axis.
 
     A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is contiguous, or
-    its elements are `results` bytes apart along each axis. The caller fills in the addresses of MOVE; source and copy
-    must not overlap.
+    its elements are `results` bytes apart. The caller fills in the addresses of MOVE; source and copy must not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:

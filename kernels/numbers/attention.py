@@ -8,8 +8,7 @@ A cache may hold f16 or bf16; new keys and values are rounded before any token u
 q of 8 or 4 bits that mean q * scale: q = rint(x / scale) with ties to even, saturated, and 0 for NaN. Integers of 4
 bits are stored as q + 8, two in a byte, the first in the low half.
 
-Products are summed as in `float_sums`, the sum of a softmax as in `rows`, both from key 0 on. Each other operation is
-rounded once.
+Products are summed as in `float_sums`, powers of a softmax as in `rows`, from key 0 on. Other operations round once.
 """
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     """Rotate pairs of elements of each head of x [batch, tokens, heads, size], by the angles of its token.
 
     If `interleaved`, a pair is two neighboring elements. Otherwise it is an element of the first half of the rotated
-    elements and the element at the same position in the second half. Only the first elements of a head are rotated, two
-    for each angle.
+    elements and the element at the same position in the second half. Each angle rotates two of a head's first elements.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \
@@ -92,8 +90,8 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
     """The attention output for queries q [batch, tokens, heads, size] and caches k, v [batch, groups, capacity, size].
 
     `before` counts the tokens before the query's tokens. If `causal`, a token sees the keys up to its own, otherwise
-    the first `ends` keys. If `window` is above 0, it sees only the last `window` of these keys. The result has the
-    shape of q.
+    the first `ends` keys. If `window` is above 0, it sees only the last `window` of these keys. The result is shaped
+    like q.
     """
     batch, tokens, heads, size = q.shape
     groups, n = k.shape[1], int(before.max(initial=0)) + tokens

@@ -51,10 +51,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def offset_of(weights: np.ndarray) -> int:
-    """The number of least magnitude to subtract from integer weights to make them fit s8.
-
-    Raises GraphError if the range of the weights has more than 8 bits.
-    """
+    """The number of least magnitude to subtract from weights to make them fit s8; GraphError beyond 8 bits."""
     low, high = int(weights.min()), int(weights.max())
     if high - low > 255:
         raise GraphError(f"integer weights must have 8 bits, got {low} to {high}")
@@ -73,8 +70,7 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
          reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The states of all steps, the last state, and the last cell.
 
-    `peepholes` are three rows of factors, for the gates i, o and f. The cell times a row is added to the sums of its
-    gate.
+    `peepholes` are three rows of factors, for the gates i, o and f. The cell times a row is added to a gate's sums.
     """
     states = np.zeros((len(gates), *h.shape), np.float32)
     pi, po, pf = np.split(np.zeros(3 * h.shape[1], np.float32) if peepholes is None else peepholes, 3)
@@ -96,8 +92,7 @@ def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarra
         linear_before_reset: bool, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
     """The states of all steps, and the last state.
 
-    With `linear_before_reset`, the reset gate multiplies the state's products with the weights, otherwise the state
-    itself.
+    The reset gate multiplies the state or, with `linear_before_reset`, the state's products with the weights.
     """
     size = h.shape[1]
     states = np.zeros((len(gates), *h.shape), np.float32)

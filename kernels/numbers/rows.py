@@ -12,8 +12,7 @@ therefore equal bit for bit. There are three exceptions: log_softmax, whose loga
 and sums of rows whose length is not a multiple of 4.
 
 If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
-infinite. The reference of the graph sums in f64 and does not have these limits (docs/onnx.md). kernels/rows/loops.py
-has the machine code.
+infinite. The graph's reference sums in f64, without these limits (docs/onnx.md).
 """
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ def log_softmax(x: Array) -> Array:
 def squares(d: Array) -> Array:
     """The sum of d * d: 8 chains of fused multiply-adds, folded by halves.
 
-    The last n % 8 elements are added one by one. If they are four or more, their first four squares are rounded before
-    they are added.
+    The last n % 8 elements are added one by one. If there are four or more, the first four squares are rounded first.
     """
     whole = d.shape[-1] // GROUP * GROUP
     total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)

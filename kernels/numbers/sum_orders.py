@@ -28,8 +28,7 @@ Order = Literal["chains", "quads", "octets", "taps"]
 class DequantizedSum(NamedTuple):
     """An f32 sum of products of dequantized integers: its order, and the parameters of the dequantizes.
 
-    A sum begins with `start`: one f32 for all columns, or one per column. `taps` is the number of taps of a window, 1
-    for matmuls.
+    A sum begins with `start`: one f32 for all columns, or one per column. `taps` is the number of taps (1 for matmuls).
     """
 
     order: Order

@@ -126,8 +126,7 @@ class ColumnGroups:
 def tail_group(address: Value, count: Value, itemsize: int) -> Value:
     """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading further bytes.
 
-    Missing elements are 0. If elements are single bytes, the last byte is repeated instead, because the packed weights
-    there are 0.
+    Missing elements are 0. If elements are bytes, the last byte is repeated instead: packed weights are 0 there.
     """
     if itemsize == 2:
         return address.load(I16).zext(I32)
@@ -163,8 +162,8 @@ Groups: TypeAlias = RowGroups | ColumnGroups
 class Window:
     """The addresses that the taps of a window read.
 
-    An address is `a` plus an outer and an inner table entry. If the sum of the entries is negative, the address is the
-    row of padding.
+    An address is `a` plus an outer and an inner table entry, or the row of padding if the sum of the entries is
+    negative.
     """
 
     def __init__(self, b: Builder, f: Frame) -> None:

@@ -129,18 +129,15 @@ class Windows:
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
     def even_step(self) -> int:
-        """The bytes between the pixels that neighboring outputs read, for windows of one tap.
-
-        It is -1 if the distance varies or a pixel is padding.
-        """
+        """The bytes between the pixels of neighboring outputs (one tap each); -1 if they vary or a pixel is padding."""
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:
         """The table for kernels that read a run (`length` neighboring output pixels of a line) at once, as int64 words.
 
         The first word is `step`; then follow entries [runs, taps]. A line has `line` output pixels; its last run may be
-        shorter. An entry is the byte offset of a run's first input pixel if all its pixels are `step` bytes apart,
-        otherwise INVALID.
+        shorter. An entry is the byte offset of a run's first input pixel, or INVALID unless its pixels are `step` bytes
+        apart.
         """
         reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
                 f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
@@ -251,7 +248,6 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
 
 
 def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
-    """Reserve the memory of the tables; raises CompileError if they would be too large."""
     entries = sum(prod(outputs[k]) * prod(kernel[k]) for k in (slice(-1), slice(-1, None)))
     reserve(_COPIES * 8 * entries, f"the tables of {list(outputs)} windows of {list(kernel)} elements")
 

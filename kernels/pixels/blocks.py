@@ -60,10 +60,7 @@ ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 
 
 def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Value, Value], None]:
-    """Make a version of `store_addresses` for windows of ko x ki taps that emits no loops.
-
-    If ko and ki are 0, the version takes any window, with loops.
-    """
+    """Make a version of `store_addresses` without loops, for ko x ki taps; with (0, 0) it is `store_addresses`."""
     if not ko:
         return store_addresses
 

@@ -73,10 +73,7 @@ class Pool(NamedTuple):
 
 
 def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
-    """Check a body of an optional dequantize, a pool and an epilogue; raises Unsupported.
-
-    Returns the pool's node, the dequantize (or None) and the Pool.
-    """
+    """Check a body; returns the pool's node, its dequantize (or None) and the Pool. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)

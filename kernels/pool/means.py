@@ -34,7 +34,6 @@ class Scales(NamedTuple):
 
 
 def _tap(dtype: str) -> Expr:
-    """The f32 expression of a dequantized tap (operand 0), with its zero point (operand 1) and scale (operand 2)."""
     x = load(0, dtype, "vector")
     if COMPUTE[dtype] == "f32":
         return x

@@ -209,7 +209,6 @@ def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
 
 @emits
 def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
-    """Quantize `count` f32 to u8; `scale` and `zero_point` are addresses."""
     s = scale.load(F32).splat(UNITS)
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
@@ -222,10 +221,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 
 def recurring(gates: int, multiply: str, lanes: int, emulated: int, shifted: int) -> Functions:
-    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1).
-
-    `multiply` is a key of MULTIPLY for quantized layers, and "" for other layers.
-    """
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `multiply` is "" unless quantized."""
     integers = Integers(MULTIPLY[multiply](lanes, bool(emulated)), bool(shifted), ROWS * lanes // UNITS) \
         if multiply else None
     together, whole = ROWS if integers is None else integers.rows, integers is not None

@@ -53,7 +53,6 @@ def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
 
 
 def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
-    """The word for an initial state or cell; zeros if absent."""
     t = node.outputs[1].type
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 

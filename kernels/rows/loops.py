@@ -47,8 +47,8 @@ class RowEmitter:
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
         """Emit a loop over vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
 
-        The carried values begin as `carried`, and each iteration replaces them by the result of `turn`. Returns the
-        last values.
+        Each iteration replaces the carried values, which begin as `carried`, by the result of `turn`. Returns the last
+        values.
         """
         b, whole = self.b, self.n // LANES
         together = whole // beside
@@ -136,7 +136,6 @@ def _picked(new: Value, have: Value) -> Value:
 
 
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
-    """Emit the maximum of the row; NaN elements are ignored."""
     low = constant(vector(F32, LANES), -INFINITY)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -169,7 +168,6 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
 
 
 def _squares(b: Builder, row: RowEmitter, mean: Value | None = None) -> Value:
-    """Emit the sum of (x - mean)**2; without a mean, the sum of x**2."""
     def less(x: Value) -> Value:
         return x if mean is None else x - mean.splat(1 if x.type == F32 else GROUP)
 

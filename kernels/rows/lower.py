@@ -80,8 +80,7 @@ class RowLowering(NamedTuple):
 def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
     """Find a body's row operation, and the nodes of its prologue.
 
-    Raises Unsupported if the prologue or the epilogue is not lane-wise, or if the operation has attributes that kernels
-    lack.
+    Raises Unsupported if prologue or epilogue is not lane-wise, or if kernels lack some attributes of the operation.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in ROWS)
@@ -130,7 +129,6 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
-    """The expression of the operation's result, from the stored elements and the row's numbers."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:

@@ -70,10 +70,7 @@ def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
 
 
 def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
-    """The quota and the period of each control group of the process, and of the parents of these groups.
-
-    Reads control groups of version 2 (`cpu.max`) and version 1.
-    """
+    """The quota and period of each control group (version 1 or 2) of the process, and of the groups' parents."""
     try:
         groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
     except OSError:

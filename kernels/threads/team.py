@@ -7,8 +7,7 @@ process. The thread that ends a step's last piece runs the serial steps after it
 parallel step.
 
 The first run with several threads starts the helpers, as native threads (`helpers`). They begin within some 50 us, and
-the run does not wait for them. When Numba is imported in the process, the iterations of one prange (`region`) replace
-them:
+the run does not wait for them. When the process imports Numba, the iterations of a prange (`region`) replace them:
 
 - With Numba's layer "omp" a thread of this process enters the region once, in the background, and stays there.
 - With "tbb" and "workqueue" each run enters a region of its own, because the threads of these layers serve all parallel
@@ -248,7 +247,6 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 def _can_enter() -> bool:
-    """Whether Numba is imported and can start threads in this process."""
     return "numba" in sys.modules and not _numba_has_threads_of_another_process
 
 

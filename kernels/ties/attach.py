@@ -76,7 +76,6 @@ def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
 
 
 def _refused(node: Node, bounds: BodyBounds | None) -> str:
-    """The reason why outputs of this quantize near a tie are not computed again."""
     if node.attrs["dtype"].bits > 8:
         return f"quantize to {node.attrs['dtype']} is not settled: at 16 bits f32 sums decide too many outputs"
     if bounds is None:
@@ -88,10 +87,9 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """Return the `Rounding` of a quantize of a sum, and add the quantize as written to `as_written`.
+    """Return the `Rounding` of a quantize of a sum; add the quantize as written to `as_written`.
 
-    `q` is the lowered expression of the quantize. The added expression takes the sum as written, and divides by the
-    scale.
+    `q` is the lowered expression of the quantize. The added expression divides the sum as written by the scale.
     """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
@@ -109,10 +107,7 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
 
 
 def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
-    """The `Rounding` of a quantize whose operand is computed from quantized bytes, in a list.
-
-    The list is empty if `fast_requantize` has no fast form for the quantize.
-    """
+    """The `Rounding` of a quantize of a function of quantized bytes, in a list; [] if there is no fast form for it."""
     if q.op != "quantize_quotient_to" or node.attrs["dtype"].bits > 8 or not bounds.finite(node) \
             or e.axis(node) not in (None, len(e.out) - 1):
         return []

@@ -58,10 +58,7 @@ class ErrorBounds(NamedTuple):
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
-        """Add `more` to both absolute bounds, and set a new relative bound.
-
-        If `more` is infinite, the estimate stays as it is.
-        """
+        """Add `more` to both absolute bounds (if infinite, only to `proved`), and set a new relative bound."""
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 
@@ -244,7 +241,6 @@ class BodyBounds:
         return (low, high) if low <= high else (-np.inf, np.inf)  # if a number is NaN, the comparison is false
 
     def _computed(self, node: Node) -> list[Value]:
-        """The operands of a node that are not constants of the body."""
         return [v for v in node.operands if v not in self.constants]
 
     def finite(self, node: Node) -> bool:
@@ -324,6 +320,5 @@ class BodyBounds:
             return self._maxima(1 / np.abs(data.astype(np.float64)), by_column)
 
     def _maxima(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
-        """The maximum of an array of absolute values; with `by_column`, one number per column of a row."""
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())

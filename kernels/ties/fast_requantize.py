@@ -95,10 +95,7 @@ def is_byte(x: Expr) -> bool:
 
 
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
-    """Write y as a constant plus multiples of bytes and of the anchor's integer sum, in exact arithmetic.
-
-    Returns None if this is not possible.
-    """
+    """Write y as a constant plus multiples of bytes and of the anchor's integer sum, exactly; None if impossible."""
     forms: dict[Expr, Affine | None] = {}
 
     def of(node: Expr) -> Affine | None:

@@ -72,8 +72,7 @@ def load_f32(b: Builder, address: Value) -> F32Value:
 def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Value, ws: Value, lanes: Value) -> None:
     """Add `count` products, a multiple of four, to each of eight chains, whose sums are at `lanes`.
 
-    Neighboring chains begin `apart` products apart. If there are fewer than 8 `chains`, the remaining lanes compute the
-    last chain again.
+    Neighboring chains begin `apart` products apart. With fewer than 8 `chains`, the other lanes repeat the last chain.
     """
     starts = [smaller(n, chains - 1) * (apart << 2) for n in range(8)]
     kind = vector(F32, 8)
@@ -160,8 +159,7 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 def begin(order: int, block: int, total: np.float32) -> State:
     """The state of a sum before its first product.
 
-    The total is the number that the sum starts from. In the order "taps" it is 0, because each tap has a sum of its
-    own.
+    The total is the number that the sum starts from. In the order "taps" it is 0, because each tap has its own sum.
     """
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
@@ -208,7 +206,6 @@ FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
 def _fours(address: Value, apart: int) -> Value:
-    """Emit the loads of four groups of 4 bytes, `apart` bytes apart."""
     return joined([(address + apart * n).load(I32) for n in range(4)])
 
 

@@ -80,10 +80,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
 
 
 class _Chains(NamedTuple):
-    """How a sum of products is cut into chains: its order, block and taps.
-
-    A chain is a run of products that are summed one after another before their sum is added to the total.
-    """
+    """How products are cut into chains: runs that are summed one after another, and then added to the total."""
 
     order: str
     block: int
@@ -117,10 +114,7 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
 
 
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
-    """The sums of weights that may be any number from -most to most.
-
-    For the estimate, the weights are independent and uniformly distributed.
-    """
+    """The sums of weights from -most to most; for the estimate, they are independent and uniformly distributed."""
     count = chains.lengths(k)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))
@@ -132,8 +126,8 @@ class _Reach(NamedTuple):
 
     `most` adds their largest absolute values, `squares` their mean squares. `absolute` is the sum of |w|. `moved` is
     the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals` counts the additions
-    to the total; each of them also rounds the number that the sum starts from. `roundings` counts all roundings of an
-    output.
+    to the total. Each of them also rounds the number that the sum starts from. `roundings` counts an output's
+    roundings.
     """
 
     most: np.ndarray
