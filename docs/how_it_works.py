@@ -12,7 +12,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent
 ROW, NAME, STEP, TEXT = 19, 222, 25, 560
-"""Height of a row; widths of the names, of a step of the way, and of what a folder is for."""
+"""Height of a row; widths of the names, of a step of the way, and of a folder's purpose."""
 
 
 def rooms() -> dict[str, str]:

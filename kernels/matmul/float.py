@@ -63,7 +63,7 @@ def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     """Add the products one after the other; a subnormal sum becomes zero.
 
     vdpbf16ps decides before rounding whether a sum is below the smallest normal number. The test therefore uses 2^64
-    times the sum, whose rounding is that of a normal number.
+    times the sum: a number of this size is rounded as a normal number.
     """
     for left, right in zip(x, w, strict=True):
         scaled = (left * float(SCALE)).math("fma", right, total * float(SCALE)).math("fabs")

@@ -69,9 +69,9 @@ view, view_frame = MATMUL.view, FRAME.view
 SHORT = 26
 """The most operations of an epilogue that tile functions compute, in unrolled code; to add a residual takes 26."""
 SHORT_ROW = 256
-"""The most bytes of k for which tile functions compute the epilogue themselves."""
+"""The most bytes of k if tile functions compute the epilogue themselves."""
 MANY = 1 << 14
-"""The fewest outputs for which tile functions compute the epilogue themselves: compiling one takes 0.1 to 0.3 s."""
+"""The fewest outputs if tile functions compute the epilogue themselves: compiling a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 """The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
 Writer = Literal["function", "tile", "both"]
@@ -261,7 +261,7 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
-"""Open sizes times these numbers are the sizes for which kernels are compiled. Half as many would miss some kernels."""
+"""Kernels are compiled for open sizes times each of these numbers. With half as many, calls would lack kernels."""
 
 
 @lru_cache(maxsize=256)
@@ -395,7 +395,7 @@ def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
 COPIED = 0.2
 """The cycles per byte to copy activations from columns to rows (18 GB/s)."""
 INTERLEAVED = 16
-"""The cycles to interleave four columns of activations; the 24 products of a 6 x 64 tile hide all but one of them."""
+"""The cycles to interleave four columns of activations. A 6 x 64 tile hides all but one of them behind products."""
 SPREAD = 8
 """The cycles that a group of transposed floats takes longer than a group of a row: it needs broadcasts."""
 

@@ -66,7 +66,7 @@ def offset(table: int, batch: int) -> int:
 
 @njit
 def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, target: int) -> None:
-    """Store the sum of one row; `stride` and `count` are ignored, so the signature is that of `_sum_columns`."""
+    """Store the sum of one row. It has the parameters of `_sum_columns`, but ignores `stride` and `count`."""
     store_s32(target, _sum_row(source, k, flip))
 
 

@@ -37,7 +37,7 @@ class Kernel(NamedTuple):
     """A kernel multiplies `dtypes` in tiles of `tile` (rows, columns) outputs, at ISA level `level` and above.
 
     The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(dtypes, rows,
-    columns, emulated, layout)` makes the module of a tile function. Its `columns` may be fewer than those of `tile`: a
+    columns, emulated, layout)` makes the module of a tile function. Its `columns` may be fewer than in `tile`: a
     multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, for AMX,
     `setup`. If the tiles can write outputs, `build` takes two more arguments: a Store, and whether its byte outputs are
     packed four vectors at a time. `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are the layouts
@@ -219,7 +219,7 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
-    """Estimate cycles from operations, of which the CPU does `rate` a cycle.
+    """Estimate cycles, with `rate` operations per cycle.
 
     A row takes 2 operations, and 4 for each of a panel's `parts`; to widen the weights of a part takes 3. Fitted on a
     Xeon for four bytes of k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).

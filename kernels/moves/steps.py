@@ -183,9 +183,9 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
 
 
 class Side(NamedTuple):
-    """The padding at one side of an axis: positions `start` to `start + size` (exclusive) of the result.
+    """The padding at one side of an axis: `size` positions of the result, from `start` on.
 
-    Its elements are copies of the positions from `source` on, in strides of `step`.
+    They are filled with copies of the result's positions `source`, `source` + `step`, `source` + 2 * `step`, ...
     """
 
     start: int

@@ -35,7 +35,7 @@ WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""The most taps of a window in depthwise kernels, and in the second look at outputs near ties."""
+"""The most taps of a window in depthwise kernels, and in kernels that recompute outputs near rounding ties."""
 
 _LINE = 64
 _COPIES = 4

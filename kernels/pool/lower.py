@@ -111,7 +111,7 @@ def dequantize_of(node: Node) -> Node | None:
 
 
 def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
-    """The body's input that a kernel over pixels reads for `node`; raises Unsupported if there is none."""
+    """The body's input that a kernel over pixels reads for `node`; raises Unsupported without such an input."""
     value = next((dequantize or node).operands)
     if value.node is not None:
         raise Unsupported(f"the input of {node.op.name} is computed by {value.node.op.name}",

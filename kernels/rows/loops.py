@@ -106,7 +106,7 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """Where the whole vectors of 8 end, and where a vector of 4 after them ends, if 4 elements remain."""
+        """The end of the whole vectors of 8, and of a vector of 4 after them, if 4 elements remain."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 

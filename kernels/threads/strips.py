@@ -1,8 +1,8 @@
 """Run several steps strip by strip: a strip of rows goes through all steps before the next strip does.
 
 A strip is a block of the rows of a batch element. Data that only the next step reads then take memory for one strip
-instead of all rows. This memory, a room, stays in the cache of a core. Each piece of the blocks, and so each thread,
-has a room of its own.
+instead of all rows. This memory, a room, stays in the cache of a core. Each thread runs a piece, some neighboring
+blocks, and each piece has a room of its own.
 
 The steps themselves know nothing of strips. All of them are cut into the same blocks of rows, and each runs on a copy
 of its argument block. In the copy, addresses of data in a room are adjusted: row i of a batch element is at `address +

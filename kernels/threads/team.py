@@ -135,7 +135,8 @@ class Team:
         if self.region is not None and self.layer is None:
             self._find_layer()
         if self.layer is None or self.layer == "omp":
-            those = self.helpers  # keeps their words in memory during this run, even if other helpers replace them
+            # keeps the words of these helpers in memory during this run, even if other helpers replace them
+            those = self.helpers
             self.run_shared(*table.span, those.address, helpers)
         elif helpers == 0:
             table.run_alone()

@@ -1,4 +1,4 @@
-"""`attach`, the only entry to this folder: it lets a lowered body compute outputs near rounding ties a second time."""
+"""`attach`, the only function that other rooms call: it lets an epilogue compute outputs near rounding ties again."""
 from __future__ import annotations
 
 from dataclasses import replace

@@ -208,7 +208,7 @@ class BodyBounds:
         return found
 
     def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
-        """The largest sizes of `source` at which its differences still change x much, and change x at all.
+        """The sizes of `source` beyond which a difference in `source` changes x only a little, and not at all.
 
         x is a `Curve` of a multiple of `source` plus a constant, or a multiple of this curve plus a constant. In
         hard-swish as written, y clamp(y + 3, 0, 6) / 6, the clamp is constant if y is large, so a difference in y

@@ -256,8 +256,8 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
 def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
     """The error of u plus `shift` computed by multiply-adds, for results of absolute values at most `most`.
 
-    Quantized bytes enter as numbers from 256 to 511, and the constant subtracts the surplus. The error includes the
-    roundings of the factors and of the constant.
+    Quantized bytes enter as numbers from 256 to 511, and the constant corrects this. The error includes the roundings
+    of the factors and of the constant.
     """
     constant, terms = u.constant + shift, []
     for x, f in u.factors.items():
