@@ -283,8 +283,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
     """The dequantize nodes of a layer's input and weights.
 
-    Raises Unsupported unless both dequantize u8 or s8 to f32. If `groups`, weights may have one scale per group of
-    rows.
+    Raises Unsupported unless both dequantize u8 or s8 to f32. If `groups`, weights may have a scale per group of rows.
     """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None

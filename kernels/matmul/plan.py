@@ -67,11 +67,11 @@ The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in 
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The most operations of an epilogue that tile functions compute, in unrolled code; to add a residual takes 26."""
+"""Tile functions compute epilogues of at most so many operations, unrolled. An epilogue with a residual fits."""
 SHORT_ROW = 256
-"""The most bytes of k if tile functions compute the epilogue themselves."""
+"""Tile functions compute the epilogue only if k has at most so many bytes."""
 MANY = 1 << 14
-"""The fewest outputs if tile functions compute the epilogue themselves: compiling a tile takes 0.1 to 0.3 s."""
+"""Tile functions compute the epilogue only of so many outputs or more: compiling a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 """The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
 Writer = Literal["function", "tile", "both"]
@@ -86,7 +86,7 @@ _, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
 
 class Product(NamedTuple):
-    """The sizes of a matmul or convolution: `batch` times activations (m, k) of `a_dtype`, packed weights (k, n).
+    """The sizes of a matmul or convolution: `batch` products of activations (m, k) and packed weights (k, n).
 
     If the `layout` of the activations is "windows", a convolution computes m output pixels over `taps` taps of k
     channels. `w_dtype` names the layout of the weights. SORTED is packed by `pack.pack_sorted`, a name of
@@ -227,12 +227,11 @@ def matmul_blocks() -> Functions:
 
 
 def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
-    """Choose who writes the outputs.
+    """Choose who writes the outputs: tile functions if outputs are many, and k (`depth` bytes) and the Store are short.
 
-    Tile functions do if there are many outputs, and k (`depth` bytes) and the Store are short. They are then compiled
-    for every Store. For floats this saves 8 % of the time at k = 16, 13 % at 24, 8 % at 32, and 2 % at 100. For VNNI it
-    saves 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 % less time on
-    AVX2, 10 % on AVX-VNNI (Xeon).
+    Tile functions that write outputs are compiled for every Store. For floats they save 8 % of the time at k = 16, 13 %
+    at 24, 8 % at 32, and 2 % at 100. For VNNI they save 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of
+    MobileNetV2). All of MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
     """
     if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
@@ -261,7 +260,7 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
-"""Kernels are compiled for open sizes times each of these numbers. With half as many, calls would lack kernels."""
+"""For open sizes, kernels are compiled for the example's sizes times these numbers. Half as many are too few."""
 
 
 @lru_cache(maxsize=256)
@@ -397,7 +396,7 @@ COPIED = 0.2
 INTERLEAVED = 16
 """The cycles to interleave four columns of activations. A 6 x 64 tile hides all but one of them behind products."""
 SPREAD = 8
-"""The cycles that a group of transposed floats takes longer than a group of a row: it needs broadcasts."""
+"""The cycles that a group of transposed floats takes longer than a group of a row, because of broadcasts."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:

@@ -68,7 +68,7 @@ class Kernel(NamedTuple):
 
     @property
     def takes_halves(self) -> bool:
-        """Whether a tile may end in half a panel: then a vector has 8 columns."""
+        """Whether a tile may end in half a panel, because a vector has 8 columns."""
         return self.takes_store and self.isa.lanes == 8
 
     @property
@@ -208,7 +208,7 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
 
 
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles. Four bytes of k take the longest of products, loads, weights and the latency of 4 cycles.
+    """Estimate cycles. Four bytes of k take the maximum of the cycles for products, loads and weights, and at least 4.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four bytes of
     k: 24 cycles for tiles of 6 x 64, 13 for 1 x 64.

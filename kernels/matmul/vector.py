@@ -202,7 +202,7 @@ class _Tile:
         """Emit the products of all groups of k, or of one tap's k; returns the new state of the sums.
 
         The weights of the first panel are at `w`, and the weights of each further panel `panel_bytes` later. Sorted
-        weights are multiplied in their order, which each `tap` has of its own.
+        weights are multiplied in the order that `pack.sort` gives for the `tap`.
         """
         b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))

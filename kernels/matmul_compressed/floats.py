@@ -75,8 +75,8 @@ def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
 class _FloatTile(Tile):
     """A tile of float activations that multiplies `at_once` of its rows at a time, with accumulators in registers.
 
-    The first `at_once` rows unpack the weights of a block of sums. If the tile has more rows, the unpacked weights are
-    kept on the stack for these rows.
+    The first `at_once` rows unpack the weights of a block of sums. If the tile has more rows, the unpacked weights stay
+    on the stack for the other rows.
     """
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
@@ -126,7 +126,7 @@ class _FloatTile(Tile):
             products.total(b, address.load(self.kind) + value).store(address)
 
     def unpack(self, group: Value, index: Value) -> Steps:
-        """Emit the loads of a group's scales. The result unpacks a line, and keeps it if the tile has more rows."""
+        """Emit the loads of a group's scales; returns a function that unpacks a line, and keeps it for further rows."""
         scales, of_zeros = ([address.load(self.kind) for address in addresses]
                             for addresses in (self.scales(group), self.terms(group)))
         first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))

@@ -187,7 +187,7 @@ class _Weights:
         return self.data.shape[1 if self.transposed else 0]
 
     def repeated(self, groups: int) -> tuple[np.ndarray, np.ndarray]:
-        """Zero points and scales for `groups` groups, a multiple of the number of groups; rows are repeated."""
+        """Zero points and scales, with each group repeated, for `groups` groups (a multiple of the weights' groups)."""
         times = groups // len(self.z)
         return self.z.repeat(times, axis=0).astype(np.int32), self.scales.repeat(times, axis=0)
 
