@@ -1,1 +1,1 @@
-"""Kernels of operations outside of partitions: transposes, gathers, slices, pads, casts, integers, and ranges."""
+"""Kernels of operations outside of partitions: moves of elements, casts, integer arithmetic, histograms and ranges."""

@@ -25,7 +25,7 @@ from graphq.plan.plan import Step, Target, plan_rows
 LANES = 64
 """The elements per iteration: four vectors of 16, which are independent of each other."""
 PIECE = 1024
-"""The elements of a block are a multiple of this number, except in the last block."""
+"""The number of elements in each block but the last is a multiple of PIECE."""
 RANGE = Record("source", "extremes", "each", "count")
 """The argument block of the first step, which reads `count` f32; a block has `each` times PIECE elements.
 

@@ -27,7 +27,7 @@ PART = 4 * TABLES * BINS + 8
 CYCLES = 4
 """Estimated cycles per element; they decide how many threads are worth using."""
 PIECE = 4096
-"""The elements of a block are a multiple of this number, except in the last block."""
+"""The number of elements in each block but the last is a multiple of PIECE."""
 COUNT = Record("source", "parts", "size", "each")
 """The argument block of the first step, which reads `size` f32; a block has `each` times PIECE elements.
 
@@ -76,7 +76,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
 
 
 def histogram_block(counting: int) -> Functions:
-    """Make the block function that counts a block's elements and finds its extremes (only these if not `counting`)."""
+    """Make the block function that finds a block's extremes and, if `counting`, counts its elements by bin."""
 
     def block(args: int, index: int) -> None:
         a = view_count(args)

@@ -288,7 +288,7 @@ def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
 
 
 def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether the result has the elements of the source in the same order."""
+    """Whether the transpose keeps the order of the elements in memory."""
     return 0 in shape or len(transposed(shape, order, 1)) <= 1
 
 

@@ -50,7 +50,7 @@ def lanes_of(order: Order) -> int:
 
 
 def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, add: Callable[[T, T], T]) -> T:
-    """Sum n elements tap(0), tap(1), ... of a window with rows of `width`; `zero` is `start_of` in their type."""
+    """Sum n elements tap(0), tap(1), ... of a window with rows of `width`; `zero` has the value `start_of(order)`."""
     def chain(start: int, stop: int, step: int, have: T = zero) -> T:
         for k in range(start, stop, step):
             have = add(have, tap(k))

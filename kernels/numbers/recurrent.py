@@ -51,7 +51,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def offset_of(weights: np.ndarray) -> int:
-    """The number of least magnitude to subtract from weights to make them fit s8; GraphError beyond 8 bits."""
+    """The number of least magnitude to subtract to make weights fit s8. Raises GraphError if they exceed 8 bits."""
     low, high = int(weights.min()), int(weights.max())
     if high - low > 255:
         raise GraphError(f"integer weights must have 8 bits, got {low} to {high}")

@@ -7,8 +7,8 @@
     reduce_*     one number per row
 
 Except for the mean of layer_norm, all is computed in f32, one IEEE operation at a time. Sums have the order of ONNX
-Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Results of rows of 8 elements and more are
-therefore equal bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2;
+Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements
+and more therefore have its results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2;
 and sums of rows whose length is not a multiple of 4.
 
 If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
@@ -130,7 +130,8 @@ def log_softmax(x: Array) -> Array:
 def squares(d: Array) -> Array:
     """The sum of d * d: 8 chains of fused multiply-adds, folded by halves.
 
-    The last n % 8 elements are added one by one. If there are four or more, the first four squares are rounded first.
+    The last n % 8 elements are added one by one. If they are four or more, the first four squares are rounded before
+    they are added.
     """
     whole = d.shape[-1] // GROUP * GROUP
     total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)

@@ -136,8 +136,8 @@ class Windows:
         """The table for kernels that read a run (`length` neighboring output pixels of a line) at once, as int64 words.
 
         The first word is `step`; then follow entries [runs, taps]. A line has `line` output pixels; its last run may be
-        shorter. An entry is the byte offset of a run's first input pixel, or INVALID unless its pixels are `step` bytes
-        apart.
+        shorter. An entry is the byte offset of a run's first input pixel if all its pixels are `step` bytes apart,
+        otherwise INVALID.
         """
         reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
                 f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
