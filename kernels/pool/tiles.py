@@ -154,7 +154,7 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Combine `turns` taps with each of the values `have`, in turn, from the tap at `place` (row, column) on.
+        """Let each of the values `have` take a next tap in turn, `turns` times; the first tap is at `place` (row, column).
 
         Returns the values, and the place after the last tap.
         """

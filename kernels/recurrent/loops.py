@@ -40,7 +40,7 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     states        the states after all steps
     first_cells, cells    the cells before the first step, and after the last one (LSTM)
     extra         the bias (GRU), or the scales of all gates (quantized)
-    room          for the quantized state (rows of u8, padded to a multiple of 4), and 16 bytes after 4 for each element
+    room          4 bytes per element of the state, and 16: for the quantized state (rows of u8, padded to 4 bytes)
     lengths       the s32 lengths of the rows' sequences, or 0
     wrong_length  for a length outside of [0, steps], stored as an s64; the block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
@@ -48,7 +48,8 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
 view = LAYER.view
 UNITS = 16
 ROWS = 4
-"""The rows that are computed together: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
+"""The rows that are computed together: 4 x 4 sums of gates, 4 vectors of weights and a state take 21 of 32 registers.
+"""
 
 Vectors = list[Value]
 
@@ -221,7 +222,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 
 def recurring(gates: int, multiply: str, lanes: int, emulated: int, shifted: int) -> Functions:
-    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `multiply` is "" unless quantized."""
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `multiply` is "" for a float state."""
     integers = Integers(MULTIPLY[multiply](lanes, bool(emulated)), bool(shifted), ROWS * lanes // UNITS) \
         if multiply else None
     together, whole = ROWS if integers is None else integers.rows, integers is not None

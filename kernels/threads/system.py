@@ -42,7 +42,7 @@ this_core = _library_function("sched_getcpu", 0)
 read_clock = _library_function("clock_gettime", 2)
 """Store the time of a clock (such as CLOCK_MONOTONIC) at an address: seconds, then nanoseconds."""
 set_cores = _library_function("pthread_setaffinity_np", 3)
-"""Let a thread run only on the cores of a mask: from its pthread_t, and the mask's bytes and address."""
+"""Let a thread run only on the cores of a mask; takes its pthread_t, the mask's bytes, and the mask's address."""
 
 
 @emits

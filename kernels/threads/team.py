@@ -186,7 +186,8 @@ class Team:
             with _starting.hold:
                 from graphq.kernels.threads import region
         except Exception as error:  # anything that keeps Numba from running
-            if threading.main_thread().is_alive():  # Python that is shutting down cannot start threads: no warning then
+            # no warning while Python shuts down, because it cannot start threads then
+            if threading.main_thread().is_alive():
                 log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
         self.region = region

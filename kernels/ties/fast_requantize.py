@@ -279,9 +279,9 @@ def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
 
 
 def fraction_limit(half: np.ndarray) -> np.ndarray:
-    """The limit, times 2**16, of fraction(u) below which an output counts as near a tie.
+    """2**16 times the limit for fraction(u); an output below the limit counts as near a tie.
 
-    If `half` is at least `_WIDEST`, the limit is 2**16, and every output counts as near.
+    If `half` is at least `_WIDEST`, the limit is 1, and every output counts as near.
     """
     return np.where(half < _WIDEST, np.ceil(2 * half * ONE), ONE).astype(np.int32)
 

@@ -17,7 +17,7 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum
 UNIT = 2.0**-24
 """The largest relative error of rounding to f32."""
 ROUNDING = 0.41 * UNIT
-"""The root mean square of this error, if the last bits and the logarithms of numbers are uniformly distributed."""
+"""The root mean square error of rounding, if the last bits and the logarithms of numbers are uniformly distributed."""
 SIGMAS = 3
 """The standard deviations of the difference that make the `estimated` bound."""
 PIECES = 16

@@ -71,7 +71,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Write a window's taps into the tables, and return their number. Taps that are packed as one are written apart."""
+    """Write a window's taps into the tables, one entry each even if packed as one; returns the number of taps."""
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
