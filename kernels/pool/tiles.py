@@ -154,9 +154,9 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Let each of the values `have` take a next tap in turn, `turns` times; the first tap is at `place` (row, column).
+        """Loop `turns` times; each iteration lets each of the values `have` take the next tap, from `place` on.
 
-        Returns the values, and the place after the last tap.
+        Returns the values, and the place after the last tap. A place is the row and the column of a tap.
         """
         b = self.b
         with Loop(b, turns, [*have, *place]) as loop:

@@ -48,8 +48,7 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
 view = LAYER.view
 UNITS = 16
 ROWS = 4
-"""The rows that are computed together: 4 x 4 sums of gates, 4 vectors of weights and a state take 21 of 32 registers.
-"""
+"""The rows that are computed together: 16 sums, 4 vectors of weights and a state take 21 of 32 registers."""
 
 Vectors = list[Value]
 

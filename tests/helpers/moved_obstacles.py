@@ -122,7 +122,7 @@ MORE = {
         ["along axis 0, not along the output channels"], "the output channels, axis 1 of s8[4,4,3,3]",
         {channels(0): channels(1)}),
     "activations behind a transpose": (
-        ACTIVATIONS, "%y", ["along axis 0", "%dx = dequantize(x) : f32[4,3]"], "quantize the source per tensor",
+        ACTIVATIONS, "%y", ["along axis 0", "%dx = dequantize(x) : f32[4,3]"], "quantize the input per tensor",
         {channels(0): "scales=[0.1]"}),
     "activations of a convolution in groups": (
         conv(x=channels(1), weights="s8[4,2,3,3]", attrs=", groups=2"), "%y", ["along axis 1"],
@@ -173,7 +173,7 @@ MORE = {
     "a softmax along the height": (
         conv(f"%s = softmax(%y, axis=2)\n %q = quantize(%s, {Q})\n return %q"), "%q",
         ["softmax works along axis 2 of f32[1,4,5,5], kernels along axis 1"],
-        "quantize and dequantize %y; transpose the source, to make the axis the last",
+        "quantize and dequantize %y; transpose the input, to make the axis the last",
         {"%s = softmax(%y, axis=2)": quantized("y") + "%t = static_transpose(%dy, order=[0,1,3,2])\n"
          " %s = softmax(%t, axis=3)"}),
     "a softmax along the width": (
@@ -185,18 +185,18 @@ MORE = {
              " %n = layer_norm(%t, keep_stats=false, use_affine=false, begin_norm_axis=2)\n"
              f" %q = quantize(%n, {Q})\n return %q"), "%q",
         ["layer_norm works along axes 2 and 3 of f32[1,5,5,4], kernels along axis 3"],
-        "quantize and dequantize %y; reshape the source, to make the axes one, the last",
+        "quantize and dequantize %y; reshape the input, to make the axes one, the last",
         {"%t = static_transpose(%y": quantized("y") + "%t = static_transpose(%dy",
          "%n = layer_norm(%t": "%u = static_reshape(%t, shape=[1,5,20], special_zero=false)\n %n = layer_norm(%u"}),
     "a maximum along the height": (
         conv(f"%g = reduce_max(%y, axes=[2], keep_dims=true)\n %q = quantize(%g, {Q})\n return %q"), "%q",
         ["reduce_max reduces axis 2 of f32[1,4,5,5], kernels axis 1"],
-        "quantize and dequantize %y; transpose the source, to make the reduced axis the last",
+        "quantize and dequantize %y; transpose the input, to make the reduced axis the last",
         {"%g = reduce_max(%y, axes=[2]": quantized("y") + "%t = static_transpose(%dy, order=[0,1,3,2])\n"
          " %g = reduce_max(%t, axes=[3]"}),
     "a mean over channels and rows": (
         conv(quantized("y") + MEAN), "%q", ["reduce_mean reduces axes 1 and 2 of f32[1,4,5,5]"],
-        "transpose the source, to make the reduced axis the last",
+        "transpose the input, to make the reduced axis the last",
         {MEAN: "%t = static_transpose(%dy, order=[0,3,1,2])\n"
          + MEAN.replace("(%dy, axes=[1,2]", "(%t, axes=[2,3]")}),
     "a broadcast": (

@@ -266,11 +266,11 @@ def test_a_returned_matmul_still_fuses():
 
 @pytest.mark.parametrize("statements,inputs,reason", [
     (bare('qtype="per_channel", axis=0, scales=[1, 2, 3, 4]'), "x: u8[4,3], w: s8[3,2]",
-     "the source is quantized per channel along axis 0: kernels take one scale and zero point for the source"),
+     "the input is quantized per channel along axis 0: kernels take one scale and zero point for the input"),
     (bare('qtype="per_channel", axis=1, scales=[1, 2, 3]'), "x: u8[4,3], w: s8[3,2]",
-     "the source is quantized per channel along axis 1: its scale would vary inside the sum"),
+     "the input is quantized per channel along axis 1: its scale would vary inside the sum"),
     (bare('qtype="per_channel", axis=0, scales=[1, 2, 3]', matmul=", transpose_a=true"), "x: u8[3,4], w: s8[3,2]",
-     "the source is quantized per channel along axis 0: its scale would vary inside the sum"),
+     "the input is quantized per channel along axis 0: its scale would vary inside the sum"),
     (bare(right='qtype="per_channel", axis=0, scales=[1, 2, 3]'), "x: u8[4,3], w: s8[3,2]",
      "the weights are quantized along axis 0"),
     (bare(right='qtype="per_channel", axis=1, scales=[1, 2, 3]', matmul=", transpose_b=true"), "x: u8[4,3], w: s8[2,3]",

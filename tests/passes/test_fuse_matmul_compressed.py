@@ -80,10 +80,10 @@ def test_a_row_scale_that_is_computed_stays_outside():
     (dict(weights=lambda g: g.input("w", shape=(8, 3), dtype="f8_e4m3")), "the weights are f8_e4m3: kernels with"),
     (dict(x="s8", source=dict(qtype="per_channel", axis=0, scales=[0.5] * 4)), "has one scale, or scales of rows and"),
     (dict(shape=(8, 4), transpose_a=True), "is dequantized to f32, and not transposed"),
-    (dict(x="f32", shape=(8, 4), transpose_a=True), "with compressed weights the source is not transposed"),
+    (dict(x="f32", shape=(8, 4), transpose_a=True), "with compressed weights the input is not transposed"),
     (dict(x="bf16", options=dict(qtype="per_group", group_shape=[4, 1], dtype="bf16")), "groups of 4 rows are no"),
     (dict(x="bf16", scales=np.float32([2.0**-127]), options=dict(dtype="bf16")), "round finite and normal numbers"),
-    (dict(x="f16", options=dict(qtype="per_group", group_shape=[4, 1], dtype="f16")), "the source is f16"),
+    (dict(x="f16", options=dict(qtype="per_group", group_shape=[4, 1], dtype="f16")), "the input is f16"),
     (dict(w=np.ones((2, 8, 3), UINT4), shape=(2, 4, 8), scales=np.ones(1, np.float32), options={}), "are one matrix"),
     (dict(scales=np.ones(8, np.float32), options=dict(qtype="per_channel", axis=0)), "not along the columns"),
     (dict(zps=np.full((2, 3), 1 << 22, np.int32)), "zero points are beyond 22 bits"),
@@ -108,7 +108,7 @@ def test_groups_of_rows_and_weights_must_agree():
     w = g.constant(np.ones((8, 3), np.int8))
     g.output(g.matmul(a, g.dynamic_dequantize(w, g.constant(np.ones((4, 3), np.float32)), qtype="per_group",
                                               group_shape=[2, 1])))
-    assert refusal(g) == "the source has scales of 2 groups, the weights of 4"
+    assert refusal(g) == "the input has scales of 2 groups, the weights of 4"
 
 
 @pytest.mark.parametrize(("rows", "zps"), [(2, False), (1, True)])

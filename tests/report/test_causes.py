@@ -42,11 +42,11 @@ TWELVE = {
              "x: u8[3,4], s: f32[1]")),
     "f8": (  # a zero point of f8 is refused when the graph is built
         FUSED.replace("x: u8", "x: f8_e4m3").replace(", zps=[3]", ""),
-        "y", "the source is f8_e4m3, integer kernels take u8 and s8", "quantize the source to u8 or s8", FUSED),
+        "y", "the input is f8_e4m3, integer kernels take u8 and s8", "quantize the input to u8 or s8", FUSED),
     "per-channel activations": (
         FUSED.replace("scales=[0.1], zps=[3]", 'qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3, 0.4]'),
-        "y", "the source is quantized per channel along axis 1: its scale would vary inside the sum",
-        "quantize the source per tensor", FUSED),
+        "y", "the input is quantized per channel along axis 1: its scale would vary inside the sum",
+        "quantize the input per tensor", FUSED),
     "axis mismatch": (
         FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4]'),
         "y", "the weights are quantized along axis 0, not along the columns",
@@ -145,7 +145,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         body("%d = multiply(%dx, k)\n %y = matmul(%d, %dw)\n return %y").replace(
             "%dx = ", "%k = constant(value=f32[]{0.5})\n %dx = ").replace("(%dx, k)", "(%dx, %k)"),
         "%y", "multiply (%d) stands between", "fold the constant into the scale of %dx"),
-    "16 bits": (FUSED.replace("x: u8", "x: s16"), "%y", "the source is s16", "quantize the source to u8 or s8"),
+    "16 bits": (FUSED.replace("x: u8", "x: s16"), "%y", "the input is s16", "quantize the input to u8 or s8"),
     "8-bit floats out": (
         body("%y = matmul(%dx, %dw)\n %q = quantize(%y, dtype=f8_e5m2, scales=[0.1])\n return %q"), "%q",
         "kernels do not quantize to f8_e5m2", "quantize to u8 or s8"),
@@ -196,7 +196,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
           %p = max_pool(%d, kernel=[2,2], strides=[2,2], pads_begin=[0,0], pads_end=[0,0])
           %q = quantize(%p, {Q})
           return %q
-        }}""", "%q", "the source is s16", "quantize the source to u8 or s8"),
+        }}""", "%q", "the input is s16", "quantize the input to u8 or s8"),
     "one dimension": (variable("u8[4]", "s8[4]"), "%y", "one-dimensional operands [4] and [4]",
                       "reshape both to matrices"),
     "an operation of two results": (
@@ -204,7 +204,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         "top_k (%v) stands between the matmul and the dequantize", "quantize and dequantize %v"),
     "softmax along an axis that channels last moves": (
         conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"%s = softmax(%y, axis=2)\n%q = quantize(%s, {Q})"), "%q",
-        "softmax works along axis 2 of f32[1,4,5,5], kernels along axis 1", "transpose the source"),
+        "softmax works along axis 2 of f32[1,4,5,5], kernels along axis 1", "transpose the input"),
     "statistics that nothing uses": (
         body(f"%y = matmul(%dx, %dw)\n %n, %m, %v = layer_norm(%y, g, b)\n %q = quantize(%n, {Q})\n return %q",
              "x: u8[3,4], g: f32[2], b: f32[2]"), "%q",
@@ -242,8 +242,8 @@ OTHERS = {  # the text, what is outside, the reason, the edit
           %p = max_pool(%d, kernel=[2,2], strides=[1,1], pads_begin=[0,0], pads_end=[0,0])
           %q = quantize(%p, {Q})
           return %q
-        }}""", "%q", "max_pool (%p) reads %d in f32: the source is quantized along axis 1, not along the channels",
-        "quantize the source per tensor, or along the channels"),
+        }}""", "%q", "max_pool (%p) reads %d in f32: the input is quantized along axis 1, not along the channels",
+        "quantize the input per tensor, or along the channels"),
     "integers that are cast": (
         body("%c = cast(x, dtype=f32)\n %y = matmul(%c, %dw)\n return %y"), "%y",
         "its activations, %c, are a cast of x, u8, instead of a dequantize",

@@ -172,7 +172,7 @@ def test_sums_beyond_s32_are_refused_with_the_reason():
 
 
 @pytest.mark.parametrize("change, reason", [
-    (dict(qtype="per_channel", axis=1, scales=[0.1] * 8), "source is quantized per channel"),
+    (dict(qtype="per_channel", axis=1, scales=[0.1] * 8), "input is quantized per channel"),
     (dict(scales=[0.1]), None),
 ])
 def test_explain_gives_the_reason(change, reason):
@@ -251,4 +251,4 @@ def test_why_a_source_of_many_scales_is_refused(dims, axis, transposed, summed):
     body, operands, _ = extract(g, [n for n in g.nodes if n.op.name != "constant"])
     reason = str(family_named("matmul").refuses(body, [v.data for v in operands]))
     assert ("its scale would vary inside the sum" in reason) == summed
-    assert ("kernels take one scale and zero point for the source" in reason) != summed
+    assert ("kernels take one scale and zero point for the input" in reason) != summed

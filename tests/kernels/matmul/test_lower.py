@@ -33,14 +33,14 @@ ROWS = {"qtype": "per_channel", "scales": [1.0] * 4}
 
 
 @pytest.mark.parametrize("options, reason, edit, operand", [
-    (dict(x="u16"), "the source is u16, integer kernels take u8 and s8", "quantize the source to u8 or s8", 0),
+    (dict(x="u16"), "the input is u16, integer kernels take u8 and s8", "quantize the input to u8 or s8", 0),
     (dict(w="s16"), "the weights are s16, integer kernels take u8 and s8", "quantize the weights to u8 or s8", 1),
-    (dict(left=dict(ROWS, axis=-1)), "the source is quantized per channel along axis 1: its scale would vary inside "
-     "the sum", "quantize the source per tensor", 0),
-    (dict(left=dict(ROWS, axis=0, scales=[1.0] * 3)), "the source is quantized per channel along axis 0: kernels take "
-     "one scale and zero point for the source", "quantize the source per tensor", 0),
-    (dict(dims=(4, 3), transpose_a=True, left=dict(ROWS, axis=0)), "the source is quantized per channel along axis 0: "
-     "its scale would vary inside the sum", "quantize the source per tensor", 0),
+    (dict(left=dict(ROWS, axis=-1)), "the input is quantized per channel along axis 1: its scale would vary inside "
+     "the sum", "quantize the input per tensor", 0),
+    (dict(left=dict(ROWS, axis=0, scales=[1.0] * 3)), "the input is quantized per channel along axis 0: kernels take "
+     "one scale and zero point for the input", "quantize the input per tensor", 0),
+    (dict(dims=(4, 3), transpose_a=True, left=dict(ROWS, axis=0)), "the input is quantized per channel along axis 0: "
+     "its scale would vary inside the sum", "quantize the input per tensor", 0),
     (dict(right=dict(ROWS, axis=0)), "the weights are quantized along axis 0, not along the columns",
      "quantize the weights along the columns, axis 1 of s8[4,5], or per tensor", 1),
     (dict(w_dims=(5, 4), transpose_b=True, right=dict(ROWS, axis=-1)), "the weights are quantized along axis 1, not "
@@ -234,11 +234,11 @@ def test_zero_points_of_4_bit_weights(w, zps, fits):
 
 
 @pytest.mark.parametrize("options, missing, reason, operand", [
-    (dict(x="s16"), None, "the source is s16, integer kernels take u8 and s8", 0),
+    (dict(x="s16"), None, "the input is s16, integer kernels take u8 and s8", 0),
     (dict(left={"qtype": "per_channel", "axis": 1, "scales": [1.0] * 8}), None,
-     "with compressed weights the source has one scale, or scales of rows and groups that are tensors", 0),
+     "with compressed weights the input has one scale, or scales of rows and groups that are tensors", 0),
     (dict(dims=(8, 2), transpose_a=True), None,
-     "with compressed weights the source is dequantized to f32, and not transposed", 0),
+     "with compressed weights the input is dequantized to f32, and not transposed", 0),
     (dict(), 1, PACKED, 1),
     (dict(), 2, PACKED, 1),
     (dict(zps=[0]), 3, PACKED, 1),

@@ -190,7 +190,7 @@ def test_groups_of_sources_and_weights_that_match_or_not(rows, group):
     want, fits = gq.reference(g, inputs), rows == 96 or group % rows == 0
     np.testing.assert_allclose(model(inputs), want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
     assert ("(1 integer)" in model.explain()) == fits
-    reason = f"the source has scales of {96 // rows} groups, the weights of {96 // group}"
+    reason = f"the input has scales of {96 // rows} groups, the weights of {96 // group}"
     assert (reason in model.explain(full=True)) == (not fits)
 
 
@@ -237,7 +237,7 @@ def test_zero_points_of_22_bits(w, least, sign):
     ({"qtype": "per_group", "group_shape": [2, 16]}, (2, 4), "u8"), ({"axis": 0, "qtype": "per_channel"}, (4,), None),
     ({"axis": 1, "qtype": "per_channel"}, (64,), "u8"), ({}, (1,), None), ({}, (1,), "u8")])
 def test_sources_that_the_kernels_do_not_take(options, shape, zps):
-    """With zero points, or scales of anything but groups of a row: they count where the source is dequantized."""
+    """With zero points, or scales of anything but groups of a row: they count where the input is dequantized."""
     rng = np.random.default_rng(5)
     g = gq.Graph()
     x, parameters = g.input("x", shape=(4, 64), dtype="u8"), [g.input("s", shape=shape, dtype="f32")]

@@ -20,15 +20,15 @@ def op(name, **attrs):
 
 @pytest.mark.parametrize("build, dims, reason, edit", [
     (op("softmax", axis=1), (2, 3, 7), "softmax works along axis 1 of f32[2,3,7], kernels along axis 2",
-     "transpose the source, to make the axis the last"),
+     "transpose the input, to make the axis the last"),
     (op("layer_norm", begin_norm_axis=1, use_affine=False, keep_stats=False), (2, 3, 7),
      "layer_norm works along axes 1 and 2 of f32[2,3,7], kernels along axis 2",
-     "reshape the source, to make the axes one, the last"),
+     "reshape the input, to make the axes one, the last"),
     (op("reduce_sum", axes=[0], keep_dims=True), (2, 3, 7), "reduce_sum reduces axis 0 of f32[2,3,7], kernels axis 2",
-     "transpose the source, to make the reduced axis the last"),
+     "transpose the input, to make the reduced axis the last"),
     (op("reduce_max", axes=[-1, 1], keep_dims=True), (2, 3, 7),
      "reduce_max reduces axes 1 and 2 of f32[2,3,7], kernels axis 2",
-     "transpose the source, to make the reduced axis the last"),
+     "transpose the input, to make the reduced axis the last"),
     (op("reduce_l2", axes=[2], keep_dims=False), (2, 3, 7),
      "reduce_l2 does not keep the reduced axis of f32[2,3,7]: kernels keep it", "keep it by keep_dims, and reshape the "
      "result"),
@@ -36,7 +36,7 @@ def op(name, **attrs):
     (lambda g, x: g.softmax(x, axis=-1, keep_stats=True)[0], (2, 3, 7),
      "softmax also gives statistics, kernels give one result", "leave keep_stats out"),
     (lambda g, x: g.add(g.softmax(r := g.relu(x), axis=-1), r), (2, 3, 7),
-     "other operations read the operand of softmax as well", "quantize and dequantize the source"),
+     "other operations read the operand of softmax as well", "quantize and dequantize the input"),
     (lambda g, x: g.softmax(g.cum_sum(x, axis=0), axis=-1), (2, 3, 7), "no lane-wise rule for cum_sum", ""),
     (lambda g, x: g.cum_sum(g.softmax(x, axis=-1), axis=0), (2, 3, 7), "no lane-wise rule for cum_sum", "")])
 def test_refusals(build, dims, reason, edit):
