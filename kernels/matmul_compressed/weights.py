@@ -14,7 +14,7 @@ The activations are f32 or have the narrower dtype.
 """
 BITS = {**{name: bits for bits, name in W_DTYPES.items()}, **{name: bits for (bits, _), name in ROUNDED.items()}}
 ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
-"""The narrower float that kernels round weights to, by name; BITS has the bits of a weight, by name."""
+"""By name of the weights: the bits of a weight (BITS), and the narrower float that kernels round to (ROUNDS)."""
 
 
 def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:

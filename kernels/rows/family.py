@@ -23,7 +23,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the step of a row operation, with temporary memory for the numbers of its rows."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
-    # operands of the epilogue may have more leading axes, all of size 1
+    # the output may have more leading axes than the row operation's input, all of size 1
     dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)
     count = prod(dims[:-1])
     numbers = b.temporary(2 * 4 * count)

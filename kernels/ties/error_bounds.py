@@ -1,8 +1,8 @@
 """Error bounds: how far a kernel's values of a partition's body may be from their values in the graph as written.
 
 A kernel's integer sum is exact; `sum_errors` bounds its distance from the f32 sum as written. The operations after the
-sum carry this difference on, and add roundings of their own. A quantize usually rounds it away. Near a tie the
-difference decides the integer, so these outputs are computed again. docs/theory/ties.md has the derivation.
+sum carry this difference on, and add roundings of their own. A quantize usually rounds the difference away. Near a tie
+the difference decides the integer, so these outputs are computed again. docs/theory/ties.md has the derivation.
 
 The `bound` of an operation says how it carries a difference on: a `Curve` for a function of one operand, or the name of
 a rule for two operands.

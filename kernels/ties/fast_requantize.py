@@ -10,9 +10,9 @@ larger than the band of outputs that are computed again. One comparison therefor
 look. q is from lo to lo + 255.
 
 The fast form has fewer operations. If y is a sum of integers times constants, u is a chain of fused multiply-adds whose
-constants include scales and zero points. If y depends on an earlier quantize, the integers of this quantize are
-floor(u), with its own u. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits of
-fraction, and rounded down.
+constants include scales and zero points. If y depends on an earlier quantize, the integers of the earlier quantize
+are floor(u), where u is its own. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits
+of fraction, and rounded down.
 
 The stored integer is the upper half of round(2**16 * u), an s32; the lower half is the fraction. Beyond 2**15, and for
 NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near as well. If many values

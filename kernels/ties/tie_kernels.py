@@ -112,7 +112,7 @@ def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     sum_taps = 1 if order == TAPS else max(1, taps)  # in the order "taps" each tap has a sum of its own
     piece_channels = PIECE // sum_taps // 4 * 4
     vectors = step == 1 and x.parts == 1
-    # vectors of 8 taps may end after the last tap, so its entry is repeated
+    # vectors of 8 taps may end after the last tap, so the entry of the last tap is repeated
     for t in range(taps + 7 if sum_taps > 1 else taps):
         tap = min(t, taps - 1)
         place = load_s64(places + 8 * tap)
@@ -171,7 +171,7 @@ def tie_kernels(of_pixels: bool) -> Functions:
     """Make the module that recomputes outputs near rounding ties, for kernels over pixels or for matmuls.
 
     There are two modules, because the code of a sum takes longer to compile than any other module, and few models need
-    both. Both sums take the same parameters; each ignores some.
+    both. Both functions for sums take the same parameters; each function ignores some.
     """
     sum_of = _pixels_sum if of_pixels else _packed_sum
 
