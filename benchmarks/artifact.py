@@ -71,7 +71,7 @@ WAYS = {
 
 
 def started(code: str, arguments: list[str]) -> tuple[subprocess.Popen[str], list[float]]:
-    """Start a process; returns the process, which waits, and its times."""
+    """Start a process; returns the waiting process, and its times."""
     process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                text=True, env={**os.environ, "OMP_NUM_THREADS": arguments[2]})
     assert process.stdout is not None

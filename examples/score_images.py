@@ -3,7 +3,7 @@
     python examples/score_images.py [--engine dask|ray|both] [--images 5000] [--workers 2]
 
 It needs scikit-learn (its digits are the images) and the engines: pip install -e ".[dask,ray]" scikit-learn. A network
-is trained, quantized and saved as a model file, which each worker maps. The engines show progress bars and dashboards.
+is trained, quantized and saved as a model file; each worker maps it. The engines show progress bars and dashboards.
 """
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ The copies then stay in L2, next to the weights of a tile.
 AGAIN = 2
 """The value of a frame's word `fresh` if every tile makes its own copies of activations.
 
-Otherwise `fresh` is 1 for the first tile of a row of tiles, which makes the copies, and 0 for the tiles that read them.
+Otherwise `fresh` is 1 for the first tile of a row of tiles; it makes the copies that the other tiles read (`fresh` is
+0).
 """
 
 
@@ -149,7 +150,7 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # if each tile makes its own copies, all taps share one place, which stays in L1
+        if once:  # if each tile makes its own copies, all taps share one place, so the place stays in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
@@ -244,7 +245,7 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
     Each tdpbusd is followed by a few prefetches. If all prefetches of a step came together, the next tile loads would
-    wait for them. The 7 x 7 layers of ResNet-50, which read weights from L3 at 20 GB/s, take 5 % less time.
+    wait for them. The 7 x 7 layers of ResNet-50 take 5 % less time; they read weights from L3 at 20 GB/s.
     """
     with Loop(b, lines, [address]) as line:
         line.values[0].prefetch(level=2)

@@ -1,6 +1,6 @@
 """Packed weights: the layout that all matmul kernels read, and the functions that pack.
 
-A panel is 16 columns of weights. A group is 4 bytes along k of one column, which a 32-bit lane multiplies. Weights (k,
+A panel is 16 columns of weights. A group is 4 bytes along k of one column; a 32-bit lane multiplies it. Weights (k,
 n) of s8, or of u8 minus 128, are packed as
 
     column sums   s32 [panels * 16]             over k, 0 for columns past n

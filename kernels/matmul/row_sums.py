@@ -11,9 +11,9 @@ from graphq.plan.plan import Step, Target, plan_rows
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
 """The argument block of s32 sums over k of m rows; a block computes `each` sums.
 
-The caller fills in the addresses of the activations, of the table of batch offsets (or 0), and of the sums, which take
-`sums_bytes` per batch element. The caller may change `stride`, the bytes between rows or, for transposed activations,
-between neighboring k. Each byte is xored with `flip`.
+The caller fills in the addresses of the activations, of the table of batch offsets (or 0), and of the sums. Each batch
+element has `sums_bytes` bytes of sums. The caller may change `stride`, the bytes between rows or, for transposed
+activations, between neighboring k. Each byte is xored with `flip`.
 """
 view = SUMS.view
 

@@ -1,4 +1,4 @@
-"""Tiles of float activations times compressed weights of 4 or 8 bits, which are unpacked in registers.
+"""Tiles of float activations times compressed weights of 4 or 8 bits, unpacked in registers.
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 

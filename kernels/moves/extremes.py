@@ -23,11 +23,11 @@ from graphq.kernels.lanes.vector import Columns
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 64
-"""The elements per iteration: four vectors of 16, which are independent of each other."""
+"""The elements per iteration: four vectors of 16, independent of each other."""
 PIECE = 1024
 """The number of elements in each block but the last is a multiple of PIECE."""
 RANGE = Record("source", "extremes", "each", "count")
-"""The argument block of the first step, which reads `count` f32; a block has `each` times PIECE elements.
+"""The argument block of the first step: it reads `count` f32, and a block has `each` times PIECE elements.
 
 Each block stores two f32, top and low, at `extremes`.
 """

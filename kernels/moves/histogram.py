@@ -29,12 +29,12 @@ CYCLES = 4
 PIECE = 4096
 """The number of elements in each block but the last is a multiple of PIECE."""
 COUNT = Record("source", "parts", "size", "each")
-"""The argument block of the first step, which reads `size` f32; a block has `each` times PIECE elements.
+"""The argument block of the first step: it reads `size` f32, and a block has `each` times PIECE elements.
 
 Each block writes PART bytes to `parts`.
 """
 SUM = Record("parts", "blocks", "counts", "extremes")
-"""The argument block of the second step, which combines the results of `blocks` blocks."""
+"""The argument block of the second step: it combines the results of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """+inf and -inf as s32 in the order of floats (see `numbers.observed.ordered`)."""
@@ -88,7 +88,7 @@ def histogram_block(counting: int) -> Functions:
         store_s32(extremes, POSITIVE_INFINITY)
         store_s32(extremes + 4, NEGATIVE_INFINITY)
         first = index * a.each * PIECE
-        # both loops read one piece, which stays in the L1 cache
+        # both loops read one piece; it stays in the L1 cache
         for start in range(first, min(first + a.each * PIECE, a.size), PIECE):
             end = min(start + PIECE, a.size)
             widen_extremes(source + 4 * start, end - start, extremes)

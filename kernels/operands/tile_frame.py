@@ -92,7 +92,7 @@ class RowGroups:
         return ((place + row).load(I32) for row in self.apart)
 
     def tail(self, count: Value) -> Iterable[Value]:
-        """Emit the loads of the last group, which has `count` (1 to 3) bytes."""
+        """Emit the loads of the last group; it has `count` (1 to 3) bytes."""
         return [tail_group(row + self.done, count, self.itemsize) for row in self.addresses]
 
     def _bring_next(self, number: Value, place: Value) -> None:
@@ -119,7 +119,7 @@ class ColumnGroups:
         return read_columns(self.f, self.rows, number, c64(4), self.itemsize)
 
     def tail(self, count: Value) -> Iterable[Value]:
-        """Emit the loads of the last group, which has `count` bytes."""
+        """Emit the loads of the last group; it has `count` bytes."""
         return read_columns(self.f, self.rows, self.done, count, self.itemsize)
 
 

@@ -47,7 +47,7 @@ class RowEmitter:
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
         """Emit a loop over vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
 
-        Each iteration replaces the carried values, which begin as `carried`, by the result of `turn`. Returns the last
+        The carried values begin as `carried`; each iteration replaces them by the result of `turn`. Returns the last
         values.
         """
         b, whole = self.b, self.n // LANES
@@ -68,7 +68,7 @@ class RowEmitter:
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
         """Fold all elements by `take(new, so far)`, in the order of EXTREME_LANES; `first` is the start value.
 
-        An iteration folds several vectors into separate accumulators, which are independent of each other.
+        An iteration folds several vectors into separate, independent accumulators.
         """
         b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
         places = range(0, step, LANES)

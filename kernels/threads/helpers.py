@@ -34,7 +34,7 @@ def native(function: modules.Function, arity: int) -> Callable[..., None]:
 class Helpers:
     """At most `most` helpers; `address` is the address of the words that they share with callers.
 
-    Helpers are native threads, which `start` starts, or iterations of a prange, which call `help_others`.
+    `start` starts native threads as helpers. Iterations of a prange become helpers by `help_others`.
     """
 
     def __init__(self, most: int, cache: bool = True) -> None:

@@ -8,7 +8,7 @@ an array of words. Several callers may offer tables of steps at the same time, e
     helpers    the number of helpers
     wanted     the number of helpers that callers can use
     records    the largest possible number of helpers
-    cores      the bytes of the mask of the process's cores, which follows; 0 if helpers may run on any core
+    cores      the bytes of the mask that follows, of the process's cores; 0 if helpers may run on any core
     record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it must avoid and the
                address of the team (HELPER); a mask without that core
     slot   busy       whether a caller uses the slot
@@ -262,7 +262,7 @@ def _stay(team: int, record: int) -> None:
     helper.thread = this_thread()
     helper.kept_off = -1
     if size:
-        set_cores(helper.thread, size, team + MASK)  # a new thread inherits its creator's cores, which may be fewer
+        set_cores(helper.thread, size, team + MASK)  # a new thread inherits its creator's cores: these may be fewer
     added(team + HELPERS, 1)
     idle = 0
     while acquired(team + STOP) == 0:

@@ -12,7 +12,7 @@ same integer, unless a tie lies between them:
 
 The kernel knows only x, but the distance of w from x is bounded. The bound follows from the weights, from the order of
 the sum, and from the operations between the sum and the quantize. An output is *near* a tie if x is within this bound
-of the tie, which holds for one output in 10**3 to 10**5. graphq computes such outputs a second time: it adds their
+of the tie; one output in 10**3 to 10**5 is. graphq computes such outputs a second time: it adds their
 products in f32, in the order as written. The output is then *settled*, and so is its quantize. Without the second
 computation, one of 10**5 to 10**6 outputs would be another integer, and the rest of the network would carry the
 difference on. With a few of these differences in MobileNetV2, the cosine of the last outputs is 0.98.

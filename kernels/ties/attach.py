@@ -24,7 +24,7 @@ register_second_look(tie_kernels)
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     """Let the epilogue of `lowered` recompute outputs near rounding ties, and describe each quantize in its `ties`.
 
-    `ties` gets one string for each quantize of a sum, which `explain()` counts and prints. If outputs near a tie are
+    `ties` gets one string for each quantize of a sum; `explain()` counts and prints them. If outputs near a tie are
     computed again, the string is "proved" or "estimated", for the width of the band around ties. Otherwise it is the
     reason why not.
 

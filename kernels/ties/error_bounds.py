@@ -224,7 +224,7 @@ class BodyBounds:
             for node in way[way.index(curves[0]) + 1:]:
                 ends = self._ends_before(node, ends)
             limit = max(abs(ends[0]), abs(ends[1]))
-            # the limit plus the largest difference, which may cross it
+            # the limit plus the largest difference, because a difference may cross the limit
             found.append(limit * (1 + errors.relative) + float(errors.proved.max()))
         return found[0], found[1]
 

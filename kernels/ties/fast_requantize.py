@@ -168,7 +168,7 @@ class Spread(NamedTuple):
         return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
 
     def converted(self) -> Spread:
-        """The spread of integers after conversion to f32, which is exact below 2**24."""
+        """The spread of integers after conversion to f32; the conversion is exact below 2**24."""
         return self._replace(error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
 
 

@@ -170,7 +170,7 @@ def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float3
         left: int) -> np.float32:
     """The result of a sum after its last product.
 
-    `so_far` is the total. In the order "taps" it is the total of one tap, which is added to `total`.
+    `so_far` is the total or, in the order "taps", the total of one tap to add to `total`.
     """
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far

@@ -1,7 +1,7 @@
 """The block function that recomputes outputs near rounding ties.
 
 Kernels list groups of outputs that may be near a tie as the entries of a tile (`lanes.outputs`). For each entry the
-block function evaluates the exact form of the epilogue, which shows the outputs near a tie. For each of these outputs
+block function evaluates the exact form of the epilogue to find the outputs near a tie. For each of these outputs
 it computes the sum in the order as written, and stores the output by another form of the epilogue.
 
 To compute a sum, it first writes the f32 factors of some channels and taps to memory, in the order of the sum.
