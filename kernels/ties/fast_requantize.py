@@ -247,7 +247,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
         if integers is None:
             return np.full(1, np.inf)
         stated = _as_stated(y, integers, numbers)
-        # for the rounding of the quotient, or of the product with the inverse
+        # half_unit bounds the rounding of the quotient, or of the product with the inverse
         slow = stated.error / r.scales + half_unit(most)
         fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 127.5 if stored else 511.25)
         return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))

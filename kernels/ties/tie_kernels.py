@@ -58,7 +58,7 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 
 @njit
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
-    """Write the address and the first k of a row of activations into the tables of taps; a row counts as one tap.
+    """Write one entry into the tables of taps, for a row of activations: its address, and the first k.
 
     Returns the bytes between neighbors along k: 1, or the bytes of a row of the `transposed` operand.
     """
