@@ -270,6 +270,11 @@ OTHERS = {  # the text, what is outside, the reason, the edit
              " %c = concat(%dx, %d, axis=0)\n %y = matmul(%c, %dw)\n return %y", "x: u8[3,4], l: u8[2,4]"), "%y",
         "u8 with scale 0.1, zero point 3 and scales along axis 1",
         "quantize the operands of the concat with one scale"),
+    "sources of a concat that a pass computes channels last": (
+        conv(x="x: u8[1,2,5,5], l: u8[1,2,5,5]", w="s8").replace(
+            "%y = convolution(%dx", '%d = dequantize(l, qtype="per_channel", axis=1, scales=[0.1, 0.2])\n'
+            "%c = concat(%dx, %d, axis=1)\n%y = convolution(%c"), "%y",
+        "u8 with scale 0.1, zero point 3 and scales along axis 1", "quantize and dequantize %c"),
     "a product that a scale is folded into": (
         body("%v = constant(value=f32[4,2]{1, 2, 3, 4, 5, 6, 7, 8})\n %k = constant(value=f32[]{0.5})\n"
              " %y = matmul(%dx, %v)\n %z = multiply(%y, %k)\n return %z"), "%y",
