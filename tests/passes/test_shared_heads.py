@@ -50,6 +50,8 @@ def test_rows_of_heads_become_those_of_one_matrix(attrs, keys):
     (MoveRepeat, f"{REPEAT}\n %3 = static_transpose(%2, order=[1,0,2,3])\n return %3"),
     (MoveRepeat, f"{REPEAT}\n %3 = multiply(%2, f)\n return %3"),
     (MoveRepeat, f"{REPEAT}\n %3 = multiply(%2, %c)\n return %2, %3"),
+    (MoveRepeat, f"{REPEAT}\n %h = constant(value=f32[6,1,1]{{1,2,3,4,5,6}})\n %3 = multiply(%2, %h)\n return %3"),
+    (MoveRepeat, f"{REPEAT}\n %h = constant(value=f32[2,1,1,1]{{1,2}})\n %3 = multiply(%2, %h)\n return %3"),
     (MoveRepeat, REPEAT.replace("[2,3,1,7,4]", "[6,1,7,4]").replace("[2,3,2,7,4]", "[6,2,7,4]").replace(
         "[2,6,7,4]", "[12,28]") + "\n %3 = multiply(%2, %c)\n return %3"),
     (MoveRepeat, f"""{CONSTANT}\n %0 = static_reshape(k, shape=[2,3,1,7,4])\n %1 = expand(%0, shape=[2,3,2,7,4])
