@@ -205,6 +205,14 @@ def test_quantizations_of_channels_and_of_floats():
                                 Quantization(4, 0, u8), Quantization(8, 0, DTYPES["f8_e4m3"])]
 
 
+def test_each_channel_has_a_quantization_without_zero_points_as_well():
+    g = gq.parse("""graph(x: f32[2,3]) {
+      %0 = quantize(x, dtype=u8, qtype="per_channel", scales=[0.5,0.25,2])
+      return %0
+    }""")
+    assert quantizations(g) == [Quantization(0.5, 0, u8), Quantization(0.25, 0, u8), Quantization(2, 0, u8)]
+
+
 def test_shapes_that_are_given():
     g = gq.parse("graph(x: f32[?,3], y: u8[2]) {\n return x, y\n}")
     assert input_types(g, {"x": (5, 3)}) == {"x": TensorType(f32, (5, 3)), "y": TensorType(u8, (2,))}
