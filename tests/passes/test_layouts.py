@@ -27,7 +27,8 @@ MOVING = {  # by the first letters of the operands' ports
 STAYING = ["reduce_min(x, axes=[1], keep_dims=false)", "reduce_l1(x, axes=[2,3], keep_dims=false)"]
 """Operations of one operand that moves, whose results have no layouts."""
 NONE = ["reduce_sum(x, axes=[0,3], keep_dims=false)", "static_reshape(x, shape=[2,12,5])",
-        "static_reshape(x, shape=[6,4,5])", "static_reshape(x, shape=[24,5])", "softmax(x, axis=-1)",
+        "static_reshape(x, shape=[6,4,5])", "static_reshape(x, shape=[24,5])", "static_reshape(x, shape=[1,3,8,5])",
+        "static_reshape(x, shape=[4,3,10])", "static_reshape(x, shape=[1,1,2,3,4,5])", "softmax(x, axis=-1)",
         "softmax(m, axis=0)", "add(x, w)", "add(m, m)", f"max_pool(x, {WINDOWS}, data_format=NXC)"]
 KINDS = {**{text: (ports, True) for ports, texts in MOVING.items() for text in texts},
          **dict.fromkeys(STAYING, ("m", False)), **dict.fromkeys(NONE)}
