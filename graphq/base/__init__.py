@@ -1,1 +1,1 @@
-"""Basics for all packages: open sizes, memory limits, locks that survive forks, names of files, and progress bars."""
+"""Tools for all packages: sizes known only at run time, memory limits, locks that survive forks, files, progress."""

@@ -1,4 +1,4 @@
-"""Read arrays from NumPy's files."""
+"""Read arrays from NumPy's .npy and .npz files."""
 from __future__ import annotations
 
 import os
@@ -13,8 +13,8 @@ from graphq.errors import GraphqError, InputError
 def read_arrays(path: str | os.PathLike[str], where: str | None = None) -> np.ndarray | dict[str, np.ndarray]:
     """The array of an .npy file, or the arrays of an .npz archive by their names.
 
-    Raises InputError for a file that is damaged or of another kind, CompileError for a file that would take too much
-    memory. Both messages begin with `where` (default: the path). Also raises the errors of `regular_file`.
+    Raises InputError for a file that is damaged or has another format, and CompileError for a file that would take too
+    much memory. Both messages begin with `where` (default: the path). Also raises the errors of `regular_file`.
     """
     where = os.fspath(path) if where is None else where
     with regular_file(path) as (file, nbytes):
@@ -35,6 +35,6 @@ def read_arrays(path: str | os.PathLike[str], where: str | None = None) -> np.nd
 
 
 def _member(x: object, key: str) -> np.ndarray:
-    if not isinstance(x, np.ndarray):  # NumPy returns the bytes of a member that is not an array
+    if not isinstance(x, np.ndarray):  # NumPy returns bytes if a member is no .npy file
         raise ValueError(f"{key!r} is no array")
     return x

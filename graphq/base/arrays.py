@@ -1,4 +1,4 @@
-"""Deduplication of equal arrays: weights that many operations or plans use are packed once and stored once."""
+"""Deduplicate equal arrays: weights that several operations or plans use are packed once and stored once."""
 from __future__ import annotations
 
 import weakref
@@ -11,9 +11,9 @@ import numpy as np
 from graphq.base.sizes import plain
 
 LINE = 64
-"""The alignment of packed weights in bytes: that many bytes has the widest vector that kernels load."""
+"""The alignment of packed weights in bytes: the width of the widest vector that kernels load."""
 SAMPLE = 64
-"""About how many elements of an array its hash covers."""
+"""The hash of an array covers about this many of its elements."""
 
 
 class Content:
@@ -41,9 +41,9 @@ def _address(array: np.ndarray) -> int:
 
 
 class Arrays:
-    """The arrays of a model, without duplicates. Arrays must not change. Only weak references to them are kept.
+    """The arrays of a model without duplicates, known by weak references. The arrays must not change.
 
-    Several threads may use it at the same time; in rare cases it then keeps two equal arrays.
+    Several threads may use the same object. In rare cases it then keeps two equal arrays.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Arrays:
         return not self._known
 
     def one_for(self, array: np.ndarray) -> np.ndarray:
-        """The first array with this dtype, this shape and these bits: an earlier array, otherwise `array`."""
+        """Return an equal array that was added before. If there is no such array, add `array` and return it."""
         return self._add(array) if (known := self._find(array, 1)) is None else known
 
     def aligned(self, array: np.ndarray) -> np.ndarray:
-        """The first equal array whose address is a multiple of LINE, otherwise `array` or an aligned copy of it."""
+        """Like `one_for`, but the result is aligned to LINE bytes, so it may be a copy of `array`."""
         array = np.ascontiguousarray(array)
         known = self._find(array, LINE)
         return self._add(_aligned(array)) if known is None else known
@@ -77,9 +77,9 @@ class Arrays:
         return array
 
     def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
-        """`make(array, *args)`, aligned. `make` runs once for equal arguments, and must depend only on them.
+        """The aligned result of `make(array, *args)`. `make` runs once for equal arguments; it may use only these.
 
-        Open sizes among `args` become plain numbers, because all plans of a model share the result.
+        Open sizes (`base.sizes`) among `args` become plain numbers, because all plans of a model share the result.
         """
         array, args = self.one_for(array), plain(args)
         key = make, id(array), args
@@ -101,7 +101,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 
 
 def _nothing() -> None:
-    """Stand for a reference to an array that is gone."""
+    """Return None, as a weak reference to a deleted array does."""
 
 
 def _forget(known: dict[Any, list[weakref.ref[np.ndarray]]], kind: Any, ref: weakref.ref[np.ndarray]) -> None:

@@ -1,9 +1,9 @@
-"""The limit on the memory that loading or compiling a model may take.
+"""Limit the memory that loading or compiling a model may take.
 
-A model file of a hundred bytes can ask for terabytes, by a padding of 2^40 elements or a constant of any shape. Code
-therefore calls `reserve` before it allocates an array whose size depends on numbers in the model. For an array that
-lives only for a moment it calls `expect`. Both raise CompileError if the memory would exceed the limit. Reserved memory
-stays counted until the `budget` ends or a `recount` replaces the count.
+A model file of a hundred bytes can ask for terabytes, for example by a padding of 2^40 elements. Code therefore calls
+`reserve` before it allocates an array whose size depends on numbers in the model. For a short-lived array, code calls
+`expect`, which does not count the array. Both functions raise CompileError if the memory would exceed the limit.
+Reserved memory stays counted until the `budget` ends or a `recount` replaces the count.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphq.base.sizes import assumed, is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Totals below this many bytes are always allowed. The default limit is larger, and takes 0.1 ms to read."""
+"""Totals below this many bytes are not compared with the default limit: it is larger, and takes 0.1 ms to read."""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -32,7 +32,6 @@ class _Budget:
         self._given, self.used, self.live = limit, 0, 0
 
     def allows(self, nbytes: int) -> bool:
-        """Whether `nbytes` more bytes are within the limit."""
         total = self.used + nbytes
         return self._given is None and total < SMALL or total <= self.limit
 
@@ -45,16 +44,16 @@ _CURRENT: ContextVar[_Budget | None] = ContextVar("graphq_budget", default=None)
 
 
 def default_limit() -> int:
-    """Half of the memory in bytes that the machine, or the process's control group, has.
+    """Half of the machine's memory in bytes, or half of the limit of the process's control group if that is lower.
 
-    If the address space is limited (`ulimit -v`), the result is at most a quarter of that limit: libraries, the stacks
-    of threads and temporary copies of arrays also take addresses.
+    The result is at most a quarter of a limit on the address space (`ulimit -v`), because libraries, the stacks of
+    threads and temporary copies of arrays also take addresses.
     """
     memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in _CGROUP:
         try:
             memory = min(memory, int(Path(path).read_text()))
-        except (OSError, ValueError):  # no such control group, or no limit ("max")
+        except (OSError, ValueError):  # the file is missing, or it says "max": no limit
             continue
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     return int(min(memory / 2, inf if addresses == resource.RLIM_INFINITY else addresses / 4))
@@ -87,11 +86,11 @@ def budget(memory: int | None) -> Iterator[None]:
 
 
 def expect(nbytes: int, what: str) -> None:
-    """Raise CompileError if `nbytes` and the memory reserved so far exceed the `budget`; `what` names the new memory.
+    """Raise CompileError if `nbytes`, added to the bytes reserved so far, exceed the limit of the `budget`.
 
-    Outside of a budget, only `nbytes` is compared with the default limit.
+    Outside of a budget, only `nbytes` is compared with the default limit. `what` begins the message.
     """
-    if is_open(nbytes):  # a Runner checks it at the sizes of a call
+    if is_open(nbytes):  # known only at run time: then plan.runtime.Runner checks it
         return
     current = _CURRENT.get()
     now = current or _Budget()
@@ -103,9 +102,9 @@ def expect(nbytes: int, what: str) -> None:
 
 
 def reserve(nbytes: int, what: str) -> None:
-    """Count `nbytes` that are about to be allocated for `what`; raises CompileError as `expect` does.
+    """Count `nbytes` that are about to be allocated for `what`. Raises CompileError as `expect` does.
 
-    If `nbytes` depends on open sizes, the number for the sizes that the plan assumes counts.
+    If `nbytes` depends on open sizes (`base.sizes`), its value at the assumed sizes is counted.
     """
     nbytes = assumed(nbytes)
     expect(nbytes, what)
@@ -124,6 +123,6 @@ def recount(live: Callable[[], int]) -> None:
 def size_text(nbytes: int) -> str:
     """A number of bytes as text: `3.5 GiB`."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes > 999 / 1024 * scale:  # 1,000 or more would have four digits
+        if nbytes > 999 / 1024 * scale:  # 1,000 or more of the smaller unit
             return f"{nbytes / scale:.3g} {unit}"
     return f"{nbytes} B"

@@ -43,9 +43,8 @@ _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
 class lazy_property(Generic[T]):
     """A property that is computed when it is first read, and kept in the object's `__dict__`.
 
-    Threads that read it at the same time may all compute it; the first result is kept, and all threads get that result.
-    There is no lock, because a fork may copy a lock while a thread holds it. (`functools.cached_property` of Python
-    3.11 has a lock.)
+    Threads that read the property at the same time may all compute it; all of them get the first result. There is no
+    lock, unlike in Python 3.11's `functools.cached_property`, because a fork may copy a lock while a thread holds it.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -59,7 +58,7 @@ class lazy_property(Generic[T]):
     @overload
     def __get__(self, instance: object, owner: type) -> T: ...
     def __get__(self, instance: object | None, owner: type) -> lazy_property[T] | T:
-        """The kept result; the first read computes it."""
+        """Return the kept result; compute it at the first read."""
         if instance is None:
             return self
         return instance.__dict__.setdefault(self.name, self.compute(instance))
@@ -81,14 +80,14 @@ def _before() -> None:
         if lock.hold.acquire(timeout=PATIENCE_SECONDS):
             _taken.append(lock)
         else:
-            # Hooks before a fork run in reverse order of registration, so logging's hook has not taken its lock yet.
+            # Logging works: hooks run in reverse order of registration, so logging's hook has not taken its lock yet.
             log.warning("a fork waited %g s for another thread to compile or import, and goes on: its child may hang "
                         "when it compiles or imports", PATIENCE_SECONDS)
 
 
 def _after() -> None:
     held = _taken[::-1]
-    _taken.clear()  # before the locks are released: then another thread may fork at once
+    _taken.clear()  # first, because another thread may fork as soon as a lock is free
     for lock in held:
         lock.hold.release()
 
@@ -106,10 +105,10 @@ importing = Lock(fork_waits=True)
 
 @contextmanager
 def files_needed(what: str) -> Iterator[None]:
-    """Raise CompileError if too many files are open in the process or system. `what` begins the message."""
+    """Raise CompileError if a `with` block fails because too many files are open. `what` begins the message."""
     try:
         yield
-    except (OSError, ImportError) as e:  # ImportError for shared libraries
+    except (OSError, ImportError) as e:  # shared libraries raise ImportError
         if not any(os.strerror(number) in str(e) for number in (errno.EMFILE, errno.ENFILE)):
             raise
         raise CompileError(f"{what}: {e}") from None
@@ -117,7 +116,7 @@ def files_needed(what: str) -> Iterator[None]:
 
 @contextmanager
 def late_imports(what: str = "a module of graphq") -> Iterator[None]:
-    """Hold `importing` while code imports `what`. Raises CompileError if there are too many open files."""
+    """Hold the lock `importing` while a `with` block imports `what`. Raises CompileError for too many open files."""
     with files_needed(f"{what} cannot be imported"), importing.hold:
         yield
 

@@ -1,4 +1,4 @@
-"""Files at paths that users give, and Python objects that users name."""
+"""Open files at paths that users give, and find Python objects that users name."""
 from __future__ import annotations
 
 import importlib
@@ -27,14 +27,14 @@ def path_of(path: Any) -> Path:
 
 @contextmanager
 def regular_file(path: str | os.PathLike[str]) -> Iterator[tuple[BufferedReader, int]]:
-    """Open a regular file, and yield it with its size in bytes. Read no more than this size.
+    """Open a regular file, and yield the file and its size in bytes.
 
-    To read a pipe or a device could block. To read a file that grows, or that the system makes up, could never end.
-    Raises ParseError if the path is not a regular file, OSError if the file cannot be opened.
+    The caller must not read more than this size, because a file that grows might never end. Reading a pipe or a device
+    could block. Raises ParseError if the path is not a regular file, and OSError if the file cannot be opened.
     """
     try:
         mode = os.stat(path).st_mode
-    except ValueError as e:  # a null character in the path
+    except ValueError as e:  # the path has a null character
         raise ParseError(f"{os.fspath(path)!r}: {e}") from None
     if not stat.S_ISREG(mode):
         kind = "a directory, " if stat.S_ISDIR(mode) else ""
@@ -44,7 +44,7 @@ def regular_file(path: str | os.PathLike[str]) -> Iterator[tuple[BufferedReader,
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a file without waiting, even if a pipe has replaced it."""
+    """Open a file without blocking, even if a pipe has just replaced the file."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -63,7 +63,7 @@ SOURCE_GROWTH = 100
 
 
 class _Loader(SourceFileLoader):
-    """Python's loader of source files, limited to regular files: Python's own would wait for a pipe."""
+    """Load Python source from regular files only: Python's own loader would wait for a pipe."""
 
     def get_data(self, path: str) -> bytes:
         return read_file(path, SOURCE_GROWTH)

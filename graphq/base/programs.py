@@ -1,8 +1,8 @@
-"""Compute the numbers of an open plan for new sizes, convert traces to plain data, and print guards as text.
+"""Repeat recorded computations with open sizes at new sizes, convert the records to data, and print guards as text.
 
-`base.sizes` explains traces, guards and the example; a slot is the number of a value in a trace. A program first runs
-the calls that guards depend on. If a guard has another answer than in the example, the plan does not hold for these
-sizes, and the program stops.
+`base.sizes` explains open sizes, traces, guards and the example. A slot is the index of a value in a trace. A program
+first runs the calls that guards depend on. If a guard has another answer than in the example, the plan does not hold
+for the new sizes, and the program stops.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphq.errors import GraphqError
 
 
 class Program:
-    """Recomputes a trace for new sizes: only the values that its guards and `results` depend on."""
+    """Computes a trace's `results` for new sizes. Values that neither guards nor results depend on are skipped."""
 
     def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
         self._results = {x.slot for x in results}
@@ -28,7 +28,7 @@ class Program:
         self._calls = [c for c in calls if c[0] not in guards]
         self._leaves = list(trace.leaves)
         made = {slot for slot, *_ in calls} | set(self._leaves)
-        # only values that do not depend on sizes are kept from the example
+        # values that do not depend on sizes are kept from the example; other slots begin with None
         self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
 
     def at(self, sizes: Sequence[int]) -> Values | None:
@@ -58,14 +58,14 @@ class Program:
 
 
 def _getter(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A function that reads these slots from a list, in half the time of a loop."""
+    """Make a function that reads these slots from a list, in half the time of a loop."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return operator.itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0))
 
 
 def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
-    """These slots, and all slots that their values are computed from."""
+    """The given slots, and all slots that the values of the given slots are computed from."""
     out = set(slots)
     for call in reversed(trace.calls):
         if call.slot in out:
@@ -84,7 +84,7 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """The record of a trace for computing `results`. It leaves out computed values whose types are not in PLAIN."""
+    """Convert a trace to data that suffices to compute `results`. Leaves out computed values of types not in PLAIN."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards) | set(trace.leaves))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
@@ -93,7 +93,7 @@ def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
 
 
 def restored(record: TraceRecord) -> Trace:
-    """The trace rebuilt from a record. It is sealed: it takes no new guards."""
+    """Rebuild a trace from its record. The trace is sealed: it takes no new guards."""
     trace = Trace()
     last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
     trace.values = [record.values.get(k) for k in range(last + 1)]
@@ -127,14 +127,14 @@ class Values:
 
 
 class Numbers:
-    """A list of numbers; some are open (Size or Later). `at` takes a fifth of the time of `Values.of` on each."""
+    """A list of plain and open numbers (Size or Later). `at` takes a fifth of the time of `Values.of` for each one."""
 
     def __init__(self, numbers: Sequence[Any]) -> None:
         self._plain = list(numbers)
         self._open = [(k, x.slot) for k, x in enumerate(numbers) if isinstance(x, Size | Later)]
 
     def at(self, values: Values) -> list[Any]:
-        """The numbers, with these values for the open ones."""
+        """The numbers, with the open numbers replaced by their values."""
         out, known = self._plain.copy(), values.by_slot
         for k, slot in self._open:
             out[k] = known[slot]
@@ -147,9 +147,9 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 
 
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
-    """The number in `slot` as a formula of the open sizes, called `names`, such as `(rows * 2) // 3`.
+    """The value in `slot` as a formula, such as `(rows * 2) // 3`, with `names` for the open sizes.
 
-    A function without an operator sign is written as its name and the sizes that it depends on.
+    A call of a function that has no operator symbol is written as its name and the open sizes that it depends on.
     """
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 

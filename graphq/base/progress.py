@@ -1,4 +1,4 @@
-"""Progress bars for long work, within `bars()` and if the package tqdm (the extra `progress`) is installed."""
+"""Progress bars for long loops, shown within `bars()` if the package tqdm (the extra `progress`) is installed."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator

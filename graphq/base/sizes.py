@@ -1,13 +1,14 @@
-"""Open sizes: integers of a graph that are known only at run time, and the trace of all computations with them.
+"""Compute with open sizes (dimensions that are known only at run time), and record the computations in a trace.
 
-A graph with open dimensions is compiled once and runs at many shapes. Types, lowering and plans are computed as for a
-graph of fixed shape, but with a `Size` instead of each open dimension. A Size has a value in one example: the assumed
-value. The `Trace` records how further numbers are computed from it. A decision that depends on a Size (a comparison, a
-conversion to int) is made for the example, and the trace keeps it as a guard. A `programs.Program` computes the numbers
-again for other sizes. If a guard then has another answer, the plan does not hold for these sizes.
+A graph with open dimensions is compiled once and runs at many shapes. The compiler works on one example: a `Size`
+replaces each open dimension, and has an assumed value. The `Trace` records how further numbers are computed from Sizes.
+A decision that depends on a Size (a comparison, a conversion to int) is made for the example, and the trace records the
+answer as a guard. For other sizes, a `programs.Program` repeats the computations. If a guard then has another answer,
+the plan does not hold for these sizes.
 
-So code that is written for ints is also correct for Sizes. At worst it converts a Size to an int, and its plan holds
-for one size only. The method is symbolic shapes with guards, as in PyTorch 2 (Ansel et al., ASPLOS 2024, section 4).
+Code that is written for ints is therefore correct for Sizes as well. At worst it converts a Size to an int, and its
+plan holds for one size only. The method is symbolic shapes with guards, as in PyTorch 2 (Ansel et al., ASPLOS 2024,
+section 4).
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """A recorded call: the value in `slot` is `function(*values in the slots arguments)` (see `Trace`)."""
+    """A recorded call of `function`: the slots of its arguments, and the `slot` of its result (see `Trace`)."""
 
     slot: int
     function: Callable[..., Any]
@@ -37,9 +38,10 @@ PLAIN = frozenset({int, float, str, bool, type(None)})
 class Trace:
     """The record of all computations with open sizes.
 
-    Each value has a number, its slot. `values` are the values of all slots in the example, `calls` the calls that
-    computed them. `leaves` are the slots of the open sizes; `assumed` maps the place of each open size to its value in
-    the example. `guards` maps slots to the answers that a plan relies on. A `sealed` trace adds no guards.
+    Each value has an index, its slot. `values` has the values of all slots in the example, and `calls` the calls that
+    computed them. `leaves` has the slots of the open sizes. `assumed` maps the place of each open size (such as "x.0",
+    axis 0 of input x) to its value in the example. `guards` maps slots to the answers that a plan relies on. A `sealed`
+    trace adds no guards.
     """
 
     def __init__(self) -> None:
@@ -52,11 +54,11 @@ class Trace:
         self._known: dict[Any, int] = {}
 
     def leaf(self, assumed: int, place: str, name: str = "") -> int:
-        """A new open size: `assumed` in the example, identified by `place`, called `name` in messages."""
+        """Add an open size with value `assumed` in the example. Messages call it `name`, or else `place`."""
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed
-        return cast(int, Size(self, slot, name or place))  # code that computes with ints sees no difference
+        return cast(int, Size(self, slot, name or place))  # for type checkers, a Size is an int
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
         """Call a function on the example's values and record the call; returns its slot. Equal calls share a slot."""
@@ -64,15 +66,16 @@ class Trace:
         key = function, slots
         if key not in self._known:
             slot = self._new(function(*[self.values[k] for k in slots]))
-            self.calls.append(Call(slot, function, slots))  # before `_known`, since other threads may then use the slot
+            # The call is recorded before `_known` has its slot, because other threads may use slots in `_known`.
+            self.calls.append(Call(slot, function, slots))
             self._known[key] = slot
         return self._known[key]
 
     def slot(self, x: Any) -> int:
         """The slot of an argument of a call.
 
-        A Size or Later already has a slot. For a list, tuple or dict that contains a Size or Later, a call that builds
-        it again is recorded. Any other object gets a slot that equal objects share. Raises TypeError for a Size or
+        A Size or Later already has a slot. If a list, tuple or dict contains a Size or Later, the trace records a call
+        that builds the container. Any other object gets a slot that equal objects share. Raises TypeError for a Size or
         Later of another trace.
         """
         kind = type(x)
@@ -87,11 +90,11 @@ class Trace:
             return self.call(kind if hasattr(x, "_fields") else _sequence, *x)
         key = _key(x)
         if key not in self._known:
-            self._known[key] = self._new(x)  # `values` keeps it alive, so no other object gets its id
+            self._known[key] = self._new(x)  # `values` keeps x alive, so no other object gets its id
         return self._known[key]
 
     def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result in the example, recorded as a guard unless the trace is sealed."""
+        """Return the function's result in the example. Record the result as a guard if the trace is not sealed."""
         if self.sealed:
             return function(*[assumed(x) for x in arguments])
         slot = self.call(function, *arguments)
@@ -124,7 +127,7 @@ def _sequence(*items: Any) -> tuple[Any, ...]:
 
 
 def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
-    """Make the method of Size that applies `function` to it and another number; `neutral` changes nothing."""
+    """Make an operator method of Size for `function`. If the other operand is `neutral`, it returns the Size itself."""
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other):
             return NotImplemented
@@ -136,7 +139,7 @@ def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: i
 
 
 def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
-    """Make the method of Later that applies `function` to it and another operand; the result is a Later."""
+    """Make an operator method of Later for `function`; the result is a Later."""
     def method(self: Later, other: Any) -> Any:
         return later(function, *((other, self) if swapped else (self, other)))
 
@@ -144,7 +147,7 @@ def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
 
 
 def _changes(function: Callable[..., Any]) -> Any:
-    """Make the method of Size that applies `function` to it; the result is a Size."""
+    """Make a method of Size for `function`, which has one argument; the result is a Size."""
     def method(self: Size) -> Any:
         return Size(self.trace, self.trace.call(function, self))
 
@@ -152,7 +155,7 @@ def _changes(function: Callable[..., Any]) -> Any:
 
 
 def _decides(function: Callable[..., Any]) -> Any:
-    """Make the method of Size that compares it with a number; a guard records the answer."""
+    """Make a method of Size that compares the Size with a number; a guard records the answer."""
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other) or isinstance(other, Size) and other.trace is not self.trace:
             return NotImplemented
@@ -164,7 +167,7 @@ def _decides(function: Callable[..., Any]) -> Any:
 
 
 def _converts(function: Callable[..., Any]) -> Any:
-    """Make the method of Size that converts it to a plain number; a guard records the number."""
+    """Make a method of Size that converts the Size to a plain number; a guard records the number."""
     def method(self: Size) -> Any:
         return self.trace.decide(function, self)
 
@@ -177,11 +180,10 @@ def _is_number(x: Any) -> bool:
 
 
 class Size:
-    """A number that depends on open sizes. Code computes with it as with an int of its value in the trace's example.
+    """A number that depends on open sizes. It acts like an int: its value in the trace's example.
 
-    Arithmetic returns Sizes. Every other use depends on the number, so it adds a guard to the trace: a comparison, a
-    conversion, a use as an index or by NumPy. Only texts (`str`, `format`) and `hash` add no guard. Sizes of two traces
-    are never equal.
+    Arithmetic returns Sizes. Comparisons, conversions, and uses as an index or by NumPy need the value, so each adds a
+    guard to the trace. Texts (`str`, `format`) and `hash` add no guard. Sizes of two traces are never equal.
     """
 
     __slots__ = ("name", "slot", "trace")
@@ -234,10 +236,10 @@ class Size:
 
 
 class Later:
-    """An array, or another object, that depends on open sizes: the result of `later`.
+    """An array or other object that depends on open sizes: the result of `later`.
 
-    `assumed` is its value in the example. NumPy's functions and Python's operators accept a Later instead of an array,
-    and return a Later. A use that depends on the value, such as a condition, adds a guard.
+    NumPy's functions and Python's operators accept a Later instead of an array, and return a Later. A use that needs
+    the value, such as a condition, adds a guard.
     """
 
     __slots__ = ("slot", "trace")
@@ -283,10 +285,10 @@ class Later:
 
 
 def later(function: Callable[..., T], *arguments: Any) -> T:
-    """`function(*arguments)`; if an argument contains a Size or Later, a Later that stands for the result at all sizes.
+    """Call `function(*arguments)`. If an argument contains a Size or Later, return the result as a Later.
 
-    A Later can be an argument of further calls of `later`, and a constant of a plan; its value is known at run time.
-    The function is called with plain values. It must depend only on its arguments and must not change them.
+    A Later can be an argument of further calls of `later`, or a constant of a plan; its value is known at run time. The
+    function gets plain values. Its result must depend only on its arguments, and it must not change the arguments.
     """
     trace = trace_of(arguments)
     if trace is None:
@@ -330,7 +332,7 @@ def assumed(x: Any) -> Any:
 
 
 def plain(x: T) -> T:
-    """`x`, a Size or a tuple with Sizes, with plain numbers instead of the Sizes; guards record the numbers."""
+    """Replace a Size, or the Sizes in a tuple, by plain numbers; guards record the numbers."""
     if isinstance(x, Size):
         return x.trace.decide(_same, x)
     if isinstance(x, tuple) and is_open(x):
@@ -354,7 +356,7 @@ def largest(*numbers: T) -> T:
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, a number: a Size if an argument contains a Size or Later. The rules of `later` apply."""
+    """The number `function(*arguments)`, as a Size if an argument contains a Size or Later. The rules are `later`'s."""
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 
