@@ -24,8 +24,8 @@ def specialized(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
                 values: Mapping[str, np.ndarray | Later] | None = None) -> Graph:
     """A copy of a graph with other types of inputs, or with constants instead of inputs (`Graph.specialize`).
 
-    Operations use the arrays in `values` instead of the inputs of the same names, but the inputs stay inputs of the
-    graph. These arrays may depend on open sizes.
+    `values` has arrays for inputs that stay inputs of the graph: operations use the arrays instead of the inputs. The
+    arrays may depend on open sizes.
     """
     for given in (types, constants):
         if not isinstance(given, Mapping):
@@ -83,7 +83,7 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Values that replace the node's outputs: constants, or results of simpler operations (`Op.resolve`). Else None."""
+    """Add constants or simpler operations (`Op.resolve`) that replace the node. Returns their values, or None."""
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -105,7 +105,7 @@ def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """The arguments that make `rebuilt` return a copy; values become numbers. Raises VerifyError for a bad order."""
+    """The arguments for `rebuilt`, with indices instead of values. Raises VerifyError if nodes are out of order."""
     from graphq.ir.verify import check_order
 
     check_order(graph)

@@ -1,4 +1,4 @@
-"""Graph: nodes in topological order, inputs, outputs, and the four methods that change a graph.
+"""The class Graph: nodes in topological order, inputs, outputs, and the four methods that change a graph.
 
 Passes change a graph only by `add_node`, `replace_uses`, `set_outputs` and `prune`. A builder method such as
 `g.matmul(...)` calls `add_node` with its operation.
@@ -57,7 +57,7 @@ class Graph(Operations):
 
     def input(self, name: str, *, dtype: DTypeLike, shape: Sequence[Dim] | None = None,
               property: Property = "undef") -> Value:
-        """Add a graph input. A dimension of None is known only when the graph runs; without a shape, so is the rank.
+        """Add a graph input. A dimension of None is known only at run time; without a shape, so is the rank.
 
         Raises GraphError for a name that is in use, an unknown dtype or a negative dimension.
         """
@@ -77,9 +77,9 @@ class Graph(Operations):
                  name: str | None = None) -> Value:
         """Add a constant with a read-only copy of the array.
 
-        With a `dtype` the array is converted: rounded to a float type as by `astype`, or to an integer type if all
-        numbers fit exactly. Without a `dtype` an array keeps its own, except that f64 (NumPy's default) becomes f32.
-        Numbers and lists of numbers also become f32. Raises GraphError if a number does not fit.
+        `dtype` converts the array: a float type rounds as `astype` does; an integer type must hold each number exactly.
+        Without `dtype`, an array keeps its own, except that f64 (NumPy's default) becomes f32. Numbers and lists of
+        numbers also become f32. Raises GraphError if a number does not fit.
         """
         return self._constant(frozen(value, "constant", None if dtype is None else as_dtype(dtype)), name)
 
@@ -104,17 +104,17 @@ class Graph(Operations):
 
     def add_node(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], *,
                  name: str | None = None) -> tuple[Value, ...]:
-        """Add a node at the end, or within a block of `before` in front of its node. Returns the node's outputs.
+        """Add a node at the end of the graph, or at the place that a `before` block sets. Returns the node's outputs.
 
-        Operands that are arrays or numbers become constants. For a node that is not valid, raises GraphError with the
-        operation, the rule and the values, and leaves the graph as it was.
+        Operands that are arrays or numbers become constants. If the node would not be valid, raises GraphError with the
+        operation, the rule and the values; the graph then stays as it was.
         """
         if not isinstance(op, Op):
             raise GraphError(f"add_node takes an Op (see graphq.ir.op.lookup), got {op!r}")
         return self._add(op, operands, attrs, name, complete=False)
 
     def add_constant(self, array: np.ndarray, *, name: str | None = None) -> Value:
-        """Add a constant of the array's own dtype, even f64. For passes and importers; users call `constant`."""
+        """Add a constant for a pass or importer. Unlike in `constant`, an f64 array stays f64."""
         return self._constant(frozen(array, "constant", real=f64), name)
 
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
@@ -135,9 +135,8 @@ class Graph(Operations):
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
         """Make the users of `old` use `new`: all users and graph outputs, or only the given `uses`.
 
-        Both values have the same type. The shape of `new` may have more known dimensions, if the results of the users
-        keep their types. Raises GraphError for another type, if a user comes before `new` in the graph, or if `new`
-        depends on a user.
+        Both values must have the same type, except that more dimensions of `new` may be known if the results of all
+        users keep their types. Raises GraphError if the types differ, or if a user does not come after `new`.
         """
         self._own(old, "replace_uses")
         self._own(new, "replace_uses")
@@ -185,9 +184,9 @@ class Graph(Operations):
             v.uses.append(Use(None, k))
 
     def prune(self, start: Iterable[Node] | None = None) -> int:
-        """Remove nodes whose outputs nothing uses; with `start`, only these nodes and their predecessors.
+        """Remove nodes without used outputs, and return their number.
 
-        Returns the number of removed nodes.
+        `start` limits the search to the given nodes and their predecessors.
         """
         work = list(self.nodes if start is None else start)
         dead: list[Node] = []
@@ -217,10 +216,10 @@ class Graph(Operations):
 
     @contextmanager
     def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
-        """Within the block, add new nodes in front of `node`. Raises GraphError if the graph does not contain it.
+        """Within a `with` block, add new nodes in front of `node`. Raises GraphError if `node` is not in the graph.
 
-        If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph. It comes
-        from the first node of `instead` (the replaced nodes) with the same operation, or else from `node`.
+        If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph: the origin
+        of the first replaced node (`instead`) with the same operation, or else of `node`.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
@@ -235,7 +234,7 @@ class Graph(Operations):
         """An independent copy. It shares only the read-only arrays of constants and the bodies of partitions."""
         out = Graph(self.name)
         new = {v: out.input(str(v.name), dtype=v.dtype, shape=v.shape, property=v.property) for v in self.inputs}
-        for node in self.nodes:  # the nodes of this graph have been checked already
+        for node in self.nodes:  # no checks here: the nodes were checked when they were added
             outs = out._append(node.op, tuple([None if v is None else new[v] for v in node.inputs]), node.attrs,
                                [v.type for v in node.outputs], None)
             out.nodes[-1].meta = node.meta
@@ -249,7 +248,7 @@ class Graph(Operations):
     def specialize(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
         """A copy with other types for some inputs, or constants instead of inputs; all other types are inferred again.
 
-        `types` and `constants` go by the names of inputs. The bodies of partitions are specialized to their operands.
+        `types` and `constants` are mappings by input name. The bodies of partitions are specialized to their operands.
         Raises GraphError for an unknown name, a constant of another dtype than the input, or types that do not fit the
         operations.
         """
@@ -331,7 +330,7 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """Check an operand. Returns a value, an array for a constant (a Python number has dtype `real`), or None."""
+        """Check an operand. Returns a value, an array that will be a constant, or None. `real` is a number's dtype."""
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:
@@ -357,7 +356,7 @@ class Graph(Operations):
 
     def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
              complete: bool) -> tuple[Value, ...]:
-        """Add a node as `add_node` does. `complete`: `attrs` are checked already and include all defaults."""
+        """Add a node as `add_node` does. If `complete`, `attrs` were checked before and include all defaults."""
         where = op.name if name is None else f"{op.name} '{name}'"
         wide = any([isinstance(x, Value) and x.type.dtype.name == "f64" for x in operands])
         given = [self._operand(x, where, f64 if wide else f32) for x in operands]
@@ -399,7 +398,7 @@ class Graph(Operations):
         return node.outputs
 
     def _insert(self, node: Node) -> None:
-        """Insert the node at the insertion point. Its `position` lies between the positions of its neighbors."""
+        """Insert the node into `nodes`, and give it a `position` between its neighbors' positions."""
         self.labels.changed()
         if self._before is None:
             node.position = self.nodes[-1].position + _GAP if self.nodes else 0
@@ -434,7 +433,7 @@ def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
 
 
 def _keep_types(uses: Iterable[Use], type: TensorType) -> bool:
-    """Whether the results of the users keep their types if the operands `uses` get this type."""
+    """Whether the nodes in `uses` keep the types of their results if the operands in `uses` get this type."""
     found: dict[Node, list[TensorType | None]] = {}
     for node, number in uses:
         if node is None:
@@ -443,5 +442,5 @@ def _keep_types(uses: Iterable[Use], type: TensorType) -> bool:
     try:
         return all(node.op.types(types, node.attrs) == tuple([v.type for v in node.outputs])
                    for node, types in found.items())
-    except GraphqError:  # the type does not fit a user
+    except GraphqError:  # a user does not accept the type
         return False

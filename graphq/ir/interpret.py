@@ -1,8 +1,8 @@
-"""The reference interpreter and constant folding.
+"""Run graphs with NumPy (the reference interpreter), and fold constants.
 
-The interpreter runs the NumPy references of nodes in graph order. Its results define the meaning of a graph; passes and
-kernels are tested against them. Constant folding computes nodes whose operands are all known. Models with open shapes
-compute most of their shapes by such nodes.
+The interpreter runs each node's reference, a NumPy function, in graph order. Its results define the meaning of a graph;
+passes and kernels are tested against them. Constant folding computes nodes whose operands are all constants. Most of
+the shape arithmetic in models with open shapes is folded.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input of a graph. `property` is as in Value, or "size" if shapes depend on it (`model.open_shapes`)."""
+    """An input of a graph. `property` is as in Value, or "size" if shapes depend on its array (`model.open_shapes`)."""
 
     name: str
     type: TensorType
@@ -55,24 +55,24 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, graph: Graph) -> Signature:
-        """The signature of a graph."""
+        """The signature of `graph`."""
         return cls(graph.name, tuple([Parameter(v.name or "", v.type, v.property) for v in graph.inputs]),
                    {name: v.type for name, v in zip(graph.output_names, graph.outputs, strict=True)})
 
 
 FOLDED = 1 << 16
-"""The most elements of a result that constant folding computes."""
+"""Constant folding computes only results with at most this many elements."""
 
 _LONG = frozenset({"avg_pool", "loop", "max_pool"})
 _LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "RoiAlign", "Scan", "TfIdfVectorizer"})
 
 UNFOLDED = frozenset({
     "constant", "dequantize", "dequantize_linear", "dynamic_dequantize", "partition", "sized_constant"})
-"""Operations that are never folded. Fusions match some of them."""
+"""Operations that are never folded, for example dequantize, because fusions match it."""
 
 
 def runs_long(op: Op, attrs: Mapping[str, Any]) -> bool:
-    """Whether an operation may take long even for small operands and results. Then it is not folded."""
+    """Whether an operation may take long even for small operands and results; constant folding skips it then."""
     return op.name in _LONG or attrs.get("op_type") in _LONG_ONNX
 
 
@@ -81,20 +81,20 @@ def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> Tensor
 
 
 def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """The array for the open sizes that compilation assumes (`graphq.base.sizes`)."""
+    """The array at the sizes that compilation assumes for open dimensions (`graphq.base.sizes`)."""
     return np.asarray(value.assumed)
 
 
 SIZED_CONSTANT = Op("sized_constant", "SizedConstant", (), {
     "value": Attribute("value", Later, REQUIRED), "shape": Attribute("shape", list[int], REQUIRED),
     "dtype": Attribute("dtype", DType, REQUIRED)}, _sized_constant, _sized_type)
-"""An operation without operands: its result is an array that depends only on open sizes (`graphq.base.sizes`).
+"""The operation of constants whose array depends on open sizes; the array is a `Later` (`graphq.base.sizes`).
 
-Only the compiler makes nodes of this operation. The text form cannot express them."""
+Only the compiler adds nodes of this operation. The text form of graphs has no syntax for them."""
 
 
 def known(value: Value) -> np.ndarray | Later | None:
-    """The array of a constant, or its Later if it depends on open sizes; None for any other value."""
+    """The array of a constant, or the Later of a constant that depends on open sizes; None for any other value."""
     if value.node is not None and value.node.op is SIZED_CONSTANT:
         return value.node.attrs["value"]
     return value.data
@@ -126,10 +126,10 @@ def constant_bytes(graph: Graph) -> int:
 
 def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
              types: Sequence[TensorType]) -> tuple[np.ndarray | Later, ...] | None:
-    """Fold an operation on constants. Returns its results as arrays of the given `types`.
+    """Fold an operation on constants. Returns its results as arrays of the given `types`, or None if it is not folded.
 
-    None if an operand is not constant, a result has more than FOLDED elements, or the operation is never folded or
-    fails. If operands depend on open sizes, the results are Laters (`graphq.base.sizes`).
+    An operation is not folded if an operand is not a constant, a result has more than FOLDED elements, the operation is
+    in UNFOLDED or runs long, or its reference raises. If operands depend on open sizes, the results are Laters.
     """
     if op.name in UNFOLDED or runs_long(op, attrs) or not types:
         return None
@@ -158,7 +158,7 @@ def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, 
 
 def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
               types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
-    """Compute an operation on constants. Returns arrays of the given `types`, or None if the operation fails.
+    """Compute an operation on constants. Returns arrays of the given `types`, or None if its reference raises.
 
     Raises CompileError if the results would exceed the memory limit.
     """
@@ -190,9 +190,9 @@ def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: i
 
 def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
              attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> list[np.ndarray]:
-    """Compute the outputs of a graph for checked input arrays. Outputs may be inputs, constants or views of them.
+    """Compute the outputs of a graph for checked input arrays. Outputs may share memory with inputs or constants.
 
-    `attributes` returns a node's attributes for its reference, such as compiled bodies instead of graphs.
+    `attributes(node)` returns the attributes that the node's reference gets: a caller may replace bodies by functions.
     """
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
     left = {v: len(v.uses) for v in graph.inputs}
@@ -212,7 +212,7 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
     if not all(v.type.known for v in node.operands):
         _check_operands(graph, node, args)
     nbytes = sum(v.type.nbytes for v in node.outputs if v.type.known)
-    if nbytes > SMALL:  # the text of a node takes time
+    if nbytes > SMALL:  # small results are not checked, because `describe` is slow
         expect(nbytes, f"{graph.describe(node)}: the result")
     try:
         out = node.op.reference(*args, **attrs)
@@ -231,7 +231,7 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
 
 
 def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
-    """Raise GraphError if an operation refuses the shapes of its arrays, for operands of unknown shape."""
+    """Raise GraphError if the operation refuses the shapes of the arrays, now that all shapes are known."""
     types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
              for v, x in zip(node.inputs, args, strict=True))
     try:
@@ -241,12 +241,12 @@ def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> 
 
 
 def pack_outputs(names: Iterable[str], results: Sequence[np.ndarray]) -> Any:
-    """The result of a call: a single array, or a dict of several arrays by output name."""
+    """The result of a call: an array, or for several outputs a dict of arrays by output name."""
     return results[0] if len(results) == 1 else dict(zip(names, results, strict=True))
 
 
 def named_outputs(names: Iterable[str], result: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The result of a call as a dict by output name: the inverse of `pack_outputs`."""
+    """The dict of arrays by output name for the result of a call: the inverse of `pack_outputs`."""
     return result if isinstance(result, dict) else dict.fromkeys(names, result)
 
 
@@ -299,7 +299,7 @@ def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str
 
 
 def check_array(name: str, type: TensorType, array: Any, *, word: str = "input") -> np.ndarray:
-    """`array` as a C-contiguous array of exactly `type`. Raises InputError with `word` and the name otherwise."""
+    """Make `array` a C-contiguous array. Raises InputError, with `word` and `name`, if it does not have `type`."""
     where = f"{word} '{name}' must be {type}"
     try:
         x = np.asarray(array)

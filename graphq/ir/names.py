@@ -17,10 +17,7 @@ _PLAIN = re.compile(r"(?!(?:inf|nan|none|return|graph|as)\b)[A-Za-z_][\w.]*")
 
 
 def quote(name: str) -> str:
-    """The name as the text form writes it: a JSON string unless it is a plain word and not a keyword.
-
-    Characters that cannot be printed are escapes.
-    """
+    """The name in the text form of graphs: unchanged if it is a plain word and no keyword, else a JSON string."""
     return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=not name.isprintable())
 
 
@@ -57,14 +54,14 @@ def counted(n: int, what: str) -> str:
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""The value of the original graph that a value is equal to, and the order of its axes (None: unchanged)."""
+"""The origin of a value: an equal value of the original graph, and the order in which axes are transposed, or None."""
 
 SHOWN = 4
-"""The most operands that the description of an unnamed value lists."""
+"""The most operands that `Labels.mention` lists."""
 
 
 class Labels:
-    """The labels of a graph's values. Unnamed values are renumbered after each change, unless numbers are `kept`.
+    """The labels of a graph's values. Each change of the graph renumbers unnamed values, unless numbers are `kept`.
 
     If the graph keeps a history of passes for reports, `origins` maps each value to its `Origin`, and new nodes have an
     `origin`. Otherwise `origins` is None.
@@ -87,7 +84,7 @@ class Labels:
         return f"%{self._numbers.get(value, '?')}"
 
     def mention(self, value: Value) -> str:
-        """A value's name in errors: its label or, if it is unnamed, `the matmul of 'x' and a constant`."""
+        """A value's name in errors: its label, or for an unnamed value a phrase: `the matmul of 'x' and a constant`."""
         node = value.node
         if value.name is not None or node is None:
             return self.of(value)
@@ -105,7 +102,7 @@ class Labels:
             self._numbers = None
 
     def trace(self) -> None:
-        """Keep the numbers, and start a history of passes in `origins`."""
+        """Keep the numbers of unnamed values, and start a history of passes in `origins`."""
         self.keep()
         values = (*self.graph.inputs, *(o for n in self.graph.nodes for o in n.outputs))
         self.origins = {v: (v, None) for v in values}
@@ -116,12 +113,12 @@ class Labels:
             self.origins.setdefault(new, (old, order))
 
     def replaced(self, old: Value, new: Value) -> None:
-        """If numbers are kept, give `new` the number of `old`, an unused value."""
+        """If numbers are kept, give `new` the number of `old`, which no longer has users."""
         if self.kept and self._numbers and old in self._numbers:
             self._numbers.setdefault(new, self._numbers[old])
 
     def keep(self) -> None:
-        """Let unnamed values keep their numbers from now on. A value that replaces another one gets its number."""
+        """Keep the numbers of unnamed values from now on. A replacement gets the number of the value it replaces."""
         self._numbers = None
         for v in (o for n in self.graph.nodes for o in n.outputs):
             self.of(v)
@@ -139,7 +136,7 @@ class Labels:
 
     @contextmanager
     def stable(self) -> Iterator[None]:
-        """Within the block, unnamed values keep their numbers while the graph changes. New values get new numbers."""
+        """Keep the numbers of unnamed values within a `with` block. New values get new numbers."""
         saved, self.kept = self.kept, True
         try:
             yield

@@ -20,7 +20,7 @@ _END = 2**63 - 1
 
 
 def indexed(value: Value, key: Any) -> Value:
-    """Index a value as NumPy does, by ints, slices, `...` and None. Returns `value` itself for all of its elements.
+    """Index a value as NumPy does, by ints, slices, `...` and None. Returns `value` if the index selects all elements.
 
     Raises GraphError for other indices, an index outside of its axis, and an index that needs an unknown dimension.
     """
@@ -59,7 +59,7 @@ def _add(value: Value, name: str, **attrs: Any) -> Value:
 
 
 def _complete(keys: tuple[Any, ...], rank: int, where: str) -> list[Any]:
-    """Check the indices, and replace `...` by slices: one index for each axis, and None for each new axis."""
+    """Check the indices, and replace `...` by slices. Returns an index for each axis, and None for each new axis."""
     for k in keys:
         if not (k is None or k is ... or isinstance(k, slice)
                 or isinstance(k, int | np.integer) and not isinstance(k, bool)):
@@ -78,7 +78,7 @@ def _single(k: int, size: Dim, where: str) -> tuple[int, int, int]:
 
 
 def _slice(k: slice, size: Dim, where: str) -> tuple[int, int, int]:
-    """Start, end and step for the operation slice: a negative end counts from the end of the axis."""
+    """Start, end and step for the operation `slice`. A negative end counts from the end of the axis."""
     try:
         start, stop, step = (None if x is None else index(x) for x in (k.start, k.stop, k.step))
     except TypeError:
@@ -113,7 +113,7 @@ def number(node: Node) -> int:
 
 
 class Use(NamedTuple):
-    """One use of a value: operand `number` of `node`, or graph output `number` if `node` is None."""
+    """A use of a value: by operand `number` of `node`, or by graph output `number` if `node` is None."""
 
     node: Node | None
     number: int
@@ -123,8 +123,8 @@ class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
     `property` is oneDNN's property of a logical tensor. An input marked "constant" never changes between calls of a
-    compiled model. The operators `+ - * / @ **`, `abs` and indexing build operations. A number as the other operand
-    gets the value's dtype. `==` compares identity.
+    compiled model. The operators `+ - * / @ **`, `abs` and indexing add nodes to the graph. A number as the other
+    operand gets the value's dtype. `==` compares identity.
     """
 
     __slots__ = ("graph", "index", "name", "node", "property", "type", "uses")
@@ -152,7 +152,7 @@ class Value:
 
     @property
     def users(self) -> list[Node]:
-        """The nodes that use this value, each once, in graph order."""
+        """The nodes that use this value, without duplicates, in graph order."""
         return sorted({u.node for u in self.uses if u.node is not None}, key=GRAPH_ORDER)
 
     @property
@@ -261,7 +261,7 @@ class Node:
         return out
 
     def operand(self, index: int) -> Value:
-        """Operand number `index`; it must be present."""
+        """The operand at `index`, which must not be absent."""
         value = self.inputs[index]
         assert value is not None, f"{self!r} has no operand {index}"
         return value
@@ -280,7 +280,7 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """For pickle: node number `node` (`index` -1), its output `index`, or graph input `index` (`node` None)."""
+    """The node at index `node` if `index` is -1, else its output `index`; graph input `index` if `node` is None."""
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]

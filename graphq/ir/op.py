@@ -33,7 +33,7 @@ REQUIRED = inspect.Parameter.empty
 
 
 class TensorParameter(NamedTuple):
-    """A tensor parameter of an operation: optional, or `variadic` for any number of tensors, or required."""
+    """A tensor parameter of an operation: required, optional, or `variadic` (any number of tensors)."""
 
     name: str
     optional: bool = False
@@ -41,7 +41,7 @@ class TensorParameter(NamedTuple):
 
 
 class Attribute(NamedTuple):
-    """An attribute of an operation. The default is `REQUIRED` if the user must give it."""
+    """An attribute of an operation. The default is `REQUIRED` if the user must give the attribute."""
 
     name: str
     annotation: Any
@@ -61,14 +61,14 @@ class Curve(NamedTuple):
         |f(x') - f(x)| <= r * (spread + own * |f(x)|)
 
     The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x).
-    `largest(a)` is the largest |f(x)| for |x| <= a, for functions whose slope bounds it badly.
+    `largest(a)` is the largest |f(x)| for |x| <= a. It is given for functions whose slope is a poor bound of |f(x)|.
 
-    Outside of the interval `flat`, f is constant, both in the kernel and in the reference. Outside of the interval
-    `reach`, f hardly changes, so a product x * f(x) gets little of f's difference. For every x
+    Outside of the interval `flat`, f is constant, both in the kernel and in the reference. The interval `reach` bounds
+    the error of products x * f(x): outside of it, f hardly changes. For every x
 
         |x| * |f(x') - f(x)| <= end * (slope * |x' - x| + r * spread)
 
-    with the magnitude `end` of the farther end of the interval. This needs `own` = 0. The default of `reach` is `flat`.
+    with `end`, the larger magnitude of the two ends of `reach`. `reach` needs `own` = 0. Its default is `flat`.
     """
 
     slope: float
@@ -98,17 +98,17 @@ class Op:
     fields:
 
         lanes   for kernels and formulas: a function from the operands' expressions to the expression of the result
-                (`kernels.lanes.expression`). Only elementwise operations have it. Its keyword-only parameters are
-                attributes; float attributes arrive as expressions
+                (`kernels.lanes.expression`). Only elementwise operations have it. The function's keyword-only
+                parameters are attributes; float attributes arrive as expressions
         bound   how an error of the operands changes the result (`kernels.ties.error_bounds`): a Curve for one operand,
                 the name of a rule for two operands, or a function that returns a Curve or None. The function gets the
-                magnitudes of the operands after the first, and attributes by keyword
+                magnitudes of all operands but the first, and attributes by keyword
         layout  how the operation computes on channels-last tensors: the name of a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: the name of a rule of `model.row_wise`
         onnx    the ONNX operator with the same operands and the same names of attributes (`keep_dims` is `keepdims`).
                 In a file an attribute may be absent (ONNX's default applies) or a constant input
-        exact   whether kernels equal the reference bit for bit, given the same operands. A lane rule is not exact if a
-                function of `kernels.lanes.elementary` only approximates the reference
+        exact   whether kernels equal the reference bit for bit, given the same operands. They do not if the lane rule
+                calls a function of `kernels.lanes.elementary` that approximates the reference
     """
 
     name: str
@@ -153,7 +153,7 @@ class Op:
 
     @lazy_property
     def per_axis(self) -> Mapping[str, int | None]:
-        """Attributes that accept one number for all spatial axes, with their defaults (None: required)."""
+        """The defaults of attributes that accept one number for all spatial axes, by name (None: required)."""
         return {name: x for name, x in _PER_AXIS.items() if name in self.attributes and "strides" in self.attributes}
 
     @lazy_property
@@ -184,7 +184,7 @@ class Op:
                                  f"{self.name}({order})")
 
     def check_operands(self, operands: Sequence[object]) -> None:
-        """Raise GraphError unless the signature allows these operands. None stands for an absent operand."""
+        """Raise GraphError if the signature does not allow these operands. An absent operand is None."""
         least, most = self.counts
         if not least <= len(operands) <= most:
             names = ", ".join(p.name for p in self.operands)
@@ -206,8 +206,8 @@ class Op:
     def complete(self, attrs: Mapping[str, Any], operands: Sequence[TensorType | None] = ()) -> dict[str, Any]:
         """Check attributes against their annotations and add defaults. Returns all attributes in normal form.
 
-        For a list with one element per spatial axis, a single number is repeated. The number of axes follows from the
-        ranks of the first two `operands`.
+        If an attribute is a list with one element per spatial axis, a single number is repeated. The number of axes
+        follows from the rank of the first operand, or else of the second.
         """
         if not attrs.keys() <= self.attributes.keys():
             name = next(name for name in attrs if name not in self.attributes)
@@ -238,7 +238,7 @@ class Op:
 
 
 def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
-    """The number of spatial axes, from the rank of the image or, if it is unknown, from the rank of the weights."""
+    """The number of spatial axes, from the rank of the image, or of the weights if the image's rank is unknown."""
     for t in operands[:2]:
         if t is not None and t.shape is not None:
             return max(len(t.shape) - 2, 0)
@@ -246,15 +246,15 @@ def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
 
 
 _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
-"""Attributes with a number for each spatial axis, and their defaults on each axis (None: required)."""
+"""Attributes that are lists with a number for each spatial axis, and the default of each number (None: required)."""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
-"""Attributes that are lists, and the type of a single number that users may give for a list of one element."""
+"""List attributes for which users may give a single number instead of a list of one, and the number's type."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)
 
-# oneDNN's names, if they are not graphq's names in camel case.
+# Operations whose name in oneDNN is not graphq's name in camel case.
 _KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", "leaky_relu": "LeakyReLU",
           "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax", "softmax": "SoftMax"}
 
@@ -299,15 +299,13 @@ def register_op(
 
 @cache
 def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the keyword-only parameters of `f`. In a rule of an op, they are the attributes that it uses."""
+    """The names of the keyword-only parameters of `f`. If `f` is a rule of an op, they are the attributes it uses."""
     return tuple(p.name for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
-    """The annotations of these parameters of `f`, with strings evaluated.
-
-    `typing.get_type_hints` takes four times as long, so it is called only if an annotation contains strings.
-    """
+    """The annotations of these parameters of `f`, with strings evaluated."""
+    # `typing.get_type_hints` takes four times as long, so it is called only if an annotation contains strings.
     names = inspect.unwrap(f).__globals__
     hints = {p.name: eval(p.annotation, names) if isinstance(p.annotation, str) else p.annotation for p in parameters}
     if any(map(_has_strings, hints.values())):
@@ -316,7 +314,7 @@ def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> di
 
 
 def _has_strings(hint: Any) -> bool:
-    """Whether an annotation is a string, or contains a string that stands for a type."""
+    """Whether an annotation is a string, or contains a type written as a string."""
     return isinstance(hint, str | typing.ForwardRef) or (
         typing.get_origin(hint) is not Literal and any(map(_has_strings, typing.get_args(hint))))
 
@@ -367,8 +365,8 @@ def lookup(name: str) -> Op:
 
 
 def unknown(name: str) -> str:
-    """The error message for an unknown op, with graphq's name for it or similar names."""
-    from graphq.ir.names import OTHER_NAMES  # only this error needs them
+    """The error message for an unknown op, with graphq's name for the operation or with similar names."""
+    from graphq.ir.names import OTHER_NAMES  # late, because only this error needs the names
 
     ours = OTHER_NAMES.get(name.lower())
     return f"unknown op '{name}'" + (f"; did you mean {ours}?" if ours else suggestion(name, OPS, cutoff=0.7))
@@ -393,7 +391,7 @@ def normalize(annotation: Any, value: Any, name: str) -> Any:
                                                     or not _iterable(value)):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
         values = tuple(value)
-        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # fast, for lists of thousands of scales
+        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # fast path for thousands of scales
             return values
         return tuple(normalize(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)

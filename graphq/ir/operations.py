@@ -1,4 +1,4 @@
-"""Methods of graphs that other modules add, such as a builder for each operation.
+"""The base class of graphs: it gets methods from other modules, such as a builder method for each operation.
 
 Type checkers read `operations.pyi` instead.
 """

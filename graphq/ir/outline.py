@@ -1,8 +1,8 @@
-"""Draw graphs: outlines of nested boxes and edges for reports, and text for Graphviz and Mermaid.
+"""Draw graphs as nested boxes with edges: for reports, Graphviz and Mermaid.
 
-Constants, and operations on constants only (such as a dequantize of weights), have no boxes. They would hide the flow
-of data. A partition's box contains the boxes of its operations, and edges lead to these inner boxes. Each body of a
-loop or branch is a group with its own inputs and outputs.
+Constants have no boxes, nor have operations on constants only, such as a dequantize of weights. They would hide the
+flow of data. The box of a partition (operations that one kernel computes) contains the boxes of its operations; edges
+end at these inner boxes. Each body of a loop or branch is a box of kind "group", with its own inputs and outputs.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind: TypeAlias = Literal["input", "output", "operation", "partition", "group"]
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A box with a unique id, lines of text and boxes `inside`. It shows a `node`, or an input or output `value`."""
+    """A box with a unique id, lines of text and inner boxes. It shows a `node`, or an input or output `value`."""
 
     id: str
     kind: Kind
@@ -30,7 +30,7 @@ class Box:
     inside: tuple[Box, ...] = ()
 
     def walk(self) -> Iterator[Box]:
-        """Yield the box, and all boxes inside it at any depth."""
+        """Yield this box, then all boxes inside it at any depth."""
         yield self
         for box in self.inside:
             yield from box.walk()
@@ -38,13 +38,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Outline:
-    """Boxes in the graph's order, and edges as pairs of ids of innermost boxes, without duplicates."""
+    """The outermost boxes in the graph's order, and the edges. An edge is a pair of ids of innermost boxes."""
 
     boxes: tuple[Box, ...]
     edges: tuple[tuple[str, str], ...]
 
     def walk(self) -> Iterator[Box]:
-        """Yield all boxes, an outer box before the boxes inside it."""
+        """Yield all boxes; an outer box comes before its inner boxes."""
         for box in self.boxes:
             yield from box.walk()
 
@@ -80,18 +80,18 @@ class _Outliner:
         return boxes
 
     def nodes(self, graph: Graph, prefix: str) -> list[Box]:
-        """The boxes of a graph's operations, without operations on constants only, unless the graph returns them."""
+        """The boxes of a graph's operations. Operations on constants only have boxes only if the graph returns them."""
         return [self.node(node, f"{prefix}n{k}") for k, node in enumerate(graph.nodes)
                 if not self.constant(node) or any(v.is_output for v in node.outputs)]
 
     def constant(self, node: Node) -> bool:
-        """Whether a node depends on constants only. False for partitions: they always have boxes."""
+        """Whether a node depends only on constants; False for partitions, since they always have boxes."""
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             return True
         return bool(node.inputs) and node.op.name != "partition" and not any(v in self.source for v in node.operands)
 
     def node(self, node: Node, id: str) -> Box:
-        """The box of an operation. If the operation has bodies, a group with its box and its bodies."""
+        """The box of a node. For a loop or branch it is a group, with a box for the operation and one for each body."""
         types = tuple(str(v.type) for v in node.outputs[:1])
         if node.op.name == "partition":
             lines = (f"{node.attrs['anchor']} partition", *types)
@@ -107,14 +107,14 @@ class _Outliner:
         return Box(f"{id}b", "group", box.lines[:1], inside=(box, *groups))
 
     def connected(self, node: Node, id: str) -> Node:
-        """Add edges from the operands to box `id`, and make the box the source of the results. Returns the node."""
+        """Add edges from the operands to box `id`, and record that box `id` computes the results. Returns the node."""
         for v in node.operands:
             self.connect(v, id)
         self.source |= dict.fromkeys(node.outputs, id)
         return node
 
     def partition(self, node: Node, id: str) -> list[Box]:
-        """The boxes of a partition's body. Its inputs and outputs have no boxes; edges lead to the values outside."""
+        """The boxes of a partition's body. Edges skip the body's inputs and outputs, and lead to the outer values."""
         body: Graph = node.attrs["body"]
         inner = dict(zip(body.inputs, node.operands, strict=True))
         self.source |= {new: self.source[v] for new, v in inner.items() if v in self.source}

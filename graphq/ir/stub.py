@@ -73,7 +73,7 @@ def _operand(p: TensorParameter) -> str:
 
 
 def _annotation(annotation: Any) -> str:
-    """An attribute's annotation for callers: any sequence for a list, and a dtype in any form."""
+    """The annotation of an attribute for callers. They may give any sequence for a list, and any name of a dtype."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(_annotation(a) for a in args)
@@ -89,7 +89,7 @@ def _default(value: Any) -> str:
 
 
 def _result(op: Op) -> str:
-    """The return type of a builder method, from `infer`: a Value, a pair of Values, or Any for a varying number."""
+    """The return type of a builder method: a Value, a pair of Values, or Any if the number of results varies."""
     result = str(inspect.signature(op.infer).return_annotation)
     return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
 

@@ -15,7 +15,7 @@ from graphq.errors import GraphError
 Dim: TypeAlias = int | None
 
 MAX_ELEMENTS = 2**48
-"""The most elements of a tensor. More are certainly a mistake, and sizes in bytes stay far below 2**63."""
+"""The most elements of a tensor. Larger shapes are mistakes, and the limit keeps sizes in bytes far below 2**63."""
 
 
 MAX_RANK = 64
@@ -24,7 +24,7 @@ MAX_RANK = 64
 
 @dataclass(frozen=True)
 class TensorType:
-    """A dtype and a shape. A dimension of None is unknown; if the shape is None, so is the rank."""
+    """A dtype and a shape. A dimension of None is unknown; a shape of None means that the rank is unknown as well."""
 
     dtype: DType
     shape: tuple[Dim, ...] | None
@@ -96,7 +96,7 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
 
 
 def _real(value: Any) -> Any:
-    """Convert an int to a float, because NumPy makes objects of large ints. OverflowError beyond f64's range."""
+    """Convert an int to a float: NumPy would keep a large int as an object. Raises OverflowError beyond f64's range."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -132,9 +132,9 @@ def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = 
 
 
 def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.ndarray:
-    """Convert an array to `dtype`: to a float type by rounding as NumPy does, to an integer type only exactly.
+    """Convert an array to `dtype`. A float type rounds as NumPy does; an integer type must hold each number exactly.
 
-    Raises GraphError with the first number that would become infinite or change.
+    Raises GraphError with the first number that would become infinite, or would not be exact.
     """
     if own == dtype:
         return array
@@ -142,7 +142,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
         out = array.astype(dtype.numpy)
         if dtype.kind == "float":
             same = np.isfinite(array.astype(np.float64)) == np.isfinite(out.astype(np.float64))
-        else:  # a lossy conversion changes the number when converted back, or its sign (s64 and u64)
+        else:  # a lossy conversion changes the number when it is converted back, or the sign (s64 and u64)
             same = (out.astype(array.dtype) == array) & ((out < np.int8(0)) == (array < np.int8(0)))
     if not same.all():
         raise GraphError(f"{where}: {array[~same][0]} does not fit into {dtype}")

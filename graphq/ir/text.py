@@ -8,8 +8,8 @@
     }
 
 Attributes at their default are left out. `parse(to_text(g))` returns the same graph. Texts for people (`str(g)`,
-`elide=`) shorten long arrays and lists to `...`; `parse` refuses them. Names that are not plain words are quoted:
-`%"3"` is a name, and `%3` is the number of an unnamed value. All NaN print as `nan`.
+`elide=`) shorten long arrays and lists to `...`; `parse` refuses shortened texts. Names that are not plain words are
+quoted: `%"3"` is a value with the name 3, and `%3` is the fourth unnamed value. All NaN print as `nan`.
 """
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _node(node: Node, elide: int | None, indent: str) -> str:
 
 
 def attributes(node: Node, *, elide: int | None = None, indent: str = "") -> dict[str, str]:
-    """The node's attributes that are not at their default, as text."""
+    """The texts of the node's attributes, by name, without attributes at their default."""
     found = {}
     for key, a in node.op.attributes.items():
         value = _attribute(node.attrs[key], elide, indent)

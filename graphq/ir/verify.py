@@ -12,10 +12,10 @@ Consistent = dict[Node, tuple[object, ...]]
 
 
 def verify(graph: Graph, consistent: Consistent | None = None) -> None:
-    """Raise VerifyError with node and rule unless the graph is consistent.
+    """Raise VerifyError, with the node and the rule, if the graph is inconsistent.
 
-    `consistent` is a cache for repeated calls, empty at first: attributes and types of a node are not checked again
-    unless something that they depend on has changed.
+    `consistent` is a cache for repeated calls, empty at first. The attributes and types of a node are checked again
+    only if something that they depend on has changed.
     """
     consistent = {} if consistent is None else consistent
     wanted: dict[Value, set[Use]] = {}
@@ -84,17 +84,16 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent:
 
 
 def _facts(node: Node) -> tuple[object, ...]:
-    """The objects that a node's attributes and types depend on, without the contents of bodies.
+    """The objects that the check of a node depends on, to compare by identity; contents of bodies are left out.
 
-    They are compared by identity. The operation separates operands from attributes, so tuples with different numbers of
-    operands differ.
+    The operation separates operands from attributes, so nodes with different numbers of operands have different tuples.
     """
     operands = (v if v is None else v.type for v in node.inputs)
     return (*operands, node.op, *node.attrs, *node.attrs.values(), *(v.type for v in node.outputs))
 
 
 def _attributes(node: Node) -> None:
-    """Raise an error unless operands and attributes fit the op's signature."""
+    """Raise GraphError or VerifyError if operands or attributes do not fit the op's signature."""
     node.op.check_operands(node.inputs)
     missing = [name for name in node.op.attributes if name not in node.attrs]
     if missing:
