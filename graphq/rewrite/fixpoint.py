@@ -1,4 +1,4 @@
-"""Run passes by themselves or until nothing changes (Fixpoint), and record a run (History)."""
+"""Run single passes, or repeat passes until nothing changes (Fixpoint), and record a run (History)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from graphq.rewrite.rule import Pass, Refusal, Rewrite
 class History:
     """A record of one run of passes: the graph `before` the fusions, and the graph `after` all passes.
 
-    Passes change `before` up to the first fusion. From then on they change its copy `after`. A node of `after`, or of a
-    partition's body in it, has the node of `before` that it was made from as its `origin`. A node that passes added to
-    `before` has a node of the original graph as its `origin`. Nodes of the original graph have no `origin`. `given` are
-    the values of the original graph, and `before.labels.origins` maps later values to them.
+    Passes before the first fusion change `before`; later passes change its copy `after`. Each node of `after`, also
+    inside a partition's body, has an `origin`: the node of `before` that it was made from. Each new node of `before`
+    has an `origin` in the original graph. `given` has the values of the original graph; `before.labels.origins` has the
+    original value for each new value.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -26,7 +26,7 @@ class History:
         graph.labels.trace()
 
     def fork(self) -> Graph:
-        """Return the graph `after` for the next passes: on the first call, a copy of `before` with the same labels."""
+        """Return the graph `after`. The first call makes it, as a copy of `before` with the same labels."""
         if self.after is self.before:
             self.after = self.before.copy()
             pairs = list(zip(self.after.nodes, self.before.nodes, strict=True))
@@ -43,7 +43,7 @@ def values_of(graph: Graph) -> list[Value]:
 
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
-"""A callback after each pass, also inside a Fixpoint, with the pass, its number of changes and the graph."""
+"""A callback after each pass, also inside a Fixpoint. It gets the pass, the number of changes, and the graph."""
 
 P = TypeVar("P", bound=Pass)
 
@@ -51,9 +51,9 @@ P = TypeVar("P", bound=Pass)
 class Fixpoint:
     """A pass that applies the passes `passes` in turn until none of them changes the graph.
 
-    `without` makes a Fixpoint with fewer passes. In a Fixpoint, near misses are only matches of a whole pattern that
-    were refused: by the rewrite's `check`, or because an inner value has another user. Partial matches do not count,
-    because a rewrite visits every node of its operations, and most of these nodes are not meant for it.
+    In a Fixpoint, near misses are only matches of a whole pattern that were refused: by the rewrite's `check`, or
+    because an inner value has another user. Partial matches do not count, because a rewrite visits every node of its
+    operations, and most of these nodes are not meant for it.
     """
 
     def __init__(self, name: str, *passes: Pass) -> None:
@@ -108,7 +108,7 @@ def pass_name(step: Pass) -> str:
 
 
 def rounds(tolerance: float) -> Callable[[P], P]:
-    """Declare how far a function that is a pass may move results, like `Rewrite.tolerance` for rewrites."""
+    """Make a decorator that sets the `tolerance` of a pass that is a function (see `Rewrite.tolerance`)."""
 
     def mark(function: P) -> P:
         setattr(function, "tolerance", tolerance)  # noqa: B010  # a function has no attribute that type checkers know
@@ -118,17 +118,17 @@ def rounds(tolerance: float) -> Callable[[P], P]:
 
 
 def tolerance_of(step: Pass) -> float:
-    """How far a pass may move results, relative to the largest element. 0: results stay equal bit for bit."""
+    """How far a pass may move results, relative to the largest element; 0 if results stay equal bit for bit."""
     return float(getattr(step, "tolerance", 0.0))
 
 
 SPELLINGS = {"canonicalise": "canonicalize", "NormaliseGroupsAsRows": "NormalizeGroupsAsRows",
              "NormaliseChannelsAsPool": "NormalizeChannelsAsPool"}
-"""Names of passes by the spelling that scripts and saved models may still use."""
+"""Former spellings of pass names, which scripts and saved models may still use, with the present names."""
 
 
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
-    """Find the first pass of a name, also inside a Fixpoint. Raises GraphError with similar names otherwise."""
+    """Find the first pass of this name, also inside a Fixpoint. Raises GraphError for an unknown name."""
     name = SPELLINGS.get(name, name)
     for step in passes:
         if pass_name(step) == name:
@@ -139,10 +139,7 @@ def find_pass(passes: Sequence[Pass], name: str) -> Pass:
 
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
-    """Leave out the passes with these names, also inside a Fixpoint.
-
-    Raises GraphError for a name that no pass has.
-    """
+    """Leave out the passes with these names, also inside a Fixpoint. Raises GraphError for a name that no pass has."""
     names = tuple(SPELLINGS.get(name, name) for name in names)
     missing = set(names).difference(_names(passes))
     if missing:

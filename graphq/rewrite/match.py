@@ -1,4 +1,4 @@
-"""The matcher: finds matches of a pattern by backtracking, and the reason of the nearest miss."""
+"""Find matches of a pattern by backtracking, and explain the nearest miss."""
 from __future__ import annotations
 
 from collections import deque
@@ -20,8 +20,8 @@ Reason: TypeAlias = Callable[[], str]
 class Match(NamedTuple):
     """A match of a pattern.
 
-    `root` is the last node of the match. `nodes` are all of its nodes: the root first, then each node after a user of
-    it. `values` are the values of the pattern's variables, and `bindings` are the values of its inner patterns.
+    `root` is the last node of the match. `nodes` has all nodes: the root first, and each node after one of its users.
+    `values` maps the pattern's variables to values, and `bindings` maps inner patterns to values.
     """
 
     root: Node
@@ -63,9 +63,9 @@ class Matcher:
                 self._fail(m, reason, whole=True)
 
     def _fail(self, m: Match, reason: Reason, *, weak: bool = False, whole: bool = False) -> None:
-        """Record why a match failed.
+        """Record why a match failed, if the match has more nodes than the recorded miss.
 
-        Kept is the first reason of a match with the most nodes. A reason that is not `weak` replaces a weak one.
+        If both have equally many nodes, a reason that is not `weak` replaces a weak reason.
         """
         if not (whole or self.parts):
             return
@@ -73,7 +73,7 @@ class Matcher:
             self.missed, self.reason, self.weak = m.nodes, reason, weak
 
     def _escapes(self, m: Match) -> Reason | None:
-        """The reason to refuse a match if an inner value is also used outside of the match; None otherwise."""
+        """Return a reason if a value inside the match is also used outside of the match, else None."""
         if len(m.nodes) == 1:
             return None
         members = set(m.nodes)
@@ -106,7 +106,7 @@ class Matcher:
     def _node(self, p: OpPattern, value: Value, m: Match) -> Iterator[Match]:
         node = value.node
         if node is None or node.op.name not in p.ops:
-            if m.nodes:  # another operation at the root is not a near miss
+            if m.nodes:  # at the root, a different operation is no near miss
                 self._fail(m, lambda: self._expected(p, value))
             return
         nodes = m.nodes if node in m.nodes else (*m.nodes, node)
@@ -118,7 +118,8 @@ class Matcher:
         if p.operands is None:
             yield here
             return
-        if len(p.operands) != len(node.inputs):  # another alternative of the pattern may fit
+        if len(p.operands) != len(node.inputs):
+            # The reason is weak, because another alternative of the pattern may have this number of operands.
             self._fail(here, partial(_other_count, self.graph, node, len(p.operands)), weak=True)
             return
         orders = [node.inputs]
@@ -132,7 +133,7 @@ class Matcher:
         return f"expected {' or '.join(sorted(p.ops))}, found {found}: {value.type}"
 
     def _differs(self, p: OpPattern, value: Value, node: Node, m: Match) -> Reason | None:
-        """Why a node of the right operation does not match, not counting its operands; None if it matches."""
+        """Why a node of the right operation does not match, apart from its operands; None if it matches."""
         g = self.graph
         if m.bindings.get(p, value) is not value:
             return lambda: f"{g.label(value)} and {g.label(m.bindings[p])} would have to be one value"
@@ -156,7 +157,7 @@ class Matcher:
 
     def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
         if p.inner is None:
-            # Each node is listed after all of its users, so any first nodes of the list are also a region.
+            # A region lists each node after all users of the node, so every prefix of the list is a region as well.
             region, _ = self._region(p, value, m, p.max)
             yield m.plus(*region)
             return
@@ -184,7 +185,7 @@ class Matcher:
 
     def _paths(self, inner: PatternLike, region: list[Node], value: Value, m: Match
                ) -> Iterator[tuple[Match, list[Node]]]:
-        """Yield the matches of `inner` just above a region (`_region`), each with the nodes between it and `value`."""
+        """Yield matches of `inner` at operands of the region, with the region's nodes from the operand to `value`."""
         for start in _border(region):
             for found in self._value(inner, start, m):
                 path = _between(start, region)
@@ -192,11 +193,11 @@ class Matcher:
                     yield found, path
 
     def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
-        """Find the region above `value`: nodes of `p.ops` that only the region uses, last node first.
+        """Find the region of `value`: nodes of `p.ops` before it whose results are used only within the region.
 
-        The second result is false if a node was left out because something else uses it. `free` includes nodes with
-        other users. Nodes that are `reach` or more steps away are left out. If `p` may begin anywhere, the region has
-        at most `reach` nodes, because long chains must take linear time.
+        The last node comes first. The second result is false if a node was left out because a node outside of the
+        region uses it; `free` includes these nodes. Nodes that are `reach` or more steps away are left out. If
+        `p.inner` is None, the region has at most `reach` nodes, because long chains must take linear time.
         """
         region: dict[Node, int] = {}
         work = deque([(value.node, 0)] if self._joins(p, value.node, m) else [])
@@ -226,10 +227,7 @@ class Matcher:
 
 
 def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
-    """The nodes that can be the last node of a match, judged by their operations. No node occurs twice.
-
-    With `near`, also the nodes that can be the last node of a near miss.
-    """
+    """The nodes that can be the root of a match (with `near`, also of a near miss), judged by their operations."""
     found = _makers(p, graph, near)
     return graph.nodes if found is None else found
 
@@ -247,7 +245,8 @@ def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node]
     if isinstance(p, Repeat):
         first = _makers(p.inner, graph, near)
         return found if p.inner is None else None if first is None else _followed(p.ops, first)
-    for x in () if near else p.operands or ():  # the pattern's rarest operation leaves the fewest nodes
+    # Only nodes that use the results of nodes that an operand pattern matches can be roots.
+    for x in () if near else p.operands or ():
         makers = _makers(x, graph, near) if found else None
         users = None if makers is None else list(dict.fromkeys(_users(p.ops, makers)))
         found = found if users is None or len(found) <= len(users) else users
@@ -261,7 +260,7 @@ def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
-    """These nodes, and all nodes of `ops` that use their results, directly or through other nodes of `ops`."""
+    """The given nodes, and all nodes of `ops` that use their results directly or through nodes of `ops`."""
     found = set(nodes)
     front = found
     while front:

@@ -119,12 +119,12 @@ def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
 
 
 class Fusion(Rewrite):
-    """A rewrite that puts the nodes of a match into a partition of the family `anchor`."""
+    """A rewrite that puts the nodes of a match into a partition of the kernel family `anchor`."""
 
     anchor: str
 
     def absorbs(self, node: Node) -> bool:
-        """Whether the partition includes a node that computes an operand of a member and has no other user."""
+        """Whether the partition includes `node`, which computes an operand of a member and has no other user."""
         return False
 
     def members(self, match: Match) -> list[Node]:

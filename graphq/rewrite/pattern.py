@@ -41,9 +41,10 @@ class AnyOf:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """Matches up to `max` nodes of `ops` on the way from `inner` to the value, including branches that meet again.
+    """Matches up to `max` nodes of `ops` between `inner` and the matched value, including branches that join again.
 
-    Without `inner`, it matches nodes of `ops` above the value that nothing else uses. `where` may refuse a node.
+    If `inner` is None, the nodes may begin anywhere; then only the matched nodes may use their results. `where` may
+    refuse a node.
     """
 
     ops: frozenset[str]
@@ -56,9 +57,9 @@ PatternLike: TypeAlias = Var | OpPattern | AnyOf | Repeat
 
 
 class PatternBuilder:
-    """The `g` of a pattern. Each method is an operation; `optional`, `any_of` and `repeat` combine patterns.
+    """The argument `g` of `Rewrite.pattern`. Methods are operations, and `optional`, `any_of`, `repeat` for patterns.
 
-    An operation with a single `...` as its operands matches any operands.
+    An operation with `...` as its only operand matches any operands.
     """
 
     def __getattr__(self, name: str) -> Callable[..., OpPattern]:
@@ -83,7 +84,7 @@ class PatternBuilder:
         return build
 
     def any_of(self, *choices: Any) -> Any:
-        """An AnyOf of patterns, or, for names of operations, a pattern builder that accepts any of the operations."""
+        """Return an AnyOf of patterns. For names of operations, return a method that makes patterns for any of them."""
         if choices and all(isinstance(c, str) for c in choices):
             return self._op(choices)
         for c in choices:

@@ -19,7 +19,7 @@ whole match, `g` the graph, and `notes` a dict for data that `check` passes to `
 
 An attribute that a pattern leaves out must have its default; if it has no default, any value matches. `key=ANY` accepts
 any value of one attribute, and `attrs=ANY` any value of all attributes that are left out. Both operand orders of a
-commutative operation are tried. Values inside the match, except for the root, must have no other user.
+commutative operation are tried. Only the root, the last node of a match, may have users outside of the match.
 """
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GIVEN = {"g", "match", "notes"}
 class Refusal(NamedTuple):
     """A near miss: `rewrite` matched `depth` nodes at `node` (a text), and then refused for `reason`.
 
-    `nodes` are the matched nodes, here and at other places with the same rewrite and reason.
+    `nodes` are the matched nodes of this near miss, and of others with the same rewrite and reason.
     """
 
     rewrite: str
@@ -60,8 +60,8 @@ class Rewrite:
     """Base class of rewrites; the module's docstring is the manual. `rewrite(graph)` returns the number of rewrites.
 
     A subclass defines `pattern(self, g, *variables)` and `replace(self, g, ...)`, and may define `check(self, ...)` and
-    `candidate(self, node)`. An instance builds its pattern once, at the first use, so set attributes that the pattern
-    depends on before. The pass runs in rounds: a round visits the nodes that the round before added.
+    `candidate(self, node)`. An instance builds its pattern once, at the first use: attributes that the pattern depends
+    on must be set before. The pass runs in rounds, until a round finds no match; a round also visits new nodes.
     """
 
     pattern: Callable[..., PatternLike]
@@ -80,10 +80,7 @@ class Rewrite:
     """Whether nodes outside of the match may use a matched node's further outputs, such as softmax's statistics."""
 
     def candidate(self, node: Node) -> bool:
-        """Whether a node may be the root of a match: a quick test before the pattern is tried.
-
-        If it is False, the node is also never a near miss.
-        """
+        """Whether a node may be the root of a match or a near miss: a quick test before the pattern is tried."""
         return True
 
     @property
@@ -100,7 +97,8 @@ class Rewrite:
 
         A near miss is a match of the whole pattern that `check` refuses, or whose inner values have other users. With
         `parts`, a match of only a part of the pattern also counts. Each reason is reported once, at the match with the
-        most nodes. Reasons number unnamed values as before the rewrites. Raises GraphError if the rewrites do not end.
+        most nodes. In reasons, unnamed values have their numbers from before the rewrites. Raises GraphError if the
+        rewrites do not end.
         """
         work = _Application(self, graph, explain=True, parts=parts)
         return work.run(), work.refusals()
@@ -124,7 +122,7 @@ class _Form(NamedTuple):
 
 
 class _Application:
-    """Applies one rewrite to one graph. Near misses are recorded if `explain`, and with `parts` also partial ones."""
+    """Applies a rewrite to a graph. If `explain`, near misses are recorded; with `parts`, partial matches as well."""
 
     def __init__(self, rewrite: Rewrite, graph: Graph, *, explain: bool, parts: bool) -> None:
         self.rewrite, self.graph, self.explain, self.parts = rewrite, graph, explain, parts
@@ -191,10 +189,7 @@ class _Application:
         graph.prune([node])
 
     def refusals(self) -> list[Refusal]:
-        """For each reason, the near miss with the most matched nodes; among equals, the first in graph order.
-
-        Near misses at removed nodes are left out.
-        """
+        """For each reason, the near miss with the most matched nodes. Near misses at removed nodes are left out."""
         alike: dict[str, list[Refusal]] = {}
         for node, miss in self.misses.items():
             if not node.removed:
