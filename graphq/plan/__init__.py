@@ -1,1 +1,1 @@
-"""Plans: tables of steps over one arena, the builder of plans, and the runtime that runs them."""
+"""Plans: lists of kernel calls that share one block of memory, a builder of plans, and a runtime that runs them."""

@@ -1,4 +1,4 @@
-"""The arena, the memory of values between a plan's steps: place its buffers, and share arenas between runs."""
+"""Place a plan's buffers in an arena, the memory for values between steps, and reuse arenas in later runs."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -9,15 +9,15 @@ from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.threads.count import process_cores
 
 Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
-"""For each buffer in the arena, the buffers with overlapping lifetimes. They cannot share memory."""
+"""For each buffer in the arena, the buffers whose lifetimes overlap with its own, so they cannot share its memory."""
 
 
 Lives: TypeAlias = Mapping[int, tuple[int, int]]
-"""The lifetime of each buffer, by its number: the first and the last step that touch it."""
+"""The lifetime of each buffer, by the buffer's index in the plan: the first and the last step that touch it."""
 
 
 class Allocation(NamedTuple):
-    """The place of a buffer in the arena: its number in the plan, offset and bytes, and its first and last step."""
+    """A buffer in the arena: its index in the plan, its offset and size in bytes, its first and last step."""
 
     buffer: int
     offset: int
@@ -27,7 +27,7 @@ class Allocation(NamedTuple):
 
 
 def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
-    """The lifetimes of all buffers. `touched` has the numbers of the buffers that each step touches."""
+    """The lifetimes of all buffers. `touched` has the indices of the buffers that each step touches."""
     lives: dict[int, tuple[int, int]] = {}
     for k, buffers in enumerate(touched):
         for b in buffers:
@@ -36,16 +36,16 @@ def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
 
 
 def find_clashes(lives: Lives) -> Clashes:
-    """For each buffer, the buffers with overlapping lifetimes."""
+    """The clashes of buffers with these lifetimes."""
     return {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
             for b, (first, last) in lives.items()}
 
 
 def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:
-    """Offsets of buffers of these `sizes` in the arena, and the arena's size.
+    """The offsets of buffers of these `sizes` in the arena, and the arena's size, all in bytes.
 
-    Buffers that do not clash may share memory. The algorithm is greedy: it places the largest buffer first, and each at
-    the lowest offset that is free over the buffer's lifetime.
+    Buffers that do not clash may share memory. The algorithm is greedy: it begins with the largest buffer, and places
+    each buffer at the lowest offset that is free over the buffer's lifetime.
     """
     spans: dict[int, tuple[int, int]] = {}
     for b in sorted(sizes, key=lambda b: (-sizes[b], b)):
@@ -64,7 +64,7 @@ PATIENCE = 64
 
 
 class Arena:
-    """The memory of one run: its bytes as an array, their address, and the number of the run that used it last."""
+    """The memory of one run: an array of bytes, its address, and the index of the last run that used the memory."""
 
     __slots__ = ("address", "array", "last")
 
@@ -98,8 +98,8 @@ class Arenas:
         return arena if arena.array.size >= nbytes else Arena(nbytes)
 
     def give_back(self, arena: Arena) -> None:
-        """Give an arena back for the next run."""
-        arena.last = self._runs = self._runs + 1  # without a lock a count may be lost: then an arena is freed later
+        """Return an arena to the idle arenas."""
+        arena.last = self._runs = self._runs + 1  # a race may lose a count; then an arena is freed later
         idle = self._idle
         idle.append(arena)
         first = idle[:1]  # a copy: other threads may empty the list at any moment

@@ -1,7 +1,7 @@
-"""PlanBuilder: collects the buffers and steps of a plan.
+"""Build plans: PlanBuilder collects the buffers and steps of a plan.
 
-Some steps run strip by strip: a strip of rows goes through all of them before the next strip does. A value between two
-such steps takes memory only for the rows of a strip.
+Some steps run strip by strip: a strip of rows goes through all of these steps before the next strip does. A value
+between two of the steps takes memory only for the rows of a strip.
 """
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ from graphq.plan.plan import (
 )
 
 ROOM = 600_000
-"""The most bytes that the values between the steps of a strip take.
+"""The most bytes for a strip's rows of all values between its steps.
 
 This is about half of an L2 cache of 1 MiB; the other operands of the steps need the rest. Measured on Zen 5 with
 attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and twice the limit is never faster.
 """
 UNITS = (48, 24, 16, 8)
-"""Possible divisors of the number of rows of a strip; with them a strip consists of whole matmul tiles.
+"""The number of rows of a strip is a multiple of one of these numbers, so a strip consists of whole matmul tiles.
 
-The number of rows that fit into ROOM is rounded down to a multiple of the largest divisor that fits.
+The number of rows that fit into ROOM is rounded down to a multiple of the first number that is not above it.
 """
 
 
 class Strips(NamedTuple):
     """Steps that run strip by strip: a strip is `each` of the `m` rows of one of `batch` elements.
 
-    The strips are cut into `pieces` pieces, and threads share the pieces; 0 means that one thread runs all strips. The
-    buffer of a value between two steps has memory for one strip (a room) per piece. `rooms` maps the buffer to the
-    bytes between its rows. `steps` are the steps that were added so far.
+    The strips are divided into `pieces` pieces for threads; 0 means that one thread runs all strips. The buffer of a
+    value between two steps has memory for one strip (a room) per piece. `rooms` maps the buffer's index to the bytes
+    between its rows. `steps` are the steps that were added so far.
     """
 
     batch: int
@@ -72,11 +72,11 @@ class Strips(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of strips; each strip is a block of the step that `step` makes."""
+        """The number of strips."""
         return self.batch * -(-self.m // self.each)
 
     def touched_by(self, words: Mapping[str, Word], slots: Sequence[Slot]) -> bool:
-        """Whether one of these words and slots is the address of a value between two of the steps."""
+        """Whether an argument word, also of a slot, is the address of a value between two of the steps."""
         return any(isinstance(w, Ref) and w.buffer in self.rooms for w in chain(words.values(), *slots))
 
     def add(self, step: Step) -> None:
@@ -85,7 +85,7 @@ class Strips(NamedTuple):
         self.steps.append(step)
 
     def step(self, target: Target) -> Step:
-        """The step that runs all added steps on one strip after another."""
+        """The step that runs all added steps on one strip after another. Each strip is a block."""
         block = modules.load("strips", strips_module, cache=target.cache).block
         parts = [Part(step, tuple([(k, self.rooms[w.buffer]) for k, w in enumerate(step.block)
                                    if isinstance(w, Ref) and w.buffer in self.rooms])) for step in self.steps]
@@ -112,7 +112,7 @@ def row_stride(nbytes: int) -> int:
 def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> tuple[int, int]:
     """The number of rows of a strip, and the number of pieces, for `rows` = (batch, m).
 
-    `strides` are the bytes between the rows of each value between two steps.
+    `strides` has the bytes between rows for each value between two steps.
     """
     batch, m = rows
     each = number(_strip, batch, m, sum(strides), threads)
@@ -132,13 +132,13 @@ MOST_AHEAD = 1 << 18
 class PlanBuilder:
     """Collects the buffers and steps of a plan for the machine `target`.
 
-    `arrays` are the constant arrays of the model's plans; all plans share equal arrays. `of` maps values to the numbers
-    of their buffers. `strides` maps the values that are not dense in their buffers to their byte strides.
+    `arrays` has the constant arrays of all of the model's plans, which share equal arrays. `of` maps values to the
+    indices of their buffers. `strides` has the byte strides of values that are not dense in their buffers.
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
-        team.modules_of_team(threads, cache)  # compiled at the same time as the kernels of the steps
+        team.modules_of_team(threads, cache)  # now, so that they compile while the steps are planned
         self._arrays = Arrays() if arrays is None else arrays
         self._constants: dict[int, int] = {}
         self.buffers: list[Buffer] = []
@@ -152,14 +152,14 @@ class PlanBuilder:
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
 
     def add(self, buffer: Buffer) -> int:
-        """Add a buffer to the plan; returns its number."""
+        """Add a buffer to the plan; returns its index."""
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
     def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
-        """The number of a constant buffer for an array that steps need, such as packed weights or a table.
+        """The index of a constant buffer for an array that steps need, such as packed weights or a table.
 
-        Equal arrays share one buffer. Its array is contiguous and aligned to a cache line.
+        Equal arrays share one buffer. The buffer's array is contiguous and aligned to a cache line.
         """
         if isinstance(data, Later):
             return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
@@ -170,16 +170,16 @@ class PlanBuilder:
         return self._constants[id(one)]
 
     def packed(self, pack: Callable[..., np.ndarray], weights: np.ndarray, *args: Any) -> int:
-        """The number of a constant buffer with `pack(weights, *args)`; `pack` is called once for equal arguments."""
+        """The index of a constant buffer with `pack(weights, *args)`. `pack` is called once for equal arguments."""
         return self.constant(self._arrays.made(pack, weights, *args))
 
     def temporary(self, nbytes: int) -> int:
-        """Add a buffer in the arena that one step writes and a later step reads; returns its number."""
+        """Add a buffer in the arena that one step writes and a later step reads; returns its index."""
         expect(nbytes, "a buffer between steps")
         return self.add(Buffer("arena", nbytes))
 
     def report(self, make: MakeError) -> int:
-        """Add a buffer of one s64 for errors of a step; returns its number.
+        """Add a buffer of one s64 for errors of a step; returns its index.
 
         If the step stores a number other than 0, the run raises the exception `make(number)`.
         """
@@ -187,18 +187,18 @@ class PlanBuilder:
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
     def may_share(self, source: int, target: int) -> None:
-        """Allow the step that reads buffer `source` to write buffer `target` in the same memory."""
+        """Allow two buffers of a step to share memory: `source`, which it reads, and `target`, which it writes."""
         self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """The word for a table of offsets, which becomes a constant of the plan; 0 for None."""
+        """The argument word for a table of offsets, which becomes a constant of the plan; 0 for None."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
-        """Add a kernel's step with these words and slots, unless it has no blocks.
+        """Add a kernel's step with these argument words and slots. A step without blocks is skipped.
 
-        If the step has the word `rooms`, it gets scratch memory in the arena, a part for each piece. Raises KernelError
-        for a word that the step's record does not have.
+        If the argument block has the field `rooms`, each piece of the step gets scratch memory in the arena. Raises
+        KernelError for a word that the argument block does not have.
         """
         if step.blocks > 0:
             strips = self.strips if self.strips is not None and self.strips.touched_by(words, slots) else None
@@ -213,12 +213,12 @@ class PlanBuilder:
 
     @contextmanager
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
-        """Within the context, steps that touch one of the values `between` run strip by strip (`Strips`).
+        """Within a `with` block, steps that touch one of the values `between` run strip by strip (`Strips`).
 
-        One step writes each of these values, and only the next step reads it. Each row of a step's output may depend
-        only on the same row of such a value. The last step writes `result`. A strip is a block of rows of the value
-        with the fewest rows, m. A value with r * m rows per batch element counts as r times as many batch elements of m
-        rows.
+        One step writes each of these values, and only the next step reads the value. Each row of a step's output may
+        depend only on the same row of the value that the step reads. The last step writes `result`. m is the number of
+        rows of the value with the fewest rows. A value with r * m rows per batch element counts as r times as many
+        batch elements of m rows.
         """
         m = min((v.type.dims[-2] for v in (*between, result)), key=assumed)
         *outer, rows, _ = between[0].type.dims
@@ -240,10 +240,10 @@ class PlanBuilder:
         return None if self.strips is None else self.strips.each
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
-        """The plan; `nodes` are the numbers of the graph's nodes that the steps belong to.
+        """The plan; `nodes` has for each step the index of its node in the graph.
 
-        Steps with the word `ahead` prefetch the constant weights of the next step that has the word, at most MOST_AHEAD
-        bytes.
+        A step whose argument block has the field `ahead` prefetches the constant weights of the next such step, at most
+        MOST_AHEAD bytes.
         """
         steps = list(self.steps)
         prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
@@ -259,9 +259,9 @@ class PlanBuilder:
                     tuple((a.index, b.index) for a, b in pairs if (a.storage, b.storage) == ("input", "output")))
 
     def result(self, value: Value) -> int:
-        """The number of the buffer that a node writes `value` to; the first call adds the buffer.
+        """The index of the buffer that a node writes `value` to; the first call adds the buffer.
 
-        If `value` is an output of the graph, or an output is a view of `value`, the buffer is that output's array.
+        If `value` is an output of the graph, or an output is a view of `value`, the buffer is the output's array.
         """
         if value not in self.of:
             expect(value.type.nbytes, "the result")
@@ -294,9 +294,9 @@ def reference_steps(b: PlanBuilder, node: Node) -> None:
 
 def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple[int, ...] | None, ...],
                *arrays: np.ndarray | None) -> Any:
-    """Run the operation's reference; its errors name the node `where`.
+    """Run the operation's reference; errors begin with `where`, the node.
 
-    Each array is reshaped to its operand's shape, because a view shares the buffer of a value of another shape.
+    Each array is reshaped to its operand's shape, because the shape of its buffer may differ (VIEWS).
     """
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:

@@ -1,10 +1,9 @@
 """The data types of a plan: Plan, Buffer, Step (runs a kernel) and PythonStep (runs a NumPy reference).
 
-A kernel family's plan function makes a Step. `PlanBuilder.run` adds it to a plan with the addresses of its operands,
-and `runtime.OpenPlan` computes the numbers of its argument block. Tests run a Step without a plan.
+A kernel family's plan function makes a Step. `PlanBuilder.run` adds the step to a plan and sets the addresses of its
+operands; `runtime.OpenPlan` computes the numbers of the step's argument block. Tests run a Step without a plan.
 
-A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena. Neighboring
-kernel steps run in one native call.
+A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena.
 
 If the graph has open sizes, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`) instead of
 ints.
@@ -31,8 +30,7 @@ from graphq.kernels.threads.steps import MOST_PIECES
 class Target(NamedTuple):
     """The machine that steps are planned for.
 
-    `level` is its ISA level, `threads` the number of threads that share blocks, and `cache` whether kernels are kept on
-    disk.
+    Kernels use ISA level `level`, blocks are divided among `threads` threads, and `cache` keeps kernels on disk.
     """
 
     level: Level
@@ -48,19 +46,19 @@ class Ref(NamedTuple):
 
 
 Word: TypeAlias = int | Ref | Function | FunctionTable
-"""A word (64 bits) of an argument block. A function stands for its address, known after its compilation."""
+"""A word (64 bits) of an argument block. The word for a function is its address, known after its compilation."""
 Slot: TypeAlias = tuple[Word, Word, Word]
-"""The place of an operand or output of an epilogue (`Store`), as the words of `SLOT`.
+"""The words (`SLOT`) that locate an operand or output of an epilogue (`Store`).
 
-The words are its address, a table of offsets by batch element, and the bytes between rows.
+They are the address, the address of a table of offsets by batch element, and the number of bytes between rows.
 """
 
 
 def pieces(blocks: int, worth: int, threads: int) -> int:
-    """The number of pieces into which `blocks` blocks are divided for `threads` threads; 0 if one thread runs all.
+    """The number of pieces into which blocks are divided for `threads` threads; 0 if one thread runs all blocks.
 
-    One thread runs a single block, and work for which `worth` (the result of `threads_for`) is 1. Block i is in piece
-    ((i + 1) * pieces - 1) // blocks.
+    One thread runs all blocks if there is only one block, or if `worth` (the result of `threads_for`) is 1. Block i is
+    in piece ((i + 1) * pieces - 1) // blocks.
     """
     return number(_pieces, blocks, worth, threads) if threads > 1 else 0
 
@@ -70,7 +68,7 @@ class Step(NamedTuple):
 
         kernel     the name in reports
         words      the first words of the argument block by name, in the order of its record
-        pieces     the number of pieces that the blocks are cut into for threads; 0: one thread runs all blocks
+        pieces     the number of pieces into which blocks are divided for threads; 0 if one thread runs all blocks
         slots      the words of the operands and output of a Store; they follow the first HEADER_WORDS words
         macs       the number of multiply-accumulates of the result, for reports
         exact      the share of products that vpmaddubsw computes, if the weights are packed for it
@@ -96,11 +94,11 @@ class Step(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
-        """The step with these words set, and with more slots. Raises KernelError for a word that it does not have."""
+        """The step with these argument words set, and with more slots. Raises KernelError for an unknown word."""
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
 
     def shared(self, pieces: int) -> Step:
-        """The step with its blocks cut into `pieces` pieces; each piece has its own scratch memory, if any."""
+        """The step with its blocks divided into `pieces` pieces. If it needs scratch memory, each piece has its own."""
         step = self._replace(pieces=pieces, parts=tuple([p._replace(step=p.step.shared(pieces)) for p in self.parts]))
         return step.filled({"room_count": largest(1, pieces)}) if "rooms" in step.words else step
 
@@ -112,14 +110,14 @@ class Step(NamedTuple):
 
     @property
     def block(self) -> list[Word]:
-        """The words of the argument block: the record's, zeros up to HEADER_WORDS, then the slots, then the parts."""
+        """The words of the argument block: `words`, zeros up to HEADER_WORDS, then the slots, then the parts."""
         return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *chain(*self.slots),
                 *chain(*(part.words for part in self.parts))]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
-        """The argument block as an array, for tests and self-tests; `words` and `slots` have addresses as numbers.
+        """The argument block as an array, for tests and self-tests. `words` and `slots` have addresses as ints.
 
-        Scratch memory, if the step needs any, follows the block in the same array.
+        If the step needs scratch memory, it follows the block in the same array.
         """
         step = self.filled(words, slots)
         block: Sequence[Any] = step.block
@@ -135,9 +133,9 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A step that runs strip by strip, as a part of the step of all strips.
+    """A step that runs strip by strip (`builder`), as a part of the step that runs all strips.
 
-    `moved` has a pair for each word of the step that is an address in a strip's memory: the index of the word, and the
+    `moved` lists the step's argument words that are addresses in a strip's memory: the index of each word, and the
     bytes between rows.
     """
 
@@ -146,7 +144,7 @@ class Part(NamedTuple):
 
     @property
     def words(self) -> list[Word]:
-        """The words for this part in the argument block of the step of all strips (see `threads.strips`)."""
+        """The words for this part in the argument block of the step that runs all strips (see `threads.strips`)."""
         block = self.step.block
         return [self.step.function, len(block), len(self.moved), *block, *chain(*self.moved)]
 
@@ -169,9 +167,9 @@ def _pieces(blocks: int, worth: int, threads: int) -> int:
 
 
 def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
-    """The number of rows of a block, for loops over `rows` rows of each of `batch` elements.
+    """The number of rows of a block, for a loop over the `rows` rows of each of `batch` batch elements.
 
-    It is a multiple of `unit`, chosen so that each thread gets about four blocks.
+    The number is a multiple of `unit`, chosen so that each thread gets about four blocks.
     """
     return number(_rows_of_block, rows, batch, threads, unit)
 
@@ -184,11 +182,11 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
               rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
               each: int | None = None, level: Level | None = None) -> Step:
-    """Plan a loop over the `rows` of each of `batch` elements; `factory(*of)` makes its block function.
+    """Plan a loop over the `rows` rows of each of `batch` batch elements. `factory(*of)` makes its block function.
 
-    `words` are the fields of its `record` except `each`, the number of rows of a block. By default `each` is a multiple
-    of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row. Code is compiled for
-    `level`, by default the lowest level with vectors of the target's width.
+    `words` has the fields of the argument block's `record` except `each`, the number of rows of a block. By default
+    `each` is a multiple of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row. Code
+    is compiled for `level`, by default the lowest level with vectors of the target's width.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each
@@ -199,15 +197,15 @@ def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[
 
 
 VIEWS = frozenset({"static_reshape"})
-"""Operations that only reshape: their result is a view of their operand's buffer, and they need no step."""
+"""Operations that only reshape. They need no step, because their result is a view of their operand's buffer."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """The memory of a value of type `type` (None: bytes without a type), in the kind of memory `storage`.
+    """The memory of a value of type `type`, or `nbytes` bytes without a type.
 
-    For "input", "output" and "report", `index` is the number of the array or report. For "constant", `data` is the
-    array. "arena" is memory between steps.
+    `storage` is the kind of memory. For "input", "output" and "report", `index` is the index of the array or report.
+    For "constant", `data` is the array. "arena" is memory for values between steps.
     """
 
     storage: Literal["input", "output", "report", "constant", "arena"]
@@ -220,7 +218,7 @@ class Buffer:
 class PythonStep(NamedTuple):
     """Run a Python function on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
 
-    `inputs` and `outputs` are numbers of buffers. `kernel` is the step's name in reports. `reference` is true if the
+    `inputs` and `outputs` are indices of buffers. `kernel` is the step's name in reports. `reference` is true if the
     step runs the NumPy reference of an operation that has no kernel.
     """
 
@@ -248,9 +246,9 @@ MakeError: TypeAlias = Callable[[int], Exception]
 class Plan(NamedTuple):
     """Buffers, and steps in the order in which they run.
 
-    `errors` has the function that makes the exception of each report. `nodes` has the number of each step's node in the
-    graph; None for a copy to an output. `in_place` has pairs (input, output) of numbers: the two may share memory if
-    their shapes are equal.
+    `errors` has for each report the function that makes its exception. `nodes` has for each step the index of its node
+    in the graph, or None for a copy to an output. `in_place` has index pairs (input, output): both arrays may share
+    memory if their shapes are equal.
     """
 
     buffers: tuple[Buffer, ...]

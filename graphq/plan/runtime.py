@@ -1,8 +1,8 @@
-"""Run plans: fill in the argument words of their kernels, place buffers in an arena, and call the steps.
+"""Run plans: fill in the arguments of their kernels, place buffers in an arena, and call the steps.
 
-An `OpenPlan` has the argument words of all steps. They are computed once, since most words are the same in all runs. A
-`Runner` fills in the words that depend on sizes. Each concurrent run has an `_Instance` with its own copy of the words.
-The run writes the addresses of the call's arrays and of an arena into this copy.
+A kernel's arguments are words of 64 bits. An `OpenPlan` has the words of all steps, computed once, because most words
+are the same in all runs. A `Runner` fills in the words that depend on sizes. Each concurrent run has an `_Instance`
+with its own copy of the words, and writes the addresses of the call's arrays and of an arena into the copy.
 """
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ STEP_WORDS = len(STEP.fields)
 
 
 class Places(NamedTuple):
-    """The buffers' offsets in the arena, the arena's bytes, and `OpenPlan.arena_words` relative to its start.
+    """The offsets of buffers in the arena, the arena's size in bytes, and the words that are addresses in the arena.
 
-    The relative values do not include offsets within buffers that are open sizes.
+    `relative` has these words (`OpenPlan.arena_words`) relative to the arena's start. An offset within a buffer that is
+    an open size is not included.
     """
 
     offsets: dict[int, int]
@@ -52,15 +53,15 @@ class Places(NamedTuple):
 class OpenPlan:
     """A plan for many sizes, with the trace of its open sizes (`base.sizes`).
 
-    The trace is empty if all shapes are fixed. `at` returns a Runner. `passed` has the graphs before and after the
-    passes, and the refusals of the passes; it is None for a plan from a file. If earlier plans for sizes of the same
-    class did not hold, `because` names the comparisons of sizes that failed.
+    The trace is empty if all shapes are fixed. `passed` has the graphs before and after the passes, and the refusals of
+    the passes; it is None for a plan from a file. If earlier plans for sizes of the same class did not hold, `because`
+    names the comparisons of sizes that failed.
 
     `template` has one row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
-    block begins at its index in `starts`. Words that differ between runs are 0 in the template. `places` lists them if
-    they are addresses. Open sizes are in `numbers`, and their indices in `numbers_at`. `segments` has the Python steps,
-    and a slice of the table for each group of neighboring kernel steps. `aligned` has the numbers of the inputs that a
-    run copies if they do not start at a cache line.
+    block begins at its index in `starts`. Words that differ between runs are 0 in the template: `places` lists the
+    addresses among them, `numbers` has the open sizes, and `numbers_at` the indices of the open sizes. `segments` has
+    the Python steps, and for neighboring kernel steps a slice of the rows. `aligned` has the indices of the inputs that
+    a run copies if they do not start at a cache line.
     """
 
     because = ""
@@ -70,7 +71,7 @@ class OpenPlan:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.functions: list[tuple[int, Function | FunctionTable]] = []
         self._numbers: list[tuple[int, Word]] = []  # (index of the word, its Size or Later)
-        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: word, buffer, offset
+        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: (word, buffer, offset)
         self.aligned: set[int] = set()
         native = [step for step in plan.steps if isinstance(step, Step)]
         template, starts = [0] * (STEP_WORDS * len(native)), []
@@ -108,7 +109,8 @@ class OpenPlan:
     def array_words(self) -> tuple[list[tuple[int, int, int]], bool]:
         """The words that are addresses in a call's arrays, and whether any of their offsets is an open size.
 
-        Each has three numbers: the index of the word, the array (inputs, then outputs), and the offset in bytes.
+        For each word there are three numbers: its index in the template, the index of the array among all inputs and
+        outputs, and the offset in bytes.
         """
         buffers, inputs = self.plan.buffers, sum(b.storage == "input" for b in self.plan.buffers)
         words = [(at, first + buffers[k].index, offset) for storage, first in (("input", 0), ("output", inputs))
@@ -117,9 +119,10 @@ class OpenPlan:
 
     @lazy_property
     def arena_words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, int]]]:
-        """The words that are addresses in the arena: arrays of their indices, buffers and offsets, and a list.
+        """The words that are addresses in the arena, as three arrays and a list.
 
-        Offsets that are open sizes are 0 in the array. The list has their positions in the array and their Sizes.
+        The arrays have the words' indices in the template, their buffers, and their offsets in bytes. An offset that is
+        an open size is 0 in the array; the list has its position in the array and its Size.
         """
         places = self.places["arena"]
         numbers = [(at, k, 0 if is_open(offset) else offset) for at, k, offset in places]
@@ -127,7 +130,7 @@ class OpenPlan:
         return at, k, offsets, [(n, offset) for n, (_, _, offset) in enumerate(places) if is_open(offset)]
 
     def places_at(self, values: Values) -> Places:
-        """The buffers' places in the arena, computed again only if the size of a buffer has changed."""
+        """The places of buffers in the arena. They are computed again only if the size of a buffer has changed."""
         sizes = self._nbytes.at(values)
         latest, places = self._latest
         if sizes != latest:
@@ -151,7 +154,7 @@ class OpenPlan:
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
     def _word(self, at: int, word: Word) -> int:
-        """The template's entry at index `at`. If the word differs between runs, record its place and return 0."""
+        """The template's entry for a word at index `at`: 0 if the word differs between runs, which is recorded."""
         if type(word) is int:
             return word
         if isinstance(word, Function | FunctionTable):
@@ -222,8 +225,7 @@ class Runner:
         """Run the plan on checked arrays, and record when and on which thread each piece of each step ran.
 
         The result has an array of shape [pieces, 3] for each run and step: the thread (`threading.get_ident`), and the
-        begin and end in ns (`time.perf_counter_ns`). Runs to warm up come first, until all threads of the plan take
-        part.
+        begin and end in ns (`time.perf_counter_ns`). Warm-up runs come first, until all threads of the plan take part.
         """
         outs = [np.empty(*spec) for spec in self.output_specs]
         instance, arena = self._instance(traced=True), self._arenas.take(self.arena_bytes)
@@ -249,7 +251,7 @@ class Runner:
         return found
 
     def allocations(self) -> list[Allocation]:
-        """The places of buffers in the arena, and their lifetimes, in the order of their first steps."""
+        """The buffers in the arena, in the order of their first steps."""
         return [Allocation(b, self._places.offsets[b], self.plan.buffers[b].nbytes, *life)
                 for b, life in self.open.lives.items()]
 
@@ -259,7 +261,7 @@ class Runner:
         return Runner(OpenPlan(plan, self.open.trace), tuple(self.sizes.values()), self._values, Arenas(), self._cache)
 
     def clear_arena(self) -> None:
-        """Fill the arena that the next run takes with zeros."""
+        """Write zeros to the arena that the next run will take."""
         arena = self._arenas.take(self.arena_bytes)
         arena.array[:] = 0
         self._arenas.give_back(arena)
@@ -283,7 +285,7 @@ class Runner:
         if isinstance(part, team.StepTable):
             part.run()
         else:
-            self._raise(instance)  # after an error, the outputs of the kernel are not valid operands of this step
+            self._raise(instance)  # first, because an error of a kernel makes this step's operands invalid
             self._python(part, instance, inputs, outputs)
 
     def _python(self, step: PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
@@ -301,10 +303,7 @@ class Runner:
 
 
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
-    """The plan at `values`: with plain numbers and functions instead of open ones.
-
-    Numbers in argument blocks stay open; an `_Instance` fills them in.
-    """
+    """The plan with `values` instead of open sizes, except in argument blocks: an `_Instance` fills in their words."""
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
         b = buffers[k]
@@ -325,10 +324,10 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """The data of one run at a time: its own argument words, and the plan's `segments`.
+    """The data of a run, for one run at a time: its own argument words, and the plan's `segments`.
 
-    A segment is a Python step, or a table of neighboring kernel steps that run in one call. If `traced`, steps record
-    when and on which thread they run; the attribute `traced` has their recorders (None for a Python step).
+    A segment is a Python step, or a table of neighboring kernel steps that run in one native call. If `traced`, kernel
+    steps record when and on which thread they run; the attribute `traced` has their recorders (None for a Python step).
     """
 
     def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[int | Function | FunctionTable],
@@ -385,7 +384,7 @@ class _Instance:
         return raw.view(type.dtype.numpy).reshape(type.dims)
 
     def _data(self, b: int) -> np.ndarray | None:
-        """The array of a constant buffer at these sizes, made once because words contain its address."""
+        """The array of a constant buffer at these sizes. It is kept, because words contain its address."""
         if b not in self._constants:
             self._constants[b] = self._values.of(self._open.plan.buffers[b].data)
         return self._constants[b]
@@ -402,7 +401,7 @@ class _Instance:
         return self._values.of(step)
 
     def _table(self, rows: np.ndarray, cache: bool, traced: bool) -> team.StepTable:
-        """The table of neighboring kernel steps; if `traced`, traced steps replace the steps in `rows`."""
+        """The table of neighboring kernel steps; if `traced`, recording steps replace the steps in `rows`."""
         if traced:
             from graphq.kernels.threads.traced import TracedStep
 

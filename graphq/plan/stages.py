@@ -1,10 +1,10 @@
-"""Stages: cut a graph into three parts, at operations whose shapes depend on data and at operations with bodies.
+"""Cut a graph that cannot be one plan into three graphs, its stages.
 
-A plan needs all shapes and has no branches.
+A plan needs all shapes and has no branches. Therefore a graph is cut at operations whose result shapes depend on data,
+and at operations with bodies (loops and branches).
 
-- The head has the operations whose shapes are known.
-- The cut has the operations whose result shapes depend on data, and the operations with bodies. They run as references;
-  their bodies are compiled.
+- The head has the operations that do not depend on the cut. All of their shapes are known.
+- The cut has the operations named above. They run as NumPy references, but their bodies are compiled.
 - The tail has the operations that use results of the cut. It is compiled once the cut has run and the shapes of its
   results are known. The tail may be cut again.
 """
@@ -21,9 +21,9 @@ from graphq.ops.quant import DEQUANTIZES
 
 
 class Stages(NamedTuple):
-    """Three graphs to run in this order. A value that one of them passes to another has the same name in both.
+    """Three graphs to run in this order. A value that one graph passes to another has the same name in both.
 
-    `outputs` are the names of the whole graph's outputs. `constants` has the arrays of constant outputs.
+    `outputs` are the names of the whole graph's outputs. `constants` has the arrays of constant outputs, by name.
     """
 
     head: Graph
@@ -36,8 +36,8 @@ class Stages(NamedTuple):
 STAGES = "stages"
 """The key in the `meta` of a stage's graph for facts about the other stages.
 
-Its value maps the name of each input from another stage to a description of the operation that computes the input, and
-the name of each output to a description of the operation that uses it.
+The facts are a mapping from names to texts. An input's text describes the operation of another stage that computes the
+input; an output's text describes the operation that uses the output.
 """
 
 CONTROL = frozenset({"if_else", "loop", "scan"})
@@ -47,17 +47,17 @@ CONTROL = frozenset({"if_else", "loop", "scan"})
 FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
 """Operations of the head that move to the tail if only the tail uses their results.
 
-A dequantize is then in the same part as the layer that it fuses with.
+A dequantize is then in the same stage as the layer that it fuses with.
 """
 
 
 def in_one_plan(graph: Graph) -> bool:
-    """Whether the graph needs no stages: all shapes are known and no operation has a body."""
+    """Whether one plan can run the graph: all shapes are known and no operation has a body."""
     return not graph.nodes_of(CONTROL) and all(v.type.known for n in graph.nodes for v in n.outputs)
 
 
 def stages(graph: Graph) -> Stages:
-    """The stages of a graph whose inputs have known types."""
+    """Cut a graph whose inputs have known types into stages."""
     head: list[Node] = []
     cut: list[Node] = []
     tail: list[Node] = []
@@ -86,7 +86,7 @@ def stages(graph: Graph) -> Stages:
 
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
-    """Each value with its name; a value without a name gets a new one."""
+    """Yield each value with its name, or with a new name if the value is unnamed."""
     k = 0
     for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
         name = v.name
@@ -105,11 +105,7 @@ def _results(nodes: Iterable[Node]) -> set[Value]:
 
 
 def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
-    """A graph of these nodes: it copies their constants, and values of other nodes become inputs.
-
-    `meta[STAGES]` describes the operation that computes each input from another stage, and the first operation of
-    another stage that uses each output.
-    """
+    """Copy nodes and their constants into a new graph. Values of other nodes become inputs. `meta` gets STAGES."""
     part = Graph(graph.name)
     new: dict[Value, Value] = {}
     inside = {v for n in nodes for v in n.outputs}
