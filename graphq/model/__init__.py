@@ -1,1 +1,1 @@
-"""Compiled models: they make plans or read them from files, run them at the sizes of each call, and are saved."""
+"""Compiled models: make plans, or read plans from files; run plans at the sizes of each call; save models."""

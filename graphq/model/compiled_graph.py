@@ -27,7 +27,7 @@ from graphq.model.planned import Options
 from graphq.model.plans import Plans
 from graphq.rewrite.rule import Refusal
 
-if TYPE_CHECKING:  # only reports need these modules, and they import them when they run
+if TYPE_CHECKING:  # only reports need these modules; reports import them when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
     from graphq.model.staged import Staged
@@ -38,17 +38,17 @@ if TYPE_CHECKING:  # only reports need these modules, and they import them when 
     from graphq.report.records import Report
 
 MAX_FETCHED = 8
-"""The most models that a model keeps for `fetch`, one per list of names. The oldest is dropped first."""
+"""The most models that a model keeps for `fetch`, one for each list of names. The oldest is dropped first."""
 
 
 class CompiledGraph:
     """A compiled graph: `model(array)` or `model(x=array)` runs it; any number of threads may call at the same time.
 
-    `graph` is the graph after the passes. If shapes are open, a plan holds for many shapes (`plans`); `graph` and
-    reports then show the plan that was used last. If an input is marked constant, plans are made at the first call. If
-    shapes depend on data, each new set of shapes gets a plan of its own. `origin` names the file that the model was
-    loaded from, and the reason if parts had to be compiled again; it is empty for a model that was compiled here.
-    `arrays` has the weights of other models: this model shares equal weights with them.
+    If shapes are open, a plan holds for many shapes; `graph` and reports then show the plan that was used last. If an
+    input is marked constant, plans are made at the first call. If shapes depend on data, each new set of shapes gets a
+    plan of its own. `origin` names the file that the model was loaded from, and the reason if it was compiled again;
+    `origin` is empty for a model that was compiled here. `arrays` has the weights of other models: this model shares
+    equal weights with them.
     """
 
     def __init__(self, graph: Graph | Saved, options: Options, arrays: Arrays | None = None) -> None:
@@ -65,7 +65,8 @@ class CompiledGraph:
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
         self._lock = Lock()
         self._arrays = Arrays() if arrays is None else arrays
-        self._part = partial(CompiledGraph, options=options, arrays=self._arrays)  # no method: `del model` frees it
+        # A partial, because a bound method would keep the model alive after `del model`.
+        self._part = partial(CompiledGraph, options=options, arrays=self._arrays)
         self.plans = Plans(self.signature, read_source, options, unread, self._part, self._arrays)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
@@ -85,8 +86,8 @@ class CompiledGraph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 
-        The file is replaced as a whole, or not at all. Raises GraphError if it cannot be written, or if a pass in
-        `passes` is not in any pipeline of `passes.PRECISIONS`.
+        An existing file is replaced as a whole, or not at all. Raises GraphError if the file cannot be written, or if a
+        pass in the option `passes` is not in any pipeline of `passes.PRECISIONS`.
         """
         from graphq.model.saved_models import save
 
@@ -99,7 +100,7 @@ class CompiledGraph:
 
     @property
     def refusals(self) -> list[Refusal]:
-        """Rewrites of the passes that nearly matched, each with the reason why it did not apply."""
+        """The rewrites that nearly matched, each with the reason why it did not apply."""
         return self.plans.latest.refusals
 
     @property
@@ -129,7 +130,7 @@ class CompiledGraph:
                 f"{counted(self.threads, 'thread')}>")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the graph and the options: the receiver compiles kernels, or loads them from its cache."""
+        """Pickle the graph and the options. Unpickling compiles the graph again, or loads kernels from the cache."""
         return CompiledGraph, (self.source, self.options)
 
     @overload
@@ -146,18 +147,19 @@ class CompiledGraph:
         """Run on arrays in the inputs' order, or by name. Returns the output, or a dict of several outputs by name.
 
         Names are given as keywords, or as the keys of one mapping. (Inputs named "out" or "fetch" need the mapping.)
-        Inputs must have the dtype and shape that the graph states; those that are not C-contiguous are copied. Inputs
+        Inputs must have the dtype and shape that the graph states; arrays that are not C-contiguous are copied. Inputs
         marked constant must keep the array of the first call.
 
-        `out` are arrays for the results: C-contiguous, writeable, and of the outputs' types. They must not share memory
+        `out` has arrays for the results: C-contiguous, writeable, and of the outputs' types. They must not share memory
         with inputs. The KV caches of cached_attention are an exception: the past and the new cache may be the same
         array if their shapes are equal. Then only the new rows are written, and the rows after them keep their values.
 
-        With `fetch`, names of any values of the graph, the call returns these values instead: a dict by name, or an
-        array if `fetch` is a single name. A separate model, `compile(..., outputs=fetch)`, computes them, so that the
-        fusions of this model do not change. The first call with these names compiles that model and keeps it.
+        `fetch` names values of the graph to return instead of the outputs: a single name for an array, or a list of
+        names for a dict by name. A separate model, `compile(..., outputs=fetch)`, computes these values, because
+        returning them from this model would change its fusions. The first call with these names compiles the separate
+        model and keeps it.
 
-        Raises InputError for wrong arrays, and GraphError for the name of no value, before any kernel runs.
+        Before any kernel runs, raises InputError for wrong arrays, and GraphError for a name that no value has.
         """
         if fetch is not None:
             return self._fetch(fetch, out, inputs, named)
@@ -168,7 +170,7 @@ class CompiledGraph:
         run = self._fixed
         if run is None:
             by_name = dict(zip(self.names, checked, strict=True))
-            plans = self.plans  # once, since another thread may replace them
+            plans = self.plans  # read once, because another thread may replace it
             run = plans.at(plans.shapes_of(by_name), by_name)
             if constant := plans.constants.names:
                 checked = [x for name, x in by_name.items() if name not in constant]
@@ -186,16 +188,16 @@ class CompiledGraph:
                 profile: Profile | None = None, format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
         """Report which operations fused, which kernels run them, and why the others did not fuse (docs/explain.md).
 
-        `name`: report only on this value, or on the result of the ONNX node with this name: its partition, or why it is
-        in no partition. `full`: all lines of a large model's report, and all rewrites that nearly matched. `format`
-        "json" returns a dict.
+        `name`: report only on the value with this name, or on the result of the ONNX node with this name: its
+        partition, or why it is in no partition. `full`: all lines of a large model's report, and all rewrites that
+        nearly matched. `format` "json" returns a dict.
 
         `kernels`: also report the work of each kernel, and its speed on this machine next to the machine's peak. The
-        report counts the decisive instructions in each kernel's assembly; for this the first call compiles the kernels
-        once more. Each step is measured separately, in about 0.1 s.
+        report counts the decisive instructions in each kernel's assembly; for the assembly, the first call compiles the
+        kernels once more. Each step is measured separately, in about 0.1 s.
 
-        `profile`: a profile of this model. If the model runs in one plan, each cause shows its share of the time, the
-        largest first.
+        `profile`: a profile of this model. If the model runs in one plan, each reason why operations did not fuse shows
+        its share of the time, the largest share first.
 
         Raises GraphError for an unknown name or format, InputError for another model's profile.
         """
@@ -222,20 +224,17 @@ class CompiledGraph:
         return replace(report, classes=self.plans.classes())
 
     def parts(self) -> list[Part]:
-        """The parts of the model that `report` shows, each with its graph before and after the passes.
-
-        A model that runs in stages has parts for each stage; any other model is one part.
-        """
+        """The parts of the model that `report` shows: one for each stage, or a single part without stages."""
         return self.plans.latest.parts()
 
     def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
                title: str | None = None, **named: Any) -> None:
         """Write an HTML page with pictures of the graph before and after the passes, and the facts about each node.
 
-        With `inputs`, given as in a call, or with a `profile` of this model, the page has times and a timeline. It is
-        one file and needs no network. Pictures need Graphviz (the extra `report`); without Graphviz the page has
-        tables. `title` is the graph's name by default. (Inputs named "profile" or "title" need the mapping of names to
-        arrays.) Raises InputError as a call does, OSError if the file cannot be written.
+        With `inputs`, given as in a call, or with a `profile` of this model, the page has times and a timeline. The
+        page is one file and needs no network. Pictures need Graphviz (the extra `report`); without Graphviz the page
+        has tables. `title` is the graph's name by default. (Inputs named "profile" or "title" need the mapping of names
+        to arrays.) Raises InputError as a call does, and OSError if the file cannot be written.
         """
         from graphq.report.page import page
 
@@ -251,17 +250,17 @@ class CompiledGraph:
         return graph_html(self.graph, repr(self), bodies=False)
 
     def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
-        """Measure the time of each step, and which thread ran which piece of it.
+        """Measure the time of each step, and record which thread ran which piece of the step.
 
-        The times are medians of `runs` ordinary calls on these arrays. Calls to warm up come first, until all threads
-        take part.
+        The times are medians of `runs` ordinary calls on these arrays. Warm-up calls come first, until all threads take
+        part.
 
-        The result prints as a table. Its `steps` are the numbers, and `to_chrome_trace(path)` writes the run of median
+        The result prints as a table. Its `steps` have the numbers, and `to_chrome_trace(path)` writes the run of median
         length as a timeline for Perfetto, with one track per thread.
 
-        With `peaks` the result also has the share of the machine's peak that each step reaches. For that, kernels are
-        compiled once more and the peaks are measured. For a graph in stages, the result has the steps of all parts, one
-        part after another. (Inputs named "runs" or "peaks" need the mapping of names to arrays.)
+        With `peaks`, the result also has the share of the machine's peak that each step reaches. This takes longer,
+        since kernels are compiled once more and the peaks are measured. For a graph in stages, the result has the steps
+        of all parts, one part after another. (Inputs named "runs" or "peaks" need the mapping of names to arrays.)
 
         Raises InputError as a call does, and for wrong options.
         """
@@ -270,7 +269,7 @@ class CompiledGraph:
         if not isinstance(peaks, bool):
             raise InputError(f"peaks must be True or False, got {peaks!r}")
         by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
-        plans = self.plans  # once, since another thread may replace them
+        plans = self.plans  # read once, because another thread may replace it
         shapes = plans.shapes_of(by_name)
         made = plans.at(shapes, by_name)
         return plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
@@ -278,15 +277,15 @@ class CompiledGraph:
     def coverage(self) -> Coverage:
         """The share of the multiply-accumulates that integer partitions compute: in total and by operation.
 
-        If shapes are open, the shapes of the plan that was used last count, and CompileError is raised before the first
-        call.
+        If shapes are open, the sizes of the last call count, or else a plan's example sizes. Raises CompileError if
+        there is no plan yet.
         """
         return self.plans.latest.coverage()
 
     def formula(self, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
-        """The outputs computed in NumPy: each partition by its formula, everything else by its reference.
+        """The outputs computed in NumPy: each partition by its formula, every other operation by its reference.
 
-        They equal the results of a call bit for bit, on every CPU and thread count.
+        The outputs equal the results of a call bit for bit, on every CPU and thread count.
         """
         checked = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
         with budget(self.options.memory):
@@ -307,7 +306,7 @@ class CompiledGraph:
         return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays of a call, in order. Arrays that need a conversion or an error go through `check_inputs`."""
+        """The arrays of a call, in order. If an array is not fit for kernels, `check_inputs` converts or refuses it."""
         if len(given) == len(self._checks):
             out = []
             for name, shape, known, dtype in self._checks:
@@ -321,8 +320,8 @@ class CompiledGraph:
         return [checked[n] for n in self.names]
 
     def _take_values(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace the plans if this call shows that shapes depend on values of inputs (`signature_of`)."""
-        with self._lock.hold:  # other calls wait, since the old plans may refuse their shapes
+        """Replace the plans if this call shows that shapes depend on the elements of inputs (`signature_of`)."""
+        with self._lock.hold:  # other calls wait, since the old plans may refuse the shapes of these calls
             if not self._undecided:
                 return
             signature = signature_of(self.source, arrays)
@@ -362,9 +361,9 @@ class CompiledGraph:
 
 
 def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, int | None]]:
-    """Find C-contiguous arrays that share memory; yields pairs (number of an array, number of an input).
+    """Find C-contiguous arrays that share memory; yields pairs (index of an array, index of an input).
 
-    If two of the `arrays` overlap, the second number is None.
+    If two of `arrays` share memory, the second element is None.
     """
     spans = sorted((address_of(x), x.nbytes, k) for k, x in enumerate(arrays) if x.nbytes)
     for (start, nbytes, k), (following, _, other) in pairwise(spans):
@@ -372,7 +371,8 @@ def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Itera
             yield max(k, other), None
     for number, x in enumerate(inputs):
         start = address_of(x)
-        last = bisect(spans, (start + x.nbytes,)) - 1  # disjoint arrays have their ends in the order of their starts
+        # Spans do not overlap, so only the last span that begins before the end of x can overlap x.
+        last = bisect(spans, (start + x.nbytes,)) - 1
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number
 
@@ -382,5 +382,5 @@ def _is_same(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _is_plain(x: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
-    """Whether kernels can use `x` as it is, if its shape fits; a fast check without error messages."""
+    """Whether kernels can use `x` unchanged if its shape fits: a fast check without error messages."""
     return type(x) is np.ndarray and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned

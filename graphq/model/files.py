@@ -19,18 +19,18 @@ def _load_saved(path: Path) -> Graph:
 
 
 ELSEWHERE = "data in other files"
-"""The entry of the `meta` of a graph that was read from a file which says that data are in other files."""
+"""The key in a graph's `meta` that is present if the graph's file refers to data in other files."""
 
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
-"""Functions that read a graph from a file, by the file's suffix. Packages above this one add their readers."""
+"""Functions that read a graph from a file, by the file's suffix. Packages that this one may not import add readers."""
 
 
 TEXT_GROWTH = 128
-"""The most bytes of memory that one byte of a graph's text needs; a token of one character needs 108."""
+"""The most bytes of memory that parsing takes for one byte of text; a token of one character takes 108."""
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """The graph of a file: .onnx, oneDNN Graph's .json, a saved model's .graphq; any other file has the text form.
+    """Load a graph from an ONNX file (.onnx), a oneDNN Graph file (.json), a saved model (.graphq) or text (others).
 
     Raises GraphqError or OSError.
     """

@@ -1,12 +1,12 @@
-"""A cache of compiled models on disk, so the next process need not compile them.
+"""A cache of compiled models on disk, so that the next process need not compile them.
 
-A kept model is a file that `CompiledGraph.save` writes to the folder of the kernel cache. The cache's rules on
+A kept model is a file in the format of `CompiledGraph.save`, in the folder of the kernel cache. The cache's rules on
 ownership, size and removal apply. The file's name is a digest of the user's file or graph, the options, the versions of
 graphq and of the packages that it computes with, and the kind of processor. If the file is damaged or does not fit, the
 model is compiled and kept again.
 
-A plan for open sizes that a later call adds gets its own file. It contains only the data that the model's file lacks,
-and can be used only with that file.
+A plan for open sizes that a later call adds gets its own file. This file contains only the data that the model's file
+lacks, and can be used only with the model's file.
 
 A thread writes the files, because the first result should not wait for the disk, or for kernels that only other sizes
 need. The process ends after the thread.
@@ -46,15 +46,15 @@ log = logging.getLogger("graphq")
 
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 FEWEST = 24
-"""The fewest nodes of a graph whose model is kept. Many small graphs would fill the folder."""
+"""The fewest nodes of a graph whose model is kept. Without this limit, many small graphs would fill the folder."""
 MOST_PLANS = 64
-"""The most plan files of a model; the oldest are removed."""
+"""The most files with added plans per model; the oldest files are removed."""
 
 
 _writing: dict[str, threading.Thread] = {}
 """The latest thread that writes a model, by the model's digest."""
 _order = Lock()
-"""The lock to hold while a new thread is put after the latest one: each thread waits for a different one."""
+"""The lock to hold while a thread is added to `_writing`: no two threads may wait for the same thread."""
 
 
 class Kept:
@@ -69,7 +69,7 @@ class Kept:
     def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> Kept | None:
         """The cache entry for the model of a file or graph.
 
-        Returns None if the model is not kept, or if the file cannot be read: the file's reader reports the error.
+        Returns None if such a model is not kept, or if the file cannot be read; whoever loads the file reports that.
         """
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
@@ -119,7 +119,7 @@ class Kept:
         return model
 
     def _added(self, saved: Saved, folder: Path) -> list[Added]:
-        """The usable plans of a model in files of their own."""
+        """The usable plans of a model that are in files of their own."""
         found = []
         for path in cache.plan_files(folder, self.digest)[:MOST_PLANS]:
             try:
@@ -147,7 +147,7 @@ class Kept:
         self._follow(model, rows_mix, [plan.trace.assumed.values() for plan in plans.all()])
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
-        """Keep each plan that a call adds from now on in a file of its own, except plans for the sizes `known`."""
+        """From now on, write each plan that a call adds to a file of its own, except plans for the sizes `known`."""
         kept = set(map(tuple, known))
 
         def grown(plans: Plans) -> None:
@@ -160,13 +160,13 @@ class Kept:
         model.plans.grown = grown
 
     def _start_writing(self, write: Callable[[Path], None]) -> None:
-        """Call `write` with the model's path in a new thread, after the thread that is writing now has ended."""
-        with _order.hold:  # two callers must not both wait for the same thread
+        """Start a thread that calls `write` with the model's path once the thread before it has ended."""
+        with _order.hold:
             before = _writing.get(self.digest)
             thread = threading.Thread(target=self._write, args=(write, before), name="graphq-keeping")
             try:
                 thread.start()
-            except RuntimeError:  # no more threads can be started, or Python is ending
+            except RuntimeError:  # too many threads, or Python is ending: write in this thread
                 pass
             else:
                 _writing[self.digest] = thread
@@ -174,7 +174,7 @@ class Kept:
         self._write(write, before)
 
     def _write(self, write: Callable[[Path], None], before: threading.Thread | None) -> None:
-        """Write a file. Failures are only logged, since the model is in memory."""
+        """Write a file. Failures are only logged, because the model in memory is valid."""
         try:
             if before is not None:
                 before.join()
@@ -182,14 +182,14 @@ class Kept:
             if folder is not None:
                 write(folder / self.name)
                 cache.tidy(folder)
-        except Exception as e:  # full disk, missing folder, no memory, or an option that JSON cannot express
+        except Exception as e:  # a full disk, a missing folder, or an option that JSON cannot express
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
 
     def _write_model(self, path: Path, plans: Plans, rows_mix: str | None) -> None:
         save(path, plans, rows_mix, key=self.digest)
 
     def _write_plan(self, path: Path, plan: OpenPlan, plans: Plans, rows_mix: str | None) -> None:
-        """Write a plan that a call added, or the whole model if its file is missing."""
+        """Write a plan that a call added, or the whole model if the model's file is missing."""
         if not path.is_file():
             return self._write_model(path, plans, rows_mix)
         sizes = tuple(plan.trace.assumed.values())
@@ -199,11 +199,11 @@ class Kept:
 
 
 class _NotKept(Exception):
-    """The reason why a model is not kept. It is logged, unless its text is empty."""
+    """Raised if a model is not kept. The text is the reason; it is logged if it is not empty."""
 
 
 def _why_not() -> str | None:
-    """Why this process keeps no models; None if it keeps them."""
+    """Why this process keeps no models; None if it keeps models."""
     if os.environ.get("GRAPHQ_DEBUG"):
         return "GRAPHQ_DEBUG is set"
     foreign = [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]

@@ -1,4 +1,4 @@
-"""Load a compiled model from a file (`load_compiled`)."""
+"""Load a compiled model from a file: the function `load_compiled`."""
 from __future__ import annotations
 
 import logging
@@ -20,13 +20,13 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
     """Load the model that `CompiledGraph.save` wrote to `path`. Its results are the same, bit for bit.
 
     The file is mapped into memory: all processes that load it share the weights. `isa` and `threads` are as for
-    `compile`; by default they are the saved model's, limited to the machine's level and the process's cores. On the
-    same kind of processor, with the same versions, the saved plan and machine code run. Otherwise the graph is compiled
-    again; a log message and `model.origin` give the reason.
+    `compile`; by default they are the saved model's, limited to the machine's level and the process's cores. The saved
+    plans and machine code run only on the same kind of processor, with the same versions. Otherwise the graph is
+    compiled again; a log message and `model.origin` give the reason.
 
     Code is used only from a file that belongs to this user or to root, and that nobody else can write to. From any
-    other file only the graph is used, and compiled with the defaults of `compile`. It can do no more harm than an ONNX
-    file. graphq reads it into memory, since others could change it while it is mapped.
+    other file only the graph is used, and compiled with the defaults of `compile`, so the file can do no more harm than
+    an ONNX file. graphq reads this file into memory, since others could change it while it is mapped.
 
     Raises ParseError if there is no such file, or if it is damaged or was not written by `save`; CompileError if it
     would take too much memory.
@@ -47,7 +47,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
 
 
 def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
-    """The options to run a saved model on this machine, and why its plans and code cannot be used here (or None)."""
+    """The options for a saved model on this machine, and why its plans and code cannot be used (None if they can)."""
     own, misfit = saved.settings, saved.misfit
     most = resolve_threads(threads)
     most = min(most, own.threads) if threads is None else most
@@ -60,7 +60,7 @@ def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Opti
 
 
 def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
-    """The model with the plans of its file; None if the file has no plans. The plans must fit these options."""
+    """The model with its saved plans, which must fit the options; None if the file has no plans."""
     return CompiledGraph(saved, options) if saved.plans(options.threads) else None
 
 
@@ -70,5 +70,5 @@ def _level(own: Settings, isa: str | None) -> Level:
     if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known
     with late_imports():
-        from graphq.kernels import levels  # imported late, since it imports the kernels of its self-test
+        from graphq.kernels import levels  # late, because this imports the kernels of the self-test
     return levels.resolve(isa, own.cache)

@@ -1,4 +1,4 @@
-"""Open sizes of a graph's inputs, known only at run time, and classes of sizes that share a plan."""
+"""Find open sizes of inputs (known only at run time). Divide sizes into classes, such as 16 to 127, for plans."""
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
@@ -17,28 +17,29 @@ from graphq.ir.interpret import Parameter, Signature
 from graphq.plan.stages import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]
-"""The sizes of all open dimensions of a call's inputs, in the order of `Places`."""
+"""The open sizes of a call's inputs, in the order of `Places`."""
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shapes of all inputs, in order. If shapes depend on values of inputs, one more tuple has these values."""
+"""The shapes of all inputs, in order. If some inputs contain sizes (SIZE), one more tuple has their elements."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
-"""Example sizes of each class (`size_class`): the first plan of the class is made for them.
+"""Example sizes of each class (`size_class`). The first plan of a class is made for them.
 
-They are rare in models, so they seldom equal other numbers by chance. Large examples are multiples of 32, because some
-networks halve an image five times.
+Other dimensions of models rarely have these sizes, so examples seldom equal other numbers by chance. Large examples are
+multiples of 32, because some networks halve an image five times.
 """
 
 
 def size_class(size: int) -> int:
-    """The class of a size: class 0 is size 0, class 1 size 1, class 2 sizes up to 15, class 3 up to 127, and so on.
+    """The class of a size. Class 0 has size 0, class 1 size 1, class 2 sizes 2 to 15, class 3 sizes 16 to 127, ...
 
-    A plan chooses tiles and shares of threads for one size. It is nearly as fast at the other sizes of the class.
+    A plan chooses tiles, and divides work among threads, for one size. It is nearly as fast at other sizes of the
+    class.
     """
     return size if size < 2 else 2 + (size.bit_length() - 2) // 3
 
 
 def is_single(of: int) -> bool:
-    """Whether the class `of` has only one size. That size is the number of the class."""
+    """Whether the class `of` has only one size. The size is then equal to `of`."""
     return of < 2
 
 
@@ -48,9 +49,9 @@ def range_of(of: int) -> str:
 
 
 def examples(sizes: Sequence[int]) -> Sizes:
-    """An example for each size, of the same class.
+    """For each size, an example of the same class.
 
-    Equal sizes get the same example. Different sizes get different examples, if the class has enough of them.
+    Equal sizes get the same example. Different sizes get different examples, if the class has enough examples.
     """
     chosen: dict[int, int] = {}
     for size in sizes:
@@ -63,7 +64,7 @@ def examples(sizes: Sequence[int]) -> Sizes:
 
 
 class Place(NamedTuple):
-    """The place of an open size in a call: dimension `axis` of input number `input`.
+    """The place of an open size in a call's inputs: dimension `axis` of the input at index `input`.
 
     If `of_value`, the size is not a dimension but element `axis` of the input's array.
     """
@@ -74,10 +75,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of all open sizes, input by input.
-
-    The open dimensions of an input come first, then its elements if its values are sizes.
-    """
+    """The places of all open sizes, input by input: the open dimensions, then the elements of an input with SIZE."""
 
     def __init__(self, signature: Signature) -> None:
         self._inputs = signature.inputs
@@ -87,19 +85,19 @@ class Places:
         self._valued = [p.name for p in self._inputs if p.property == SIZE]
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray], with_values: bool = True) -> Shapes:
-        """The shapes of a call's arrays; `with_values` adds the values of inputs whose values are sizes."""
+        """The shapes of a call's arrays; `with_values` adds the elements of inputs with SIZE."""
         shapes = tuple([arrays[p.name].shape for p in self._inputs])
         if not self._valued or not with_values:
             return shapes
         return (*shapes, tuple([x for name in self._valued for x in arrays[name].reshape(-1).tolist()]))
 
     def sizes(self, shapes: Shapes) -> Sizes:
-        """The open sizes that these shapes have, in the order of `all`."""
+        """The open sizes in these shapes, in the order of `all`."""
         values = chain(*shapes[len(self._inputs):])
         return tuple([next(values) if p.of_value else shapes[p.input][p.axis] for p in self.all])
 
     def shapes(self, sizes: Sizes) -> Shapes:
-        """The shapes of inputs with these open sizes, and the values that are sizes: the inverse of `sizes`."""
+        """The shapes that have these open sizes: the inverse of `sizes`."""
         at = dict(zip(self.all, sizes, strict=True))
         values = tuple([size for p, size in at.items() if p.of_value])
         shapes = tuple([tuple([at[Place(k, axis, False)] if d is None else d for axis, d in
@@ -109,8 +107,8 @@ class Places:
     def graph(self, source: Graph, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Graph:
         """A copy of the graph `source` for inputs of these shapes.
 
-        Inputs in `constants` become constants. If `shapes` has values of inputs, these values replace all uses of the
-        inputs.
+        Inputs in `constants` become constants. If `shapes` has the elements of inputs, operations use these elements
+        instead of the inputs.
         """
         left = chain(*shapes[len(self._inputs):])
         values = {p.name: later(_array, p.dtype.numpy, p.type.dims, *islice(left, p.type.size))
@@ -124,10 +122,7 @@ def _array(dtype: np.dtype, dims: tuple[int, ...], *numbers: int) -> np.ndarray:
 
 
 class Dimension(NamedTuple):
-    """An open size, for reports: its input, its axis, and its name.
-
-    The name comes from the model's file; without a name there, it is made of input and axis.
-    """
+    """An open size, for reports: its input, its axis, and its name from the model's file, or else a made-up name."""
 
     input: str
     axis: int
@@ -135,10 +130,7 @@ class Dimension(NamedTuple):
 
 
 def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
-    """A Dimension for each of these places; by default, for each open dimension of the inputs.
-
-    Names come from `graph.meta`, if it has them.
-    """
+    """A Dimension for each of `places` (default: all open dimensions of the inputs). `graph.meta` may have names."""
     places = Places(Signature.of(graph)).all if places is None else places
     names = graph.meta.get("dimensions", {})
     inputs = [str(graph.inputs[p.input].name) for p in places]
@@ -147,7 +139,7 @@ def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list
 
 
 SIZE = "size"
-"""The `property` of an input of a few integers that shapes depend on: each integer is an open size."""
+"""The `property` of an input that consists of a few integers on which shapes depend. Each integer is an open size."""
 MOST_VALUES = 8
 """The most elements of an input whose values may be open sizes."""
 
@@ -157,9 +149,10 @@ def _is_small(value: Value | Parameter) -> bool:
 
 
 def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -> Signature:
-    """The signature of a graph. Inputs of a few integers get the property SIZE if shapes depend on their values.
+    """The signature of a graph. Inputs of a few integers get the property SIZE if shapes depend on their elements.
 
-    No input gets it if shapes also depend on other data, or if dimensions are open and no `arrays` of a call are given.
+    No input gets SIZE if shapes also depend on other data, or if dimensions are open and no `arrays` of a call are
+    given.
     """
     signature = Signature.of(graph)
     sizes = _sizes(graph, arrays) if has_integers(signature) else ()
@@ -168,7 +161,7 @@ def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -
 
 
 def has_integers(signature: Signature) -> bool:
-    """Whether some inputs might have the property SIZE, and only the arrays of a call can decide."""
+    """Whether an input might have the property SIZE, but only the arrays of a call can decide it."""
     return any(map(_is_small, signature.inputs)) and not any(p.property in (SIZE, "constant") for p in signature.inputs)
 
 
@@ -188,15 +181,15 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
                 return ()
             values |= {name: np.full(types[name].dims, EXAMPLES[3][0], types[name].dtype.numpy) if arrays is None
                        else arrays[name] for name in found}
-    except GraphqError:  # the graph does not accept the example as a value
+    except GraphqError:  # the graph refuses the example as an element of an input
         return ()
     return values
 
 
 def _deciding(graph: Graph) -> set[str]:
-    """The names of the inputs of a few integers that decide the first unknown shapes.
+    """The names of the inputs of a few integers on which the first unknown shapes depend.
 
-    The operands of the operations with these shapes have known shapes, and are computed from the inputs.
+    A shape is one of the first unknown shapes if all operands of its node have known shapes.
     """
     found, seen = set(), set()
     ready = [v for n in graph.nodes if all(x.type.known for x in n.operands)

@@ -1,4 +1,4 @@
-"""`Passed`, a graph after the passes with its plan, for reports; also `Options`, and the arrays of constant inputs."""
+"""The options of a compiled model, its graph after the passes (`Passed`, for reports), and its constant inputs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from graphq.plan.runtime import OpenPlan, Runner
 from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 
-if TYPE_CHECKING:  # only reports need these modules, and they import them when they run
+if TYPE_CHECKING:  # only reports need these modules; reports import them when they run
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
@@ -33,7 +33,7 @@ class Options(NamedTuple):
     threads: int
     strict: bool
     passes: tuple[Pass, ...] | None
-    """None means the passes of PIPELINE; a process that only runs a saved model then need not import them."""
+    """The passes; None means PIPELINE. A process that only runs a saved model then need not import the passes."""
     cache: bool
     memory: int | None
 
@@ -48,10 +48,9 @@ class Options(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A graph after the passes and, if it has one, its plan: with open sizes (`open`), or at given sizes (`runner`).
+    """A graph after the passes, for reports. If there is a plan, `open` has it; `runner` has the plan at given sizes.
 
-    `history` has the graph after the passes, and their changes. `again` rebuilds the graph before the passes for
-    reports.
+    `history` has the graph after the passes, and the changes by passes. `again` rebuilds the graph before the passes.
     """
 
     history: History
@@ -79,16 +78,16 @@ class Passed(NamedTuple):
 
     @property
     def plan(self) -> Plan | None:
-        """The plan; it has open sizes if there is no `runner`."""
+        """The plan at the runner's sizes, or else the plan with open sizes, or else None."""
         return self.runner.plan if self.runner else self.open.plan if self.open else None
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The open sizes by name: at the runner's shapes, otherwise in the open plan's example."""
+        """The values of open sizes by name: the runner's, or else the example of the open plan."""
         return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs computed in NumPy, partitions by their formulas."""
+        """The outputs computed in NumPy; partitions are computed by their formulas."""
         from graphq.model.planning import evaluate_formulas
 
         return evaluate_formulas(self.graph, inputs)
@@ -106,7 +105,7 @@ class Passed(NamedTuple):
                       threads=threads, evidence=evidence, covered=covered, sizes=self.sizes)
 
     def parts(self) -> list[Part]:
-        """One part: the graph before and after the passes, its report, and the memory of its plan."""
+        """A list of one part: the graph before and after the passes, its report, and the memory of its plan."""
         from graphq.report.parts import Part, memory_of
 
         memory = None if self.runner is None else memory_of(self.runner)
@@ -138,10 +137,9 @@ class Passed(NamedTuple):
 
 
 class ConstantInputs:
-    """The arrays of inputs marked constant.
+    """The arrays of inputs marked constant: the arrays of the first call that made a plan are kept.
 
-    The arrays of the first plan are kept, even if several calls run at the same time. A model and the models that it
-    keeps for `fetch` share one object.
+    A model and the models that it keeps for `fetch` share one object.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -154,7 +152,7 @@ class ConstantInputs:
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The kept arrays; before the first plan, copies of this call's arrays. Raises InputError if bits differ."""
+        """The kept arrays; before the first plan, copies of `arrays`. Raises InputError for arrays that differ."""
         kept = self._kept.get("arrays")
         if kept is None:
             return {name: arrays[name].copy() for name in self.names}
@@ -166,6 +164,6 @@ class ConstantInputs:
         return kept
 
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
-        """Keep the arrays of a plan. Raises InputError if other arrays are kept: do not use the plan then."""
-        self._kept.setdefault("arrays", arrays)  # atomic: no other thread or signal handler can interrupt it
+        """Keep the arrays of a plan. Raises InputError if other arrays are kept; the plan must not be used then."""
+        self._kept.setdefault("arrays", arrays)  # atomic: no thread or signal handler comes in between
         self.of(arrays)

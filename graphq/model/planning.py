@@ -1,7 +1,7 @@
-"""Build the Plan of a graph after the passes: buffers for its values, steps for its nodes.
+"""Build the plan of a graph after the passes: buffers for its values, and steps for its nodes.
 
-A chain of partitions runs strip by strip if the values between them are large and nothing else reads them: some rows go
-through all partitions before the next rows do (`graphq.plan.builder`).
+A chain of partitions runs strip by strip if the values between the partitions are large and nothing else reads them: a
+strip of rows goes through all partitions before the next strip does (`graphq.plan.builder`).
 """
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep
 
 LEAST_BYTES, LEAST_ROWS = 1 << 20, 16
-"""The fewest bytes and rows that a value between partitions must have to make strips worthwhile.
+"""The fewest bytes and the fewest rows that a value between partitions must have to make strips worthwhile.
 
-So many bytes do not fit into an L2 cache, and so many rows are enough for a few matmul tiles.
+Values of fewer bytes fit into an L2 cache, and strips of fewer rows are too short for matmul tiles.
 """
 LEAST_SHARE = 2
 """How many times larger the values between the partitions must be than all other operands and results together.
 
-Each strip reads all weights of a matmul, so the weights must be small in comparison. Operands of the size of a result,
-such as attention masks, do not count: a strip reads only its rows of them.
+Each strip reads all weights of a matmul, so the weights must be small in comparison. Operands with the rows and columns
+of a result, such as attention masks, do not count, because a strip reads only some of their rows.
 """
 
 
 def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
     """Map each node that runs strip by strip to the nodes of its chain, in order: partitions, and views between them.
 
-    An open size counts with its example value, since the choice affects only speed and memory. `lower` returns the
-    computation of a partition's kernels.
+    For an open size, its example value counts, since the choice affects only speed and memory. `lower` lowers a
+    partition.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
@@ -59,7 +59,7 @@ def between(nodes: Sequence[Node]) -> list[Value]:
 
 
 def _after(node: Node, lower: Lower) -> Iterator[Node]:
-    """The nodes after `node` that can run in the same strips; each reads the result of the previous node."""
+    """Yield the nodes that can follow `node` in the same strips. Each reads the result of the previous node."""
     views: list[Node] = []
     while (follower := _follower(node, lower)) is not None:
         views.append(follower)
@@ -70,9 +70,9 @@ def _after(node: Node, lower: Lower) -> Iterator[Node]:
 
 
 def _follower(node: Node, lower: Lower) -> Node | None:
-    """The only node that reads the result of `node`, if it can run in the same strips; else None.
+    """The only node that reads the result of `node`, if both nodes can run in the same strips; else None.
 
-    The result must be large. Each row of the reader's result may depend only on the same row of this result.
+    The result of `node` must be large. Each row of the reader's result may depend only on the same row of this result.
     """
     value, users = node.output, node.output.users
     dims = value.type.dims
@@ -88,7 +88,7 @@ def _follower(node: Node, lower: Lower) -> Node | None:
 
 
 def _fit(nodes: Sequence[Node]) -> bool:
-    """Whether the number of rows of each result is a multiple of the smallest number of rows."""
+    """Whether the numbers of rows of all results are multiples of the smallest of these numbers."""
     rows = sorted([node.output.type.dims[-2] for node in nodes], key=assumed)
     return all(m % rows[0] == 0 for m in rows)
 
@@ -103,7 +103,7 @@ def _pays(nodes: Sequence[Node]) -> bool:
 
 
 def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> Plan:
-    """The plan of `graph`; all types must be known. The plan shares `arrays` with other plans."""
+    """Build the plan of `graph`. All types must be known. The plan shares `arrays` with other plans."""
     b = PlanBuilder(graph, level, threads, cache, arrays)
     nodes: list[int | None] = []
     numbers = {node: k for k, node in enumerate(graph.nodes)}
@@ -128,7 +128,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     for node in progress(graph.nodes, "plan"):
         if node not in strips:
             add(node)
-        elif node is strips[node][-1]:  # at the last node all operands of the chain have buffers
+        elif node is strips[node][-1]:  # only at the last node do all operands have buffers
             with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)
@@ -158,7 +158,7 @@ def _node(b: PlanBuilder, node: Node, lower: Lower) -> None:
 
 
 def _copies(b: PlanBuilder) -> None:
-    """Add steps that copy to outputs that no step writes: inputs, constants, views, and values returned twice."""
+    """Add steps that copy outputs that no step writes: inputs, constants, views, and values that are output twice."""
     for k, value in enumerate(b.graph.outputs):
         if value.type.size == 0:
             continue
@@ -170,7 +170,7 @@ def _copies(b: PlanBuilder) -> None:
 
 
 def evaluate_formulas(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs of `graph` computed in NumPy, partitions by their formulas."""
+    """The outputs of `graph` computed in NumPy; partitions are computed by their formulas."""
     env = {v: inputs[str(v.name)] for v in graph.inputs}
     for node in graph.nodes:
         args = [None if v is None else env[v] for v in node.inputs]

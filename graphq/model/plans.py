@@ -1,11 +1,11 @@
-"""The plans of a graph, and the runners for the shapes of calls.
+"""Make, keep and find the plans of a graph, and the runners of plans for the shapes of calls.
 
 Passes, lowering and packing of weights see a `Size` instead of each open dimension (`base.sizes`): an integer that
-records all computations and comparisons with it. The record is a trace, and its comparisons are guards. The result is
-an `OpenPlan`. It holds for all sizes at which the guards have the same outcome. A `Runner` fills in the numbers, tables
-and an arena for one set of shapes. A graph of fixed shape has one OpenPlan with an empty trace. If a guard fails, or if
-sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share equal arrays,
-such as weights, and all shapes share arenas.
+records all computations and comparisons with it. The record is a trace, and the comparisons are its guards. The result
+is an `OpenPlan`, which holds for all sizes at which the guards have the same outcome. A `Runner` fills in the numbers,
+the tables and an arena for one set of shapes. A graph of fixed shape has one OpenPlan with an empty trace. If a guard
+fails, or if sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share
+equal arrays, such as weights, and all shapes share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
@@ -56,28 +56,28 @@ log = logging.getLogger("graphq")
 K = TypeVar("K")
 V = TypeVar("V")
 Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
-"""A plan in a file, not yet read: the sizes that it was made for, and a function that reads it.
+"""A plan in a file that was not read yet: the sizes that it was made for, and a function that reads the plan.
 
 The function raises ParseError if `save` did not write the plan.
 """
 
 MAX_SHAPES = 64
-"""The most sets of shapes whose runners are kept; the least recently used set is dropped first."""
+"""The most sets of shapes whose runners are kept; the least recently used is dropped first."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
-"""The most classes of sizes, and the most plans of a class, that are kept; the least recently used are dropped."""
+"""The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
 
 
 class _Anew(Exception):
-    """A graph cannot have a plan with open sizes, so each set of shapes gets a plan of its own."""
+    """Raised if a graph cannot have a plan with open sizes; each set of shapes then gets a plan of its own."""
 
 
 class Plans:
     """The plans of a graph, made when they are needed.
 
-    `at` returns the runner for given shapes. `read_source` returns the graph as the user gave it. `unread` are plans of
-    a file. If all shapes are fixed, the only plan is made or read at once.
+    `read_source` returns the graph as the user gave it. `unread` are plans of a file. If all shapes are fixed, the only
+    plan is made or read at once.
 
-    Any number of threads may call it: one thread makes a plan, and others that need the plan wait.
+    Any number of threads may call a method. If several threads need the same new plan, one makes it and others wait.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
@@ -92,11 +92,11 @@ class Plans:
         self._by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
-        """The lock to hold while entries of `_by_class` or `_by_shapes` move: others would miss or lose entries."""
+        """The lock to hold while entries of `_by_class` or `_by_shapes` move: other threads would not find them."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
         self.grown: Callable[[Plans], None] | None = None
-        """Called with these plans each time a call has added one."""
+        """A callback after a call has added a plan; its argument is this object."""
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
         self._is_fixed = not self.for_each_shape and not self._places.all
         self.fixed = self.at(self._places.shapes(())) if self._is_fixed else None
@@ -116,10 +116,7 @@ class Plans:
 
     @property
     def latest(self) -> Passed | Staged:
-        """The object that reports describe: the runner that was used last, or an existing plan.
-
-        Without a plan, reports describe the graph after the passes.
-        """
+        """The object that reports describe: the last used runner, else a plan, else the graph after the passes."""
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, OpenPlan):
             latest = self._in_full(latest)
@@ -129,7 +126,7 @@ class Plans:
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
-        """The object that reports describe for a runner. If its plan is from a file, the graph is compiled again."""
+        """The object that reports describe for a runner. A plan from a file has no graph, so it is made again."""
         if isinstance(made, Staged):
             return made
         plan, runner = self._in_full(made.open), made
@@ -162,7 +159,7 @@ class Plans:
             return [plan for plans in self._by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
-        """Lines for a report on open sizes: each range of sizes so far, its number of plans, and why it has several."""
+        """The lines of a report on open sizes: the ranges of sizes, how many plans each range has, and why."""
         if not self._places.all or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
@@ -184,26 +181,26 @@ class Plans:
         """
         latest = self._latest
         if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
-            return latest[1]  # it is the most recently used one, so the order stays as it is
+            return latest[1]  # the runner is the most recently used one already
         made = self._by_shapes.get(shapes)
         if made is None and not self.for_each_shape:
             made = self._at_sizes(self._places.sizes(shapes))
         if made is None:
             made = self._at_shapes(shapes, arrays or {})
         else:
-            self.constants.of(arrays or {})  # raises if they differ from the plan's constants
+            self.constants.of(arrays or {})  # raises InputError if the constants differ
             self._keep_at(shapes, made)
         self._latest = shapes, made
         return made
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
-        """The shapes of a call's arrays and the input values that are sizes: the plan of the call depends on them."""
+        """The shapes of a call's arrays, and the elements of inputs that are sizes. They decide the call's plan."""
         return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
-        """The runner of a new plan for only these shapes, or the runner that a concurrent caller has made."""
+        """Make a plan for only these shapes, unless a concurrent caller has made it, and return the plan's runner."""
         with self._making.setdefault(shapes, Lock()).hold:
-            with self._order.hold:  # without the lock, the entry may be missing while another thread moves it
+            with self._order.hold:  # another thread may be moving the entry
                 made = self._by_shapes.get(shapes)
             if made is None:
                 try:
@@ -258,7 +255,7 @@ class Plans:
         return None
 
     def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
-        """The existing plans of a class; plans in a file are read one by one."""
+        """Yield the existing plans of a class: first the plans in memory, then plans in a file, read one by one."""
         with self._order.hold:
             plans = list(self._by_class.get(of, ()))
         yield from plans
@@ -268,20 +265,20 @@ class Plans:
                 if entry is None:
                     return
                 plan = entry[1]()
-                if entry not in self._unread:  # a signal handler has read it in the meantime
+                if entry not in self._unread:  # a signal handler has read the plan in the meantime
                     continue
                 self._unread.remove(entry)
                 self._by_class.setdefault(of, []).append(plan)
             yield plan
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
-        """A runner from a new plan for the class of the sizes or, if it does not hold, for just these sizes."""
-        with self._order.hold:  # without it the class is missing while another thread moves it
+        """Make a plan and return its runner. The plan is made for the class's examples, or else for these sizes."""
+        with self._order.hold:  # another thread may be moving the class
             known = of in self._by_class
         if sizes and not known:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
-            except GraphqError:  # the graph may reject the example's sizes but accept these
+            except GraphqError:  # the graph may reject the examples, but accept the sizes
                 made = None
             if made is not None:
                 return made
@@ -298,7 +295,7 @@ class Plans:
         return made
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        """The first guard of each plan of the class that fails at these sizes, as text."""
+        """For each plan of the class, its first guard that fails at these sizes, as text."""
         names = [d.name for d in self.dimensions]
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
@@ -321,14 +318,11 @@ class Plans:
 
     @collector_paused()
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """A new plan made for the sizes `assumed`; it may also hold for other sizes.
-
-        With `keep` it is kept for calls, otherwise it is for a report.
-        """
+        """Make a plan for the sizes `assumed`; it may also hold for other sizes. If `keep`, calls may use the plan."""
         trace = Trace()
         dimensions = self.dimensions if assumed else ()
         leaves = [trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True)]
-        # a class of a single number has plain numbers instead of open sizes, so it needs no guards
+        # If the class has only one size, a plain number replaces the Size, so that no guards are needed.
         sizes = tuple(n if is_single(size_class(n)) else leaf for n, leaf in zip(assumed, leaves, strict=True))
         try:
             with budget(self.options.memory):
@@ -336,7 +330,7 @@ class Plans:
                 if not in_one_plan(graph):
                     raise _Anew("shapes depend on data, or bodies run")
                 plan = self._plan(graph, trace, partial(self._graph_at, self._places.shapes(assumed)))
-        except (AttributeError, TypeError) as e:  # some code needs an int: plan each set of shapes
+        except (AttributeError, TypeError) as e:  # some code cannot compute with a Size
             if not assumed:
                 raise
             log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
@@ -370,10 +364,7 @@ class Plans:
         return made
 
     def _share(self, history: History) -> None:
-        """Replace the arrays of a new plan's graphs with equal arrays of earlier plans, to free memory.
-
-        Arrays of plans from a file come first, because the file has no duplicates.
-        """
+        """Replace the arrays of a new plan's graphs with equal arrays of earlier plans, to free memory."""
         if self._shared.empty:
             for plan in self.all():
                 for b in plan.plan.buffers:
@@ -384,7 +375,7 @@ class Plans:
                 node.attrs = {**node.attrs, "value": self._shared.one_for(node.attrs["value"])}
 
     def _in_full(self, plan: OpenPlan) -> OpenPlan:
-        """The plan with its graph after the passes. A plan from a file has no graph, so it is compiled again, once."""
+        """The plan with its graph after the passes. A plan from a file has no graph, so it is made again, once."""
         if plan.passed is not None:
             return plan
         if plan not in self._anew:
@@ -393,7 +384,7 @@ class Plans:
 
     @lazy_property
     def _without_shapes(self) -> Passed:
-        """The graph after the passes, for reports before a call has set the shapes."""
+        """The graph after the passes with its open shapes, for reports before the first call."""
         with budget(self.options.memory):
             return Passed.of(self.source.copy, self.options)
 
@@ -405,7 +396,7 @@ class Plans:
         return self._places.graph(self.source, shapes, constants)
 
     def _explain(self, sizes: Sizes) -> None:
-        """Raise GraphError, with these sizes in its message, if the graph breaks a rule at these sizes."""
+        """If the graph breaks a rule at these sizes, raise a GraphError that names the sizes."""
         try:
             self._graph_at(self._places.shapes(sizes))
         except GraphError as e:
@@ -423,7 +414,7 @@ class Plans:
 
 
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put an entry at the end of `kept`, the most recently used, and drop the first entries beyond `most`."""
+    """Put an entry at the end of `kept`, as the most recently used. Drop the first entries if there are over `most`."""
     kept.pop(key, None)
     for oldest in list(kept)[:1 - most]:
         kept.pop(oldest, None)

@@ -1,12 +1,12 @@
-"""Row-wise analysis: whether the results of each row of a batch are independent of the other rows.
+"""Find out whether the results for each row of a batch are independent of the other rows.
 
 The analysis goes from the inputs to the outputs, and tracks which axis of each value has the rows of the batch. A value
 that is the same for all rows has no row axis (None). A reshape may merge the row axis with neighboring axes, and split
-it again. An operation's `rows` names one of RULES: a function that returns the row axis of the results, or None if rows
-may mix. An operation without a rule counts as mixing rows.
+it again. The declaration of an operation (`Op.rows`) names one of RULES: a function that returns the row axis of the
+results, or None if rows may mix. An operation without a rule counts as mixing rows.
 
-So the answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "rows
-may mix" can be wrong; that only costs speed.
+The answer "rows do not mix" is therefore proved, provided that the graph is the same for any number of rows. The answer
+"rows may mix" can be wrong; that only costs speed.
 """
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
-"""The number of rows that the analysis assumes for a batch of open size. Few other dimensions have this size."""
+"""The number of rows that the analysis assumes if it is open. Few other dimensions of models have this size."""
 OTHER = 32
-"""The size that the analysis assumes for other open dimensions."""
+"""The size that the analysis assumes for all other open dimensions."""
 
 
 class Place(NamedTuple):
-    """The place of the batch's rows in a value: index i along `axis` belongs to row `i // after % rows`.
+    """The row axis of a value, and the other axes that a reshape has merged with it.
 
-    A reshape may have merged other axes with the row axis. `before` is the number of elements of the merged axes before
-    the rows, `after` the number of elements of the merged axes after the rows.
+    `before` is the product of the merged dimensions before the rows, `after` the product of those after the rows. Index
+    i along `axis` belongs to row `i // after % rows`.
     """
 
     axis: int
@@ -40,13 +40,13 @@ class Place(NamedTuple):
 Axes = Sequence[int | None]
 """The row axis of each operand; None if the operand is the same for all rows."""
 Rule = Callable[[Node, Axes], int | None]
-"""A function of a node with an operand that has rows: returns the row axis of all results, or None if rows may mix."""
+"""A function from a node and the row axes of its operands to the row axis of its results, or None if rows may mix."""
 
 
 def why_rows_mix(graph: Graph) -> str | None:
     """Why results for one row may depend on other rows; None if they cannot.
 
-    The rows are axis 0 of each input. An input that is a single number is the same for all rows.
+    Axis 0 of each input has the rows. An input that is a single number is the same for all rows.
     """
     types = {str(v.name): v.type for v in graph.inputs}
     if any(t.shape is None for t in types.values()):
@@ -57,7 +57,7 @@ def why_rows_mix(graph: Graph) -> str | None:
             for name, t in types.items() if not t.known})
     except GraphqError as e:
         return f"the graph rejects {ROWS} rows: {e}"
-    graph.prune()  # for example, nodes that computed shapes: shapes are constants now
+    graph.prune()  # removes nodes that computed shapes, because shapes are constants now
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
@@ -74,7 +74,7 @@ def why_rows_mix(graph: Graph) -> str | None:
 
 
 def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
-    """The place of the rows in the results of a node with operands that have rows; None if rows may mix."""
+    """The place of the rows in the results of a node, at least one of whose operands has rows; None if rows may mix."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
@@ -92,10 +92,8 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
 
 
 def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
-    """The place of the rows after a reshape; None if no single axis has them.
-
-    A reshape keeps the number of elements before the rows, and the number after them.
-    """
+    """The place of the rows after a reshape; None if no single axis has all rows."""
+    # A reshape keeps the products of the dimensions before the rows (outer) and after the rows (inner).
     (source,) = node.operands
     old, new = source.type.dims, node.output.type.dims
     outer, inner = prod(old[:place.axis]) * place.before, place.after * prod(old[place.axis + 1:])
@@ -107,10 +105,7 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
 
 
 def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
-    """The place of the rows in the result of a gather along the row axis by constant indices.
-
-    Returns None unless each row of the result takes elements of the same row of the operand.
-    """
+    """The place of the rows after a gather along the row axis by constant indices; None if it mixes rows."""
     source, indices = node.operands
     axis, numbers = node.attrs["axis"] % _rank(source), indices.data
     if axis != place.axis or numbers is None:
@@ -128,7 +123,7 @@ def _rank(value: Value | None) -> int:
 
 
 def _broadcast(node: Node, axes: Axes) -> int | None:
-    """The rule of elementwise operations; their operands are aligned at the last axes."""
+    """The rule of elementwise operations. Broadcasting aligns their operands at the last axis."""
     if len(node.outputs) != 1:
         return None
     rank = _rank(node.output)
@@ -143,7 +138,7 @@ def _broadcast(node: Node, axes: Axes) -> int | None:
 
 
 def _alike(value: Value, axis: int) -> bool:
-    """Whether all elements of a value without rows are equal along `axis`, the row axis of another operand."""
+    """Whether an operand without rows is equal for all rows; `axis` is its axis where another operand has the rows."""
     if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
@@ -155,17 +150,17 @@ def _first_alone(node: Node, axes: Axes) -> bool:
 
 
 def _images(node: Node, axes: Axes) -> int | None:
-    """The rule of operations that compute each image along axis 0 separately."""
+    """The rule of operations that compute each image of a batch (axis 0) separately."""
     return 0 if _first_alone(node, axes) and axes[0] == 0 else None
 
 
 def _along(node: Node, axes: Axes) -> int | None:
-    """The rule of operations along one axis: it must not be the row axis."""
+    """The rule of operations along one axis, which must not be the row axis."""
     return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
 
 
 def _picked(node: Node, axes: Axes) -> int | None:
-    """The rule of operations that reduce one axis. The result lacks this axis unless `keep_dims` is set."""
+    """The rule of operations that reduce one axis. Without `keep_dims` the result lacks this axis."""
     axis = node.attrs["axis"] % _rank(node.inputs[0])
     p = _along(node, axes)
     return p if p is None or node.attrs["keep_dims"] else p - (axis < p)
@@ -217,10 +212,7 @@ def _gathered(node: Node, axes: Axes) -> int | None:
 
 
 def _product(node: Node, axes: Axes) -> int | None:
-    """The rule of matmuls.
-
-    The row axis may be the rows or columns of the matrices, or a batch axis, but not the axis that is summed.
-    """
+    """The rule of matmuls: the row axis may be any axis of an operand except the axis that is summed."""
     a, b = node.inputs[:2]
     rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
     if any(x is not None for x in axes[2:]) or min(last) < 1:
@@ -229,7 +221,7 @@ def _product(node: Node, axes: Axes) -> int | None:
     summed = last[0] - turned[0], last[1] - (not turned[1])
     if p == summed[0] or q == summed[1]:
         return None
-    found = set()  # the row axis of the result, according to each operand
+    found = set()  # the row axes of the result that the operands imply
     for x, end, to in ((p, last[0], rank - 2), (q, last[1], rank - 1)):
         if x is not None:
             found.add(to if x >= end - 1 else x + rank - 1 - end)
@@ -249,4 +241,4 @@ RULES: dict[str, Rule] = {
     "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "images": _images, "along_axis": _along,
     "picked": _picked, "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
     "joined": _joined, "sliced": _sliced, "padded": _padded, "gathered": _gathered}
-"""The rules by name. The declaration of an operation states the name as `rows`."""
+"""The rules, by the name that `Op.rows` states."""

@@ -1,13 +1,13 @@
-"""The format of saved models' files: an index in JSON, and sections of bytes that are mapped into memory read-only.
+"""Write and read files in the format of saved models: an index in JSON, and sections of bytes.
 
     64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
     index       JSON, filled up with spaces to a multiple of 4096
     sections    each at a multiple of 64 bytes, zeros between them
 
-The index has the places of the sections in order, and a SHA-256 hash of each MiB after the index. So the hashes cover
-every byte of the file, and several threads can check them. Processors have instructions for SHA-256 (1.7 GB/s per
-thread, twice as fast as BLAKE2b). Hashes detect damage, but anybody can write correct hashes; `File.private` says who
-could have written the file.
+The index has the places of the sections in order, and a SHA-256 hash of each MiB after the index. The hashes cover
+every byte of the file, and several threads can check them. SHA-256 is fast because processors have instructions for it:
+1.7 GB/s per thread, twice as fast as BLAKE2b. Hashes detect damage, but not attacks, since anybody can compute them.
+`File.private` says whether others could have written the file.
 """
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 5
-"""The version of the format. Increase it with each change of the format, or of the meaning of plans and steps."""
+"""The version of the format. It must increase if the format changes, or the meaning of plans and steps."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
-"""The most bytes of an index. It needs 67 bytes per MiB of the file, and under 100 per array or kernel."""
+"""The most bytes of an index. An index takes 67 bytes per MiB of the file, and under 100 per array or kernel."""
 ALIGNMENT = 64
 _PAGE = 4096
 _HEAD = struct.Struct("<8sIIQQ")
@@ -47,8 +47,8 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
           mode: int = 0o666) -> None:
     """Write a file. Other processes see either the old file or the whole new file. Raises GraphError if this fails.
 
-    `mode` has the file's permissions; the process's umask may reduce them. Mappings of the old file stay valid: the new
-    file replaces only its name.
+    `mode` has the file's permissions; the process's umask may reduce them. Processes that have mapped the old file keep
+    its contents: the new file only takes over the name.
     """
     target = path_of(path)
     places, end = [], 0
@@ -87,7 +87,7 @@ def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview])
 
 
 def _hashes(parts: Iterable[memoryview]) -> list[str]:
-    """The hashes of all parts joined, one hash per PIECE bytes."""
+    """The hashes of the concatenated parts, one hash for each PIECE bytes."""
     out, now, room = [], hashlib.sha256(), PIECE
     for part in parts:
         while part.nbytes >= room:
@@ -100,24 +100,21 @@ def _hashes(parts: Iterable[memoryview]) -> list[str]:
 
 
 class Fault(ParseError):
-    """An error whose message already names the file."""
+    """A ParseError whose message already names the file."""
 
 
 class File:
-    """A file that was read and checked.
+    """A file that was read and checked: its `index`, its sections, and a `digest` of all contents.
 
-    `index` is its index; `digest` is a hash of all contents. Its sections are read-only memory that stays valid while
-    it is used.
-
-    `private` is true if the file belongs to this user or to root, and nobody else can write to it. Only then may code
-    come from it; the kernel cache has the same rule. A private file is mapped. Any other file may change after its
-    hashes were checked, so it is read into the memory of this process.
+    `private` is true if the file belongs to this user or to root, and nobody else can write to it. graphq runs code
+    only from private files, and maps them into memory. Another file could change after its hashes were checked, so it
+    is read into the memory of this process. The memory of sections is read-only and stays valid while views exist.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Read and check a file. Raises ParseError if there is no such file, or if `write` did not write it.
 
-        The index is checked before the sections are read. Raises CompileError if they would take too much memory.
+        The index is checked before the sections are read. Raises CompileError if the file would take too much memory.
         """
         self.path = str(path_of(path))
         try:
@@ -154,11 +151,11 @@ class File:
         self._check_hashes(hashes)
 
     def fail(self, problem: str) -> NoReturn:
-        """Raise ParseError that names the file."""
+        """Raise a ParseError with the file's path and this problem."""
         raise Fault(f"{self.path}: {problem}") from None
 
     def section(self, number: Any) -> memoryview:
-        """The bytes of a section, by its number. Raises ParseError if the section does not exist."""
+        """The bytes of the section with this index. Raises ParseError if the section does not exist."""
         if type(number) is not int or not 0 <= number < len(self._places):
             self.fail(f"there is no section {number!r:.40}")
         start, nbytes = self._places[number]
@@ -174,7 +171,7 @@ class File:
         return dict(index)
 
     def _checked_places(self, places: Any, size: int) -> list[tuple[int, int]]:
-        """The places of sections, checked: sections must not overlap, and must end at `size`."""
+        """Check the places of sections: sections must not overlap, and the last one must end at `size`."""
         out: list[tuple[int, int]] = []
         end = 0
         for place in places if isinstance(places, list) else self.fail("its index has no sections"):
@@ -190,7 +187,7 @@ class File:
         return out
 
     def _check_hashes(self, hashes: Sequence[Any]) -> None:
-        """Raise ParseError unless each piece has its hash. Several threads share the pieces."""
+        """Raise ParseError if a piece has another hash than the index states. Several threads share the pieces."""
         pieces = list(enumerate(hashes))[::-1]
         right: list[int] = []
 
@@ -216,7 +213,7 @@ class File:
 
 
 def _mapped(file: BufferedReader) -> memoryview:
-    """Map a file into memory, and read all pages now: the hashes need them next."""
+    """Map a file into memory. MAP_POPULATE reads all pages at once, since the hashes need all of them next."""
     return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
 
 

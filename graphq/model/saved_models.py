@@ -1,4 +1,4 @@
-"""Write a compiled model to a file (`save`), and read it (`Saved`)."""
+"""Write a compiled model to a file (`save`), and read a compiled model from a file (`Saved`)."""
 from __future__ import annotations
 
 import json
@@ -47,11 +47,10 @@ The worst case is `[],[],[],...`: three bytes make a Python list and an entry of
 def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
-    `rows_mix` is the property of `CompiledGraph`. With a `key`, the file is for the kernel cache and only for this
-    user. It then leaves out the kernels that all plans share, since the cache has them.
+    `rows_mix` is the property of `CompiledGraph`. With a `key`, the file is for the kernel cache: only this user can
+    read it, and it leaves out the kernels that all plans share, since the cache has them.
 
-    Raises GraphError if the path cannot be written, or for a pass that a file cannot name
-    (`passes.pipeline.names_of`).
+    Raises GraphError if the path cannot be written, or for a pass without a name in files (`passes.pipeline.names_of`).
     """
     passes, options = None, of.options
     if options.passes is not None:
@@ -77,10 +76,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
 
 
 def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
-    """Write a plan for the model of another file; `Added` reads it. Data of the other file are left out.
-
-    Raises GraphError if the path cannot be written.
-    """
+    """Write a plan for the model in the file `to`, without that file's arrays and kernels; `Added` reads it."""
     writer = Writer()
     for k in range(to.count):
         writer.array(to.array(k))
@@ -92,7 +88,7 @@ def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
 
 
 def _of_plans(writer: Writer, plans: Iterable[OpenPlan]) -> list[tuple[list[Any], list[int]]]:
-    """The JSON and the example sizes of each plan that can be saved."""
+    """For each plan that can be saved: its JSON and its example sizes."""
     sizes_of = {plan: list(plan.trace.assumed.values()) for plan in plans}
     return [(x, sizes) for plan, sizes in sizes_of.items()
             if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
@@ -102,8 +98,8 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0,
               modules: int = 0) -> tuple[dict[str, Any], list[memoryview]]:
     """The entries of a file's index for code and arrays, and the file's sections.
 
-    The first sections have the `texts` as JSON. The first `arrays` arrays and `modules` modules are left out, because
-    another file has them.
+    The first sections have the `texts` as JSON. The first `arrays` arrays and the first `modules` kernel modules are
+    left out, because another file has them.
     """
     codes = [(m, m.code) for _, m in progress(list(writer.modules.values())[modules:], "kernels")]
     own = writer.arrays[arrays:]
@@ -116,10 +112,7 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0,
 
 
 def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
-    """The JSON of a plan and of the trace of its open sizes.
-
-    Returns None for a plan that JSON cannot express. It is compiled again after the file was loaded.
-    """
+    """The JSON of a plan and its trace; None if JSON cannot express the plan: then loading makes the plan again."""
     modules, plan = dict(writer.modules), compact(made.plan)
     try:
         return [writer.of(recorded_of(made.trace, parts(open_numbers(plan)))), writer.of(plan)]
@@ -143,21 +136,23 @@ class Settings(NamedTuple):
 
 MOST_THREADS = 1 << 20
 OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
-"""The settings for a file that other users can write to: the defaults of `compile`. Only its graph is used."""
+"""The settings for a file that other users can write to: the defaults of `compile`. Only the file's graph is used."""
 
 
 class Saved:
-    """A model in a file whose hashes were checked: `source` is its graph, `plans` are its plans.
+    """A model in a file whose hashes were checked. `source` reads its graph, and `plans` its plans.
 
-    Raises ParseError if `save` did not write the file. Errors in the index are raised at once, errors in the graph, the
-    plans or the code when these are read.
+    `signature`, `rows_mix`, `modules`, `provide` and `plans` may be used only if `misfit` is None.
+
+    Raises ParseError if `save` did not write the file: at once for errors in the index, and later for errors in the
+    graph, the plans or the code, when these are read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.file = File(path)
         self._arrays = self._of(list, self.file.index, "arrays")
         self.added: list[Added] = []
-        """Plans in other files; `plans` includes them."""
+        """Plans in other files, which the method `plans` includes."""
         self.settings = self._settings() if self.file.private else OF_OTHERS
 
     def _settings(self) -> Settings:
@@ -200,19 +195,19 @@ class Saved:
 
     @lazy_property
     def signature(self) -> Signature:
-        """The graph's signature, read from the index. Call it only if there is no `misfit`."""
+        """The graph's signature, read from the index."""
         inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
         name = self._of(str, self.file.index, "name")
         return Signature(name, tuple(Parameter(*x) for x in inputs), dict(outputs))
 
     @property
     def rows_mix(self) -> str | None:
-        """The saved value of `CompiledGraph.rows_mix`. Call it only if there is no `misfit`."""
+        """The saved value of `CompiledGraph.rows_mix`."""
         return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
 
     @lazy_property
     def modules(self) -> list[Module]:
-        """The kernel modules of the file. Their code is not checked. Call it only if there is no `misfit`."""
+        """The kernel modules of the file. Their code is not checked."""
         return self._modules()
 
     def _modules(self) -> list[Module]:
@@ -224,13 +219,13 @@ class Saved:
         return self.read(lambda: [module(*x) for x in self._of(list, self.file.index, "code")])
 
     def provide(self) -> None:
-        """Let new plans use the file's code for kernels of equal keys. Call it only if there is no `misfit`."""
+        """Let new plans use the file's code for kernels with equal keys."""
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
         """The example sizes of each plan, and a function that reads the plan for `threads` threads.
 
-        `threads` is at most the number in the settings. Call it only if there is no `misfit`.
+        `threads` must not exceed the number in the settings.
         """
         count = len(Places(self.signature).all)
 
@@ -251,7 +246,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        _ = out.program  # now, because an error in the data must become a ParseError
+        _ = out.program  # built now, because `read` turns errors in the data into ParseErrors
         return out
 
     def _json(self, section: Any) -> Any:
@@ -260,7 +255,7 @@ class Saved:
         return json.loads(bytes(text))
 
     def read(self, make: Callable[[], T]) -> T:
-        """Call `make` to read data of the file; turn every error in the data into a ParseError."""
+        """Call `make`, which reads data of the file. Turn every error in the data into a ParseError."""
         try:
             return make()
         except (CompileError, Fault):  # too little memory does not mean that the file is damaged
@@ -280,7 +275,7 @@ class Saved:
         return value
 
     def _types(self, name: str, fields: int) -> list[Any]:
-        """Entries of the index: tuples of `fields` elements (a name, a type, further strings)."""
+        """Read entries of the index: tuples of `fields` elements (a name, a type, further strings)."""
         items = self._of(list, self.file.index, name)
         items = self.read(lambda: [Reader(self.array).of(x) for x in items])
         for x in items:
@@ -295,7 +290,7 @@ class Saved:
         return len(self._arrays)
 
     def array(self, number: Any) -> np.ndarray:
-        """The array with this number; a view of the file's memory."""
+        """The array at this index, as a view of the file's memory."""
         if type(number) is not int or not 0 <= number < len(self._arrays):
             self._fail(f"there is no array {number!r:.40}")
         dtype, shape, section = self._arrays[number]
@@ -307,7 +302,7 @@ class Saved:
 
 
 class Added(Saved):
-    """A plan in a file of its own. It belongs to the model `to` of another file, and uses that file's arrays and code.
+    """A plan in a file of its own, for the model `to` in another file. The plan uses the model's arrays and code.
 
     Raises ParseError if `save_plan` did not write the file, or wrote it for a model other than `to`.
     """
@@ -332,7 +327,7 @@ class Added(Saved):
         return [*self._to.modules, *super()._modules()]
 
     def array(self, number: Any) -> np.ndarray:
-        """The array with this number; the arrays of the model's file come first."""
+        """The array at this index; the arrays of the model's file come first."""
         if type(number) is int and number >= self._to.count:
             return super().array(number - self._to.count)
         return self._to.array(number)

@@ -1,4 +1,4 @@
-"""Prepare plans for files: drop unused constants, reduce the number of threads, and check plans that were read."""
+"""Prepare plans for a file, and check and adapt plans that were read from a file."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from graphq.plan.plan import AnyStep, Buffer, Part, Plan, PythonStep, Ref, Step,
 
 
 def compact(plan: Plan) -> Plan:
-    """Remove the buffers that no step uses, such as unused constants."""
+    """Remove the buffers that no step uses, such as unused constants, before the plan is written."""
     used = {b for step in plan.steps for b in touched(step)}
     kept = [k for k, b in enumerate(plan.buffers) if k in used or b.storage in ("input", "output", "report")]
     new = {old: k for k, old in enumerate(kept)}
@@ -40,7 +40,7 @@ def compact(plan: Plan) -> Plan:
 
 
 def on_threads(plan: Plan, threads: int) -> Plan:
-    """The plan for at most `threads` threads; it never uses more threads than it was made for."""
+    """The plan for `threads` threads, which must not be more threads than the plan was made for."""
     def shared(step: AnyStep) -> AnyStep:
         return step.shared(smallest(step.pieces, threads)) if isinstance(step, Step) else step
 
@@ -48,13 +48,13 @@ def on_threads(plan: Plan, threads: int) -> Plan:
 
 
 MOST_SLOTS = 1 << 22
-"""The most numbers (slots) of a trace in a file. A large model with open sizes has some 10,000."""
+"""The most values (slots) of a trace in a file. The trace of a large model has some 10,000."""
 
 
 def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
-    """Raise ParseError unless a trace (the computations with open sizes) is valid, and was made for these `sizes`.
+    """Raise ParseError if a trace (the recorded computations with open sizes) is invalid, or not made for `sizes`.
 
-    It is valid if each slot is computed once, and only from earlier slots.
+    In a valid trace, each value is computed once, and only from earlier values.
     """
     _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
           and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
@@ -71,9 +71,9 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
 
 
 def check(plan: Plan, signature: Signature) -> None:
-    """Raise ParseError unless a plan's buffers, steps and words are consistent, and fit the signature.
+    """Raise ParseError if a plan's buffers, steps and words are inconsistent, or do not fit the signature.
 
-    Values of words are not checked further: a plan runs native code, so a file with plans is trusted like code.
+    The numbers in words are not checked further: a plan runs native code, so a file with plans is trusted like code.
     """
     _want(type(plan) is Plan and all(type(x) is tuple for x in (
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
@@ -100,7 +100,7 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     match b.storage:
         case "input":
             return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
-        case "output":  # if the output is a view, `b.type` may be the type of the viewed value
+        case "output":  # `b.type` is not compared, because the output may be a view of a value of another type
             return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
         case "constant":
             data = b.data
@@ -124,7 +124,7 @@ def _is_native(s: Step, plan: Plan) -> bool:
 
 
 def _is_word(w: Word, plan: Plan) -> bool:
-    if type(w) is Later:  # a function that the trace computes from open sizes
+    if type(w) is Later:  # a kernel that is chosen by open sizes at run time
         return True
     if type(w) is Ref:
         return type(w.buffer) is int and 0 <= w.buffer < len(plan.buffers) and _is_number(w.offset) \
@@ -143,13 +143,13 @@ def _is_python(s: Any, plan: Plan) -> bool:
 
 
 def _is_number(x: Any, least: int = 0) -> bool:
-    """Whether `x` is an integer that a word can hold, or a Size whose example is one."""
+    """Whether `x` is an integer, or a Size with an integer example, from `least` to the largest s64."""
     x = assumed(x) if type(x) is Size else x
     return isinstance(x, int | np.integer) and least <= int(x) < 1 << 63
 
 
 def _fits(type: TensorType, wanted: TensorType) -> bool:
-    """Whether a value's type in a plan fits the type in the signature (None: an open dimension)."""
+    """Whether a value's type in a plan fits its type in the signature, which may have open dimensions (None)."""
     return isinstance(type, TensorType) and type.dtype is wanted.dtype and type.shape is not None and (
         wanted.shape is None or len(type.shape) == len(wanted.shape) and all(
             d is None or e == d for e, d in zip(map(assumed, type.shape), wanted.shape, strict=True)))

@@ -1,11 +1,11 @@
-"""Convert graphs and plans to JSON and back. Numbers, texts and null stay as they are; other values are `[kind, ...]`.
+"""Convert graphs and plans to JSON and back.
 
-Arrays and kernel code lie in sections of the file, and are written as section numbers. A function or class is written
-as its name. It must be graphq's own or in FUNCTIONS. `Unsaved` is raised for a value that cannot be written, such as a
-lambda.
+Numbers, strings and null stay as they are; any other value becomes a list `[kind, ...]`. Arrays and kernel modules are
+written as indices, because their bytes lie in other sections of the file. A function or class is written as its name;
+only graphq's own and those in FUNCTIONS can be written.
 
-A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code. Use it only for
-files that nobody else could have written.
+A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code, so it must not
+read files that others could have written.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from graphq.plan.plan import Ref
 
 
 def _place(x: Any) -> tuple[str, str]:
-    """The module and the name of a function or class. Before NumPy 2.2, NumPy's ufuncs do not state their module."""
+    """The module and the name of a function or class. Before NumPy 2.2, ufuncs have no `__module__`."""
     return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
 
 
@@ -44,14 +44,14 @@ def _name(x: Any) -> str:
 FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
     int, float, bool, abs, min, max, round, len, sum, tuple, math.ceil, math.floor, math.prod,
     *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type)),
-    *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy: NumPy imports parts of it later
+    *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a list, because NumPy adds to its dict
     np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.all, np.any, np.size, np.prod,
     *(t.numpy.type for t in DTYPES.values()))}
 """The functions and classes of Python and NumPy that plans may contain, by module and name."""
 
 
 class Unsaved(Exception):
-    """A value cannot be written to a file."""
+    """Raised for a value that cannot be written to a file, such as a lambda."""
 
 
 class Writer:
@@ -60,7 +60,7 @@ class Writer:
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self.modules: dict[str, tuple[int, Module]] = {}
-        """The modules by the keys of their code, with their numbers."""
+        """For each module, by the key of its code: its index and the module."""
         self._numbers: dict[Content, int] = {}
 
     def of(self, x: Any) -> Any:
@@ -112,14 +112,14 @@ class Writer:
         return self._refuse(x)
 
     def module(self, module: Module) -> int:
-        """The number of a kernel module; modules with the same code share a number."""
+        """The index of a kernel module; modules with the same code share an index."""
         return self.modules.setdefault(module.key, (len(self.modules), module))[0]
 
     def _refuse(self, x: Any) -> Any:
         raise Unsaved(f"{type(x).__name__} {x!r:.80}")
 
     def array(self, x: np.ndarray) -> int:
-        """The number of an array; equal arrays share a number."""
+        """The index of an array; equal arrays share an index."""
         try:
             as_dtype(x.dtype)
         except GraphError:
@@ -132,7 +132,7 @@ class Writer:
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:
-    """The flat form of a graph, without `meta` entries of the graph and its nodes that JSON cannot express."""
+    """Remove entries that JSON cannot express from the `meta` of a graph and its nodes; `parts` is from `flat`."""
     def plain(facts: Mapping[Any, Any]) -> dict[Any, Any]:
         return {k: v for k, v in facts.items() if _is_plain(k) and _is_plain(v)}
 
@@ -147,7 +147,7 @@ def _is_plain(x: Any) -> bool:
 
 
 class Reader:
-    """Reads values from JSON by functions that check their arguments. Arrays are read-only views of a file."""
+    """Reads values from JSON with functions that check their arguments. `array` returns the array of an index."""
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
         self._array = array
@@ -157,7 +157,7 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": cache(lambda number: array(number).tobytes()),  # cached: many places may name one array
+            "bytes": cache(lambda number: array(number).tobytes()),  # cached, because values share bytes
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,
@@ -166,7 +166,7 @@ class Reader:
         }
 
     def of(self, x: Any) -> Any:
-        """The value that the JSON `x` stands for. Raises errors of any kind if `Writer` did not make the JSON."""
+        """The value that `Writer.of` converted to `x`. Raises errors of any kind if `Writer` did not make `x`."""
         if type(x) is not list:
             return x
         kind, *rest = x
@@ -177,10 +177,7 @@ class Reader:
 
 
 class ForeignReader(Reader):
-    """A reader of graphs from files that anybody may have written.
-
-    It rejects partitions, because only graphq makes them.
-    """
+    """Reads graphs from files that anybody may have written. Partitions are refused, because only graphq makes them."""
 
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
         super().__init__(array)
@@ -194,7 +191,7 @@ def _lookup_given(name: str) -> Op:
 
 
 class PlanReader(Reader):
-    """A reader of plans. `modules` have the code of kernels; numbers that depend on open sizes belong to `trace`."""
+    """Reads plans. `modules` has the code of kernels. `trace` has the computations with open sizes (`base.sizes`)."""
 
     def __init__(self, array: Callable[[Any], np.ndarray], modules: Sequence[Module],
                  trace: Trace | None = None) -> None:
@@ -238,7 +235,7 @@ def _is_found(x: Any) -> bool:
 
 @cache
 def _found(module: str, name: str) -> Any:
-    """The function or class of this name, graphq's own or in FUNCTIONS. Raises an error if it does not exist."""
+    """Find a function or class by name: graphq's own or in FUNCTIONS. Raises an error if it does not exist."""
     if module != "graphq" and not module.startswith("graphq."):
         return FUNCTIONS[f"{module}.{name}"]
     found = reduce(getattr, name.split("."), import_module(module))

@@ -1,4 +1,4 @@
-"""Staged: run a graph in parts, if shapes depend on data or operations have bodies (`graphq.plan.stages`)."""
+"""Run a graph in stages, if shapes depend on data or operations have bodies (see `graphq.plan.stages`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
-"""A function that runs a compiled part of the graph on its inputs by name."""
+"""A function that runs a compiled part of the graph. Its arguments are the part, and arrays by input name."""
 
 
 class Body:
-    """A body of an operation such as a loop. The first run compiles it; `call` runs it."""
+    """A body of an operation such as a loop. The first run compiles the body; `call` runs the compiled body."""
 
     def __init__(self, graph: Graph, model: Callable[[], CompiledGraph], call: Call) -> None:
         self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
 
     def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Run the body on these inputs; returns the results in the order of its outputs."""
+        """Run the body on arrays by input name; returns its outputs in order."""
         model = self._model()
         return list(named_outputs(model.outputs, self._call(model, feeds)).values())
 
@@ -41,8 +41,8 @@ class Body:
 class Staged:
     """A graph in three parts: the compiled head, operations that run as references (the cut), and the compiled tail.
 
-    The tail is compiled for each new set of shapes that the cut computes. A Staged object runs like a `Runner` and
-    reports like `Passed`. `compile` runs the passes on a part and compiles it, with the options of the whole graph.
+    The tail is compiled for each new set of shapes that the cut computes. A Staged object has the methods of a `Runner`
+    for calls, and of `Passed` for reports. `compile` compiles a part, with the options of the whole graph.
     """
 
     in_place: tuple[tuple[int, int], ...] = ()
@@ -71,7 +71,7 @@ class Staged:
         return self._through(inputs, lambda model, feeds: model.formula(feeds))
 
     def explanation(self, *, kernels: bool) -> Report:
-        """The report: on the head, the operations of the cut with their bodies, and the tail."""
+        """The report on the head, the operations of the cut with their bodies, and the tail."""
         from graphq.report.survey import survey_stages
 
         cut = self.stages.cut
@@ -94,7 +94,7 @@ class Staged:
         return [*head, Part("between", None, cut, between), *bodies, *tail]
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
-        """The steps of all compiled parts, one part after another."""
+        """The profile of all compiled parts, one part after another."""
         from graphq.report.profile import merged
 
         parts: list[Profile] = []
@@ -120,10 +120,8 @@ class Staged:
             return self._bodies[node, name]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
-        """The node's attributes, with compiled bodies instead of graphs.
-
-        A loop's body is compiled only if all its inputs have known shapes. Otherwise iterations may differ in shapes.
-        """
+        """The node's attributes, with compiled bodies instead of graphs."""
+        # A loop's inputs of unknown shape may change their shape between iterations: then the body is not compiled.
         def compiled(x: Any) -> bool:
             return isinstance(x, Graph) and bool(x.outputs) and (
                 node.op.name == "if_else" or all(v.type.known for v in x.inputs))

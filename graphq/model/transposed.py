@@ -1,4 +1,4 @@
-"""Find transposes that need no step: the partition before or after them reads or writes in the transposed order.
+"""Find transposes that need no step, because the kernels before or after them can write or read with strides.
 
 Attention has such transposes: they move the axis of the heads before the axis of the rows, and back. A matmul can read
 the rows of one head with strides, and write its result with strides.
@@ -14,17 +14,17 @@ from graphq.kernels.family.lower import Lowered
 from graphq.kernels.operands.space import dense
 
 Lower: TypeAlias = Callable[[Node], Lowered]
-"""A function that returns the computation of a partition's kernels."""
+"""A function that lowers a partition: it returns the description of the computation for kernels."""
 
 
 def find_read(graph: Graph, lower: Lower) -> set[Node]:
-    """The transposes whose only users are partitions that can read the operand in the order of the result."""
+    """The transposes whose users are all partitions that can read the transpose's operand with strides instead."""
     return {node for node in graph.nodes if _moves(node) and node.output.users and not node.output.is_output
             and all(_reads(user, node.output, _order(node), lower) for user in node.output.users)}
 
 
 def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
-    """Map results of partitions to the transpose that is their only user, if the partition can write its order."""
+    """Map a partition's result to the transpose that is its only user, if the partition can write with strides."""
     found = {}
     for node in graph.nodes:
         if _moves(node):
@@ -59,7 +59,7 @@ def _order(node: Node) -> Sequence[int]:
 
 
 def _family(node: Node, lower: Lower) -> Lowered | None:
-    """The computation of a partition's kernels, if they accept any strides; else None."""
+    """The lowered partition, if its kernel family supports strides; else None."""
     if node.op.name != "partition" or family_named(node.attrs["anchor"]).strided is None:
         return None
     return lower(node)
