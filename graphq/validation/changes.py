@@ -1,4 +1,4 @@
-"""Find the part of a graph that a pass changes, with a copy of the graph from before the pass."""
+"""Find the part of a graph that a pass has changed, by comparison with a copy from before the pass."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from graphq.validation.subgraphs import subgraph
 
 
 class Snapshot:
-    """A copy of a graph that later passes do not change.
+    """A copy of a graph from before a pass.
 
-    `was` and `inputs` map the nodes and inputs of the graph to the nodes and inputs of the copy.
+    `was` maps the graph's nodes to the copy's nodes, and `inputs` maps the graph's inputs to the copy's inputs.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -51,7 +51,7 @@ class Snapshot:
                     or [self.inputs.get(v) for v in graph.inputs] != self.graph.inputs)
 
     def _before(self, value: Value) -> Value | None:
-        """The value in the copy for a value of the graph; None for a new value."""
+        """The copy's value for a value of the graph; None for a new value."""
         if value.node is None:
             return self.inputs.get(value)
         copy = self.was.get(value.node)
@@ -60,8 +60,8 @@ class Snapshot:
     def regions(self) -> Iterator[Graph]:
         """Yield growing parts of the copy as graphs.
 
-        The first part has the removed nodes, and the second also the touched nodes. Each further part adds nodes around
-        them. The last part has all nodes that are connected to them.
+        The first part has the removed nodes, and the second part also has the touched nodes. Each further part adds the
+        surrounding nodes. The last part has all nodes that are connected to removed or touched nodes.
         """
         members = self.removed | self.touched
         sets = [self.removed, members]
@@ -80,7 +80,7 @@ class Snapshot:
 
 
 def detached(graph: Graph) -> Graph:
-    """A copy with its own attributes, safe from passes that wrongly change attributes in place."""
+    """A copy with its own attributes: a pass that changes attributes in place does not change the copy."""
     copy = graph.copy()
     for node in copy.nodes:
         node.attrs = {name: detached(x) if isinstance(x, Graph) else x for name, x in node.attrs.items()}
@@ -88,7 +88,7 @@ def detached(graph: Graph) -> Graph:
 
 
 def _grown(nodes: set[Node], steps: int) -> set[Node]:
-    """These nodes, and all nodes at most `steps` edges away from them."""
+    """The given nodes, and all nodes at most `steps` edges away from them."""
     members = front = set(nodes)
     for _ in range(steps):
         beside = {v.node for n in front for v in n.operands if v.node is not None}
@@ -99,7 +99,7 @@ def _grown(nodes: set[Node], steps: int) -> set[Node]:
 
 
 def _with_constants(nodes: set[Node]) -> set[Node]:
-    """These nodes with all constants that they use, and without other constants."""
+    """The given nodes with all constants that they use, and without other constants."""
     used = {v.node for n in nodes for v in n.operands if v.node is not None and v.data is not None}
     return used | {n for n in nodes if n.op.name != "constant" or n in used}
 

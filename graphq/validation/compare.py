@@ -1,4 +1,4 @@
-"""Compare two graphs: their references on adversarial inputs, bit for bit or within tolerances."""
+"""Compare the results of two graphs' NumPy references on adversarial inputs, bit for bit or within tolerances."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -11,14 +11,14 @@ from graphq.ir.interpret import named_outputs, reference
 from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
 
 FEW = 0.01
-"""The share of an output's elements that may exceed the tolerances in a graph that quantizes (rounding ties)."""
+"""If a graph quantizes, this share of an output's elements may exceed the tolerances, because of rounding ties."""
 
 
 class Baseline:
-    """A graph's results on sets of inputs, to compare with its results after a pass."""
+    """A graph's results on sets of inputs, to compare with the results of the graph after a pass."""
 
     def __init__(self, graph: Graph, inputs: Iterable[Inputs]) -> None:
-        """Run the reference on all inputs that the graph accepts. Raises GraphError if it accepts none."""
+        """Run the reference on all inputs that the graph accepts. Raises GraphError if the graph accepts no inputs."""
         self.inputs = {str(v.name): v.type for v in graph.inputs}
         self.outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
         self.quantizes = bool(graph.nodes_of(("quantize", "dynamic_quantize", "partition", "type_cast", "cast")))
@@ -42,7 +42,7 @@ class Baseline:
         if text is not None:
             return text
         for given, wanted in self.results:
-            if rtol + atol > 0 and given.kind == "extremes":  # sums of extremes overflow in some orders only
+            if rtol + atol > 0 and given.kind == "extremes":  # whether their sums overflow depends on the order
                 continue
             try:
                 _, got = _run(graph, given)
@@ -66,12 +66,12 @@ class Baseline:
 
 def find_difference(before: Graph, after: Graph, *, seed: int = 0, rtol: float = 0.0, atol: float = 0.0,
                     sizes: Mapping[str, tuple[int, ...]] | None = None) -> str | None:
-    """How the references of two graphs with equal inputs and outputs differ on adversarial inputs; None if equal."""
+    """How the references of two graphs differ on adversarial inputs, as text; None if their results are equal."""
     return Baseline(before, adversarial_inputs(before, seed, sizes)).difference(after, rtol, atol)
 
 
 def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
-    """Run a graph. Returns the outputs and the inputs, with small integers if the graph refuses large ones."""
+    """Run a graph, on small integers if it refuses large integers. Returns the inputs that it ran on, and outputs."""
     with np.errstate(all="ignore"):
         try:
             out = reference(graph, given.arrays)

@@ -1,7 +1,8 @@
-"""Inputs and sizes that reveal wrong passes: rounding ties, edges of ranges, NaN and infinities; sizes 0 and 1.
+"""Make adversarial inputs: rounding ties, edges of ranges, NaN, infinities, and open dimensions of 0 and 1.
 
-Ties and edges follow from the graph's scales and zero points. `adversarial_inputs` yields several sets of arrays, each
-of one kind, because a NaN, for example, spreads through a convolution and hides everything else.
+These inputs reveal passes that change numbers. Ties and edges follow from the graph's scales and zero points.
+`adversarial_inputs` yields several sets of arrays, each of one kind, because a NaN, for example, spreads through a
+convolution and hides everything else.
 """
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def _equal(graph: Graph) -> Iterator[Shapes]:
 
 
 def _unequal(base: Shapes, places: list[Place], rng: np.random.Generator) -> Iterator[Shapes]:
-    """Yield sets of shapes with a different size for each axis: sizes of `base` plus, or times, small numbers."""
+    """Yield sets of shapes with a different size for each axis. Small numbers are added to, or multiply, `base`."""
     rank = max((axis for _, axis in places), default=0) + 1
     for draw in range(DRAWS):
         more = rng.permutation(np.arange(1, rank + 3)).tolist()
@@ -99,15 +100,15 @@ SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
 NOT_FINITE = (np.nan, np.inf, -np.inf, -0.0, 0.0, SUBNORMAL)
 
 MOST_ELEMENTS = 1 << 21
-"""A graph whose values have more elements in total runs only on the first KINDS kinds of inputs."""
+"""A graph is large if its values have more elements in total; it then runs only on the first KINDS kinds of inputs."""
 
 KINDS, MORE_SIZES = 3, 2
-"""The number of kinds of inputs for large graphs, and for each set of sizes after the first.
+"""How many kinds of inputs are tried for large graphs, and for each set of sizes after the first.
 
 The first kinds are random numbers, ties, and NaN with infinities. The other kinds show faults in small sums."""
 
 MANY = 48
-"""The most quantizations, and the most numbers of a graph, that give ties and edges."""
+"""The most quantizations, and the most other numbers of a graph, from which ties and range edges are made."""
 
 
 class Quantization(NamedTuple):
@@ -119,7 +120,7 @@ class Quantization(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arrays by input name, their kind, and the `drawn` types of inputs with open shapes."""
+    """Arrays by input name, their kind, and as texts the `drawn` types of inputs with open shapes."""
 
     kind: str
     arrays: dict[str, np.ndarray]
@@ -223,7 +224,7 @@ def quantizations(graph: Graph) -> list[Quantization]:
 
 
 def _numbers(graph: Graph) -> list[float]:
-    """Limits, slopes and thresholds: float attributes of nodes, and elements of small constants."""
+    """The graph's limits, slopes and thresholds: float attributes of nodes, and elements of small constants."""
     found: dict[float, None] = {}
     for node in all_nodes(graph):
         for name, x in node.attrs.items():
@@ -235,7 +236,7 @@ def _numbers(graph: Graph) -> list[float]:
 
 
 def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.Generator) -> np.ndarray:
-    """A pool of floats: ties, range edges, the `numbers`, the neighbors of these, and tiny numbers."""
+    """A pool of floats: ties, range edges and `numbers`, all with their neighboring floats, and tiny numbers."""
     chosen = [found[k] for k in rng.permutation(len(found))[:MANY]] or [Quantization(1.0, 0, s8)]
     numbers = [numbers[k] for k in rng.permutation(len(numbers))[:MANY]]
     exact: list[np.ndarray] = [np.array([0.0, 1.0, -1.0, 0.5, *numbers], np.float32)]
@@ -278,7 +279,7 @@ def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.n
 
 
 def _mixed(type: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """A random array. A quarter of its floats, more in a small array, are numbers of NOT_FINITE."""
+    """A random array. A quarter of its floats (more in a small array) are replaced by numbers of NOT_FINITE."""
     x = random_array(type, rng)
     if type.dtype.kind != "float" or not x.size:
         return x

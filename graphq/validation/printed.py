@@ -56,7 +56,7 @@ def _expression(step: Pass) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Whether another process can import the module: not a script, and not a file that pytest imported by path."""
+    """Whether another process can import the module: it is no script, and no file that pytest loaded by path."""
     try:
         return module != "__main__" and PathFinder.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
@@ -64,7 +64,7 @@ def _importable(module: str) -> bool:
 
 
 def _arguments(step: Pass) -> str:
-    """The arguments of an instance as code, read from the attributes with the names of the parameters."""
+    """The arguments that made the pass `step`, as code. Each is read from the attribute with the parameter's name."""
     try:
         parameters = inspect.signature(type(step)).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Shrink a graph: delta debugging over its nodes, then simplifications of the rest (`reduce_graph`)."""
+"""Shrink a graph by delta debugging over its nodes, and then by simplifications (`reduce_graph`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """Delta debugging: find a part of `items`, in their order, that fails, but not without any one of its items.
+    """Find a minimal failing sublist of `items` by delta debugging: without any one item it does not fail.
 
-    `items` as a whole must fail; this is not tested. The list is split into more and more chunks. A chunk that fails by
-    itself replaces the list, or else a list without one chunk that still fails. This takes O(n^2) trials at worst, and
-    O(log n) if one chunk holds the cause.
+    The whole list must fail; this is not tested. The list is split into more and more chunks. If a single chunk fails,
+    it replaces the list; otherwise, if the list without a chunk fails, the chunk is removed. This takes O(n^2) trials
+    at worst, and O(log n) if one chunk holds the cause.
     """
     kept, parts = list(items), 2
     while len(kept) > 1:
@@ -56,8 +56,8 @@ def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: 
     `graph` must be interesting, and is not changed. `ddmin` first looks for the fewest nodes that are interesting by
     themselves; values of removed nodes become inputs. Then the simplifications of KINDS (fewer outputs, nodes and
     inputs, smaller sizes, default attributes) are tried until none is accepted. Each accepted graph is smaller
-    (`_size`), so the search ends, at the latest after `trials` calls of `interesting`. `interesting` gets only valid
-    graphs, must not change them, and may raise.
+    (`_size`), so the search ends, at the latest after `trials` calls of `interesting`. The function `interesting` gets
+    only valid graphs, must not change them, and may raise.
     """
     search = _Search(graph, interesting, trials)
     search.cut()
@@ -67,7 +67,7 @@ def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: 
 
 
 class _Search:
-    """The smallest interesting graph so far."""
+    """A search that has the smallest interesting graph so far in `graph`."""
 
     def __init__(self, graph: Graph, interesting: Callable[[Graph], bool], trials: int) -> None:
         self.graph, self.interesting, self.left = graph, interesting, trials
@@ -98,7 +98,7 @@ class _Search:
         return accepted
 
     def accepts(self, candidate: Candidate) -> bool:
-        """Replace the graph by a candidate if it is valid, smaller and interesting. Returns whether it was."""
+        """Replace the graph by a candidate that is valid, smaller and interesting. Returns whether it was replaced."""
         if self.left <= 0:
             return False
         try:
@@ -116,7 +116,7 @@ class _Search:
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int, int]:
-    """The size that reductions lower: numbers of nodes, open dimensions, elements, names and characters of text."""
+    """The size that each reduction must lower: numbers of nodes, open dimensions, elements, names and characters."""
     results = [v for n in graph.nodes for v in n.outputs]
     opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)
     elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)

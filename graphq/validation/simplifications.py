@@ -1,4 +1,4 @@
-"""Simplifications of a graph. Each of KINDS yields functions that make a simpler graph or raise GraphqError."""
+"""Simplify a graph. Each function in KINDS yields functions that return a simpler graph, or raise GraphqError."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def _without_unused(graph: Graph) -> Graph:
 
 
 def fewer_nodes(graph: Graph) -> Iterator[Candidate]:
-    """Remove one node: an operand of the same type replaces its result, or its results become inputs."""
+    """Remove one node. An operand of the same type replaces the node's result, or the node's results become inputs."""
     for k, node in enumerate(graph.nodes):
         for operand, v in enumerate(node.inputs):
             if v is not None and len(node.outputs) == 1 and v.type == node.output.type:
@@ -53,7 +53,7 @@ def _bypassed(graph: Graph, node: int, operand: int) -> Graph:
 
 
 def smaller_bodies(graph: Graph) -> Iterator[Candidate]:
-    """Replace the graph by one of its partitions without one node of the body; the node's results become operands."""
+    """Keep only one partition, without one node of its body. The results of the removed node become operands."""
     for node in graph.nodes_of(("partition",)):
         for inner in node.attrs["body"].nodes:
             yield partial(_with_smaller_body, graph, node, inner)
@@ -182,4 +182,4 @@ def _without_names(graph: Graph) -> Graph:
 
 KINDS: tuple[Callable[[Graph], Iterator[Candidate]], ...] = (
     fewer_outputs, smaller_sizes, fewer_nodes, smaller_bodies, fewer_inputs, simpler_attributes, no_names)
-"""The simplifications in the order of trial. Early ones make later trials faster."""
+"""The simplifications in the order of trial. Early simplifications make later trials faster."""

@@ -13,7 +13,7 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
     """A graph of only these nodes: values from other nodes become inputs, and values used elsewhere become outputs.
 
     Constants among the nodes stay constants, and other constants become inputs. Nodes, inputs and outputs keep their
-    names and their order. The nodes need not be convex: what comes back through other nodes becomes an input.
+    names and their order. A path between two of the nodes may go through other nodes.
     """
     kept = set(nodes)
     taken = {v.name for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs))}
@@ -41,7 +41,7 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
 
 def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.type,
             attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> Graph:
-    """A copy with other input types and attributes; other types are inferred. Raises GraphError if they do not fit."""
+    """A copy with other input types and attributes. Raises GraphError if these do not fit the operations."""
     out = Graph(graph.name)
     out.meta = graph.meta
     new: dict[Value, Value] = {}

@@ -1,4 +1,4 @@
-"""Check after each pass that it kept the graph's numbers; otherwise raise PassError with a test."""
+"""Check after each pass that the pass kept the graph's numbers; if not, raise PassError with a test."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ TRIALS = 600
 def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) -> None:
     """Run the passes on a copy of `graph`, and compare the references before and after each pass.
 
-    If the graph has open dimensions, the passes also run on a copy for each of several sets of sizes, because the
-    compiler specializes graphs for sizes before it runs passes. The passes also run on the bodies of if_else, loop and
-    scan. `told` is called after each correct pass. Raises PassError for a pass that changes numbers by more than its
-    `tolerance` or leaves the graph inconsistent, and GraphError if the graph runs on none of the inputs.
+    If the graph has open dimensions, the passes also run on copies with several sets of sizes, because the compiler
+    specializes graphs for sizes before it runs passes. The passes also run on the bodies of if_else, loop and scan.
+    `told` is called after each correct pass. Raises PassError for a pass that changes numbers by more than its
+    `tolerance` or leaves the graph inconsistent, and GraphError if the graph accepts none of the inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
         validate(body, passes, told)
@@ -42,7 +42,7 @@ def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) ->
 
 
 def variants(graph: Graph) -> list[Graph]:
-    """Copies of a graph to try passes on: as it is, and with sizes for its open dimensions."""
+    """Copies of a graph to try passes on: the graph as it is, and the graph with sizes for its open dimensions."""
     sized = sized_copies(graph)
     return [detached(graph) for graph in (sized if sized[0] is graph else [graph, *sized])]
 
@@ -74,7 +74,7 @@ class Validator:
     def _difference(self, step: Pass, graph: Graph) -> str | None:
         """How the whole graph's results differ from before the pass; None if they do not.
 
-        A pass with a tolerance is not compared here, only by `_region`. Its result is the baseline for later passes.
+        A pass with a tolerance is compared only by `_region`, not here. Its result is the baseline for later passes.
         """
         if tolerance_of(step):
             self.baseline = None
@@ -84,7 +84,7 @@ class Validator:
         return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
-        """Find a part of the graph before the pass that the pass gets wrong by itself. None if it finds no such part.
+        """Find a part of the graph from before the pass whose numbers the pass changes; None if there is no such part.
 
         Parts around the changed nodes are tried. They grow until the pass applies as often to the part as to the whole
         graph. The whole graph is tried only for a pass with a tolerance; `_difference` compares it for other passes.
@@ -116,12 +116,12 @@ class Validator:
 
 
 def failing(step: Pass, graph: Graph) -> Graph | None:
-    """The first of a graph's `variants` that the pass gets wrong, or None. GraphError if it refuses all sizes."""
+    """The first of a graph's `variants` that the pass gets wrong, or None. Raises GraphError if no size is accepted."""
     return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
 
 
 def failure(step: Pass, graph: Graph, tolerance: float | None = None, *, may_raise: bool = True) -> str | None:
-    """The fault of a pass on a copy of `graph`: changed results, or an inconsistent graph. None for no fault.
+    """Run a pass on a copy of `graph`. Returns the fault, changed results or an inconsistent graph, as text, or None.
 
     The pass may move results by `tolerance` (default: the pass's own). An exception of the pass is a fault only if
     `may_raise` is False.
@@ -135,7 +135,7 @@ def _tried(step: Pass, graph: Graph, tolerance: float | None = None, may_raise: 
     snapshot = Snapshot(after)
     try:
         count = step(after)
-    except Exception as e:  # passes are the user's functions
+    except Exception as e:  # a user's pass may raise anything
         return 0, None if may_raise else f"it raises {type(e).__name__}: {e}"
     changed = snapshot.changed(after)
     if not (changed or count):

@@ -1,6 +1,6 @@
 """Vary a graph's constants, sizes and attributes, to reveal passes that check too little.
 
-A pass may forget to check a zero point, an axis or a padding, and still be right for the one graph of a test.
+A pass may forget to check a zero point, an axis or a padding, and still be right for the graph in its test.
 """
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Change: TypeAlias = "tuple[str, Callable[[Node], Mapping[str, Any]], Mapping[int
 def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
     """Yield copies of a graph with one change each, and the description of the change.
 
-    Three kinds of changes take turns:
+    Three kinds of changes alternate:
 
-    - constants: all are redrawn, or all are negated
-    - attributes: one gets another value, or all float attributes of a node are shifted
-    - sizes: one size of the inputs grows by one or becomes 1, wherever it occurs in the graph
+    - constants: all constants are redrawn, or all are negated
+    - attributes: an attribute gets another value, or all float attributes of a node are shifted
+    - sizes: a size of the inputs grows by one or becomes 1, wherever the size occurs in the graph
 
     Copies that an operation refuses are left out. The same seed and graph give the same copies.
     """
@@ -77,7 +77,7 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
             for value in _others(name, node, attribute.annotation, rng):
                 yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
         numbers = {name: value for name, value in node.attrs.items() if isinstance(value, float)}
-        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # a range away from the ranges of other nodes
+        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # moves a range away from other nodes' ranges
             moved = {name: value + by for name, value in numbers.items()}
             yield f"{', '.join(f'{k}={v!r}' for k, v in moved.items())} in {graph.describe(node)}", \
                 partial(_with, node, moved), {}
