@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, Any]) -> dask.array.Array:
-    """Score a dask array block by block. The result has the rows of one output."""
+    """Score a dask array block by block, for a model with one input and one output."""
     if len(scorer.sources) != 1 or len(scorer.results) != 1 or scorer.columns or scorer.keep:
         raise InputError("an array has no columns, so the model must have one input and output; it has the "
                          f"inputs {listing(scorer.sources, 'and')}, the outputs "
@@ -53,7 +53,7 @@ def _block(block: np.ndarray, scorer: Scorer) -> np.ndarray:
 
 def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
                 options: Mapping[str, Any]) -> dask.dataframe.DataFrame:
-    """Score a dask dataframe partition by partition: the kept columns, then the outputs. The index stays."""
+    """Score a dask dataframe partition by partition. Returns the kept columns and the outputs, with the same index."""
     types = dict(frame.dtypes.items())
     meta = [(name, types[name]) for name in scorer.kept(list(types))]
     meta += [(column, result.dtype.numpy) for name, result in scorer.results.items()
@@ -66,7 +66,7 @@ def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
 
 
 def _columns(name: str, result: TensorType) -> list[str]:
-    """The columns of an output: one column for each number that a row of the output has."""
+    """The names of an output's columns: one column for each number in a row of the output."""
     rest = None if result.shape is None else result.shape[1:]
     if rest is None or len(rest) > 1 or None in rest:
         raise InputError(f"output '{name}' is {result}: a dataframe holds one number per row, or a one-dimensional row "
@@ -84,7 +84,7 @@ def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
 
 
 def score_bag(rows: dask.bag.Bag, scorer: Scorer, options: Mapping[str, Any]) -> dask.bag.Bag:
-    """Score a dask bag partition by partition. Each row is a dict of arrays, and its outputs are added."""
+    """Score a dask bag partition by partition. Each row is a dict of arrays, to which the outputs are added."""
     return rows.map_partitions(_rows, scorer=scorer, **options)
 
 

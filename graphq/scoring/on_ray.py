@@ -16,7 +16,7 @@ BATCH = 256
 
 
 class ScoringActor:
-    """A Ray actor: created once, then called for each batch."""
+    """A Ray actor that is created once, and then called for each batch."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer

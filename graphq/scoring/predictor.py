@@ -39,12 +39,13 @@ class Predictor:
     with a graph (.onnx, .json), is compiled here, and again in each process that receives the predictor; a log message
     says so.
 
-    Axis 0 of each input and output has the rows. An input that is one number applies to all rows. A row's results are
-    the same bits for any other rows, batches, `threads` and machine:
+    Axis 0 of each input and output has the rows. An input that is one number applies to all rows. The bits of a row's
+    results do not depend on other rows, batches, `threads` or the machine:
 
-    - A model with a fixed batch, often 1, runs on slices of that size. A partial slice repeats its last row.
-    - A model with an open batch runs on all rows at once, or on slices of `batch` rows and a rest. `pad_to` fills each
-      slice up to a multiple of `pad_to` in the same way, because each new size takes time.
+    - A model with a fixed batch, often 1, runs on slices of that size. A partial slice is filled up with copies of its
+      last row.
+    - A model with an open batch runs on all rows at once or, with `batch`, on slices of at most `batch` rows. With
+      `pad_to`, slices are filled up to a multiple of `pad_to` rows, because a model needs time for each new size.
     - If an operation may mix rows, for example by a scale computed from all rows, each row runs by itself.
 
     `convert`: convert numbers of other dtypes, such as the f64 and s64 of tables, to the inputs' dtypes. Conversion to
@@ -56,7 +57,7 @@ class Predictor:
     call. A predictor of a compiled graph is pickled with the graph. Several threads may call a predictor at a time.
 
     Raises CompileError for settings that do not fit the model, and for outputs without rows. Raises ParseError as
-    `load_compiled` does. Both come when the model is first needed, possibly in another process.
+    `load_compiled` does. Both errors are raised when the model is first needed, possibly in another process.
     """
 
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
@@ -105,14 +106,14 @@ class Predictor:
     def __call__(self, inputs: Any) -> dict[str, np.ndarray]:
         """Score rows: a dict of arrays by input name, an array for a model with one input, or a table.
 
-        The columns of a table (pandas, Arrow, Polars) are the inputs of the same names. For a model with one input, all
-        columns together are its rows. Raises InputError with the input, the rule and the values.
+        The columns of a table (pandas, Arrow, Polars) are the inputs of the same names. For a model with one input, the
+        whole table is the input. Raises InputError with the input, the rule and the values.
         """
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
 
     def _prepared(self) -> _Rows:
-        """The model and how it runs on rows. The first call loads the model."""
+        """The model, and the way it runs on rows. The first call loads the model."""
         if self._rows is None:
             self._rows = _Rows(self._model(), self.batch, self.pad_to)
         return self._rows
@@ -131,7 +132,7 @@ class Predictor:
 
 
 def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
-    """A key for a file that changes when the file is replaced."""
+    """A key for the model of a file. The key changes when the file is replaced."""
     try:
         found = os.stat(path)
     except OSError:  # `load_compiled` raises the error for this file
@@ -147,11 +148,11 @@ def _keep(key: tuple[Any, ...], model: CompiledGraph) -> None:
 
 
 class _Rows:
-    """How a model runs on rows.
+    """A model that runs on any number of rows.
 
-    `shared` are the names of inputs that are one number for all rows; `batched` has the types of the other inputs.
+    `shared` has the names of inputs that are one number for all rows, and `batched` the types of the other inputs.
     `fixed` is the model's number of rows (None: any). `most` is the largest number of rows in a run (None: all rows),
-    and each run has a multiple of `unit` rows. `mixed` says why the model may mix rows; None if it does not.
+    and each run has a multiple of `unit` rows. `mixed` is the reason why the model may mix rows, or None.
     """
 
     def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
@@ -213,7 +214,7 @@ class _Rows:
         return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs for no rows. If their other dimensions are open, a run on a row of zeros determines them."""
+        """The outputs for no rows. If their other dimensions are open, a run on one row of zeros determines these."""
         types = {name: _with_rows(type, 0) for name, type in self.model.outputs.items()}
         if all(type.known for type in types.values()):
             return {name: np.empty(type.dims, type.dtype.numpy) for name, type in types.items()}

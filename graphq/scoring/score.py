@@ -18,11 +18,11 @@ from graphq.scoring.predictor import Predictor
 
 @dataclass(frozen=True)
 class Scorer:
-    """Score a batch: takes columns as arrays by name, and returns the kept columns and the model's outputs.
+    """A function of a batch: it takes columns as arrays by name, and returns the kept columns and the model's outputs.
 
     Axis 0 of each array has the rows. `columns` maps an input to a column, or to a list of columns that are stacked.
     The default is the column with the input's name. `outputs` and `keep` are the outputs and the columns to keep (None:
-    all). A scorer is pickled like its predictor, usually as the path of a file that each process loads once.
+    all). A pickled scorer usually has only the path of the model; each process loads the model once.
     """
 
     predictor: Predictor
@@ -51,7 +51,7 @@ class Scorer:
 
     @property
     def sources(self) -> dict[str, list[str]]:
-        """The columns of each input."""
+        """The names of the columns of each input."""
         chosen = {name: self.columns.get(name, name) for name in self.predictor.inputs}
         return {name: [of] if isinstance(of, str) else list(of) for name, of in chosen.items()}
 
@@ -111,14 +111,14 @@ def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | 
     - `columns` maps an input to a column, or to a list of columns that are stacked. The default is the column with the
       input's name. Data must have the input's dtype, unless a Predictor has `convert=True`.
     - `outputs`, `keep`: the outputs, and the columns of the dataset, to keep (default: all). An output with one number
-      for each row becomes a column of its name. An output with more numbers becomes an array in a bag or a Ray dataset,
-      and the columns `NAME_0`, `NAME_1`, ... in a dataframe.
+      for each row becomes a column of the same name. An output with more numbers becomes an array in a bag or a Ray
+      dataset, and the columns `NAME_0`, `NAME_1`, ... in a dataframe.
     - `options` go to the engine: to Ray's `map_batches` (`concurrency=`, `num_cpus=`, `batch_size=`), or to Dask's
       `map_partitions` or `map_blocks`.
 
     Results have the same bits as in one process, for any workers, CPUs and batches. Raises InputError for columns,
-    inputs or outputs that do not exist (for columns of a bag or a Ray dataset only when it runs), GraphqError for other
-    datasets, and the errors of Predictor.
+    inputs or outputs that do not exist, GraphqError for other kinds of datasets, and the errors of Predictor. Columns
+    of a bag or a Ray dataset are checked only when the dataset is computed.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(dataset).__mro__}
     found = next((target for kind, target in ENGINES.items() if kind in kinds), None)
