@@ -1,4 +1,4 @@
-"""Arrays for the inputs of a model: from files (--input), or random arrays of chosen shapes (--shape)."""
+"""Make arrays for the inputs of a model: from files (--input), or random arrays of chosen shapes (--shape)."""
 from __future__ import annotations
 
 import argparse
@@ -18,14 +18,14 @@ from graphq.validation.inputs import small_integers
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Random arrays for all inputs of a graph with known shapes, by name; the same seed gives the same arrays.
 
-    Floats are in [-spread, spread]. Integers of less than 32 bits lie around their zero point, in the share `spread` of
-    the range of their type.
+    Floats are in [-spread, spread]. Integers of less than 32 bits cover the share `spread` of their type's range,
+    around their zero point.
     """
     rng = np.random.default_rng(seed)
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}
 
 
-# Operands of these names have a domain: variances and scales are positive, probabilities are below 1.
+# Operands of these names accept only some numbers: variances and scales are positive, probabilities are below 1.
 _DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "variance": lambda rng, shape: rng.uniform(0.5, 2.0, shape),
     "scales": lambda rng, shape: rng.uniform(0.01, 0.1, shape),
@@ -94,7 +94,7 @@ def check_names(word: str, given: Iterable[str], names: Sequence[str]) -> None:
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Texts of the form NAME=TEXT as a dict; NAME may contain `=`, TEXT may not."""
+    """Split texts of the form NAME=TEXT into a dict; NAME may contain `=`, TEXT may not."""
     found = [x.rpartition("=") for x in given]
     for name, _, text in found:
         if not name or not text:
@@ -118,7 +118,7 @@ def _read(name: str, path: str) -> np.ndarray:
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],
             shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs; an input with a given array gets a random array of the same shape."""
+    """Random arrays for all inputs. If an input has a given array, its random array has the same shape."""
     dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}

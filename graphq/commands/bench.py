@@ -7,9 +7,9 @@ the outputs of a row and of that first row: in steps for integers, otherwise rel
 outputs are the same bit for bit in all rows of one precision; if they are not, the exit code is 1.
 
 With other engines, `cosine` compares a row's outputs with the graph computed operation by operation in NumPy. It is the
-cosine of the angle between the two, the smallest over all outputs. An engine may be fast because its products saturate,
-or because it computes in bf16: then its cosine is smaller. Other engines run the ONNX file itself, or the file that
-`save_onnx` writes for a model of another kind. Install them with the extra `bench`.
+cosine of the angle between the two results, the smallest over all outputs. An engine may be fast because its products
+saturate, or because it computes in bf16: then its cosine is smaller. Other engines run the ONNX file itself, or the
+file that `save_onnx` writes for a model of another kind. Install the engines with the extra `bench`.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explain a compiled model: what fused, what did not and why, and the kernels that run (docs/explain.md)."""
+"""Explain a compiled model: which operations fused, which did not and why, and which kernels run (docs/explain.md)."""
 from __future__ import annotations
 
 import argparse

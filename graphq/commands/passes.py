@@ -6,9 +6,9 @@
     graphq passes MODEL --passes mine.py:MyRewrite --verify numeric
 
 --passes takes names of the pipeline's passes, including the passes inside canonicalize, and your own passes as
-FILE.py:NAME or module:NAME. --print-after prints to stderr. --verify numeric compares the references before and after
-each pass on adversarial inputs. It prints one line per pass instead of the graph. If a pass changes numbers, it prints
-a test with the smallest graph that shows the change, and exits with 1.
+FILE.py:NAME or module:NAME. --print-after prints to stderr. --verify numeric compares the graph's results before and
+after each pass on adversarial inputs, and prints one line per pass instead of the graph. If a pass changes numbers, the
+command prints a test with the smallest graph that shows the change, and exits with 1.
 
 With --json: graph, near_misses (rewrite, node, reason), changes (pass, count) and fault (pass, message, test) or null.
 """
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     verdicts = _Verdicts(steps, sys.stderr if options.json else sys.stdout)
     try:
         if options.verify == "numeric":
-            with bars(False):  # the lines of `verdicts` show the progress
+            with bars(False):  # no bars, because the lines of `verdicts` show the progress
                 validate(source, steps, verdicts)
     except PassError as error:
         verdicts.wrong(error.name)
@@ -75,13 +75,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """A function called after each pass: as the options say, it prints the graph and checks its consistency."""
+    """A callback after each pass. If the options ask for it, it prints the graph and checks the graph's consistency."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.after, self.changes = options, set(options.print_after), list[dict[str, Any]]()
         unknown = self.after - {"all", "changed"} - set(options.passes or ())
         for name in unknown:
-            find_pass(PIPELINE, name)  # raises GraphError
+            find_pass(PIPELINE, name)  # raises GraphError for an unknown name
 
     def __call__(self, step: Pass, count: int, graph: Graph) -> None:
         name = pass_name(step)
@@ -98,10 +98,10 @@ WIDTH = 12
 
 
 class _Verdicts:
-    """A function called after each pass that kept the numbers: it prints a line with a progress bar.
+    """A callback after each pass that kept the numbers. It prints a line with a progress bar.
 
-    A pass in a Fixpoint has a line each time that it changed something. A graph that is checked at several sizes has a
-    heading for each size.
+    A pass in a Fixpoint gets a line only if it changed the graph. If a graph is checked at several sizes, each size
+    gets a heading.
     """
 
     def __init__(self, steps: Sequence[Pass], file: TextIO) -> None:
@@ -125,7 +125,7 @@ class _Verdicts:
         self._line(name, "WRONG")
 
     def end(self) -> str:
-        """The last line: how many changes, in how many graphs, were checked and kept the numbers."""
+        """The last line: how many changes of how many graphs were checked."""
         return f"numbers are right after each of {counted(self.checked, 'change')} of {counted(self.graphs, 'graph')}"
 
     def _within(self, step: Pass) -> bool:

@@ -1,4 +1,4 @@
-"""Run ONNX Runtime and OpenVINO for comparison, and time calls of several engines in turns."""
+"""Run other engines (ONNX Runtime, OpenVINO) for comparison, and time calls of several engines in turns."""
 from __future__ import annotations
 
 import os
@@ -23,23 +23,22 @@ saturate if the CPU has no VNNI; with that option they do not. OpenVINO runs wit
 """
 PACKAGES = {ORT: "onnxruntime", EXACT: "onnxruntime", **dict.fromkeys((OPENVINO, BF16, F32), "openvino")}
 OPENVINO_CACHE = "OPENVINO_CACHE"
-"""The environment variable that names OpenVINO's folder of compiled models; without it none are kept."""
+"""The environment variable with the folder of OpenVINO's cache of compiled models. Without it there is no cache."""
 
 Run: TypeAlias = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
 
 def missing(name: str) -> str | None:
-    """The package to install for a peer; None if it is installed."""
+    """Why an engine cannot run: the package to install. None if the package is installed."""
     package = PACKAGES[name]
     return None if find_spec(package) else f"it needs {package} ({how_to_install('bench')})"
 
 
 def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *, literal: bool = False) -> Run:
-    """A function that runs an ONNX file on inputs like `feeds`, and returns its outputs in order.
+    """Make a function that runs an ONNX file on inputs like `feeds`, and returns the outputs in order.
 
-    OpenVINO compiles the model again for each new shape of the inputs. With `literal`, ONNX Runtime runs without
-    optimizations: each operation as it stands in the file. Raises GraphqError if the engine is not installed or rejects
-    the file.
+    OpenVINO compiles the model again for each new shape of the inputs. With `literal`, ONNX Runtime runs each operation
+    of the file without optimizations. Raises GraphqError if the engine is not installed or rejects the file.
     """
     if reason := missing(name):
         raise GraphqError(f"{name}: {reason}")
@@ -89,13 +88,13 @@ def _openvino(name: str, path: str, threads: int) -> Run:
 
 
 ROUNDS = 8
-"""The number of turns of each call. The first run of a turn is not counted: the caches hold other data."""
+"""The number of turns of each call. The first run of a turn is not counted, because caches have other data then."""
 PAUSE = 0.05
-"""Seconds between turns; in a pause, idle worker threads of one engine stop spinning before the next turn."""
+"""The seconds between turns, long enough that idle worker threads of the previous engine stop spinning."""
 
 
 def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
-    """The milliseconds of each run of each call; `seconds` is the total time of all turns."""
+    """Time several calls in turns, for `seconds` in total. Returns the milliseconds of each run of each call."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in progress(range(ROUNDS), "rounds"):
         for call, out in zip(calls, times, strict=True):
@@ -111,14 +110,14 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """The cosine of the angle between two arrays as f64 vectors: 0 if one is all zeros, 1 if both are."""
+    """The cosine of the angle between two arrays as vectors: 0 if one array is all zeros, 1 if both arrays are."""
     x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(x @ y) / size if size else float(np.array_equal(x, y))
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference: in steps for integers, otherwise relative to the largest number of `y`."""
+    """The largest difference of two arrays: in steps for integers, otherwise relative to the largest number of `y`."""
     wide = [a.astype(np.float64) for a in (x, y)]
     most = float(np.abs(wide[0] - wide[1]).max(initial=0))
     return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)

@@ -1,7 +1,7 @@
 """Quantize an f32 model to int8: with the best automatic setting, or with the scheme that the options state.
 
-With --json: the file, its bytes and the bytes of the model, 1 - cosine with f32 for each setting tried, the layers with
-16 bits or in f32, the confidence of the estimate, and the times of a run in int8 and in f32.
+With --json: the file, the bytes of the file and of the model, 1 - cosine with f32 for each setting that was tried, the
+layers with 16 bits or in f32, the confidence of the estimate, and the times of a run in int8 and in f32.
 """
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude
            "states", "limits", "preset")
 """The names of the options that choose a scheme."""
 NAMING = {"exclude": "--exclude", "wide": "--int16", "wide_weights": "--int16-weights"}
-"""The options that name layers, by the fields of a scheme."""
+"""The options that name layers, by the field of `Scheme` that each option sets."""
 PLAIN = "activations", "mode"
-"""Options that turn off the automatic search, like --method."""
+"""Options that turn off the automatic search, as --method does."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
                             help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for "
                                  "an operation, or FIRST..LAST for everything between two values")
-    for field in ("wide", "wide_weights"):  # the options' earlier names
+    for field in ("wide", "wide_weights"):  # earlier names of the options
         parser.add_argument(f"--{field.replace('_', '-')}", action="append", dest=field, help=argparse.SUPPRESS)
     parser.add_argument("--between", action="append", default=[], metavar="NAME",
                         help="quantize values between layers that sums, concats and pools read; * for all")
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     graph = load_graph(options.file)
     opset = 21 if options.opset is None else options.opset
     if options.out.suffix == ".onnx":
-        to_model(graph, opset=opset)  # raises before the search if the operator set lacks an operator or type
+        to_model(graph, opset=opset)  # before the search, because it raises if the operator set lacks an operator
     elif options.opset is not None:
         raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}

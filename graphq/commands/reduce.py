@@ -4,13 +4,13 @@
     graphq reduce MODEL --check 'python check.py {}'
     graphq reduce MODEL --pass mine.py:MyRewrite
 
---check COMMAND gets the path of a candidate as its last argument, or instead of {}. It exits with 0 if the candidate is
-still interesting, and with another code if it is not. The command runs in a shell, on a file of the text form (of
-MODEL's own kind with --same-kind). --pass NAME is a ready-made check: the pass changes the numbers of the graph or
-leaves it inconsistent, either as the graph stands or with sizes for its open dimensions. A pass that raises rejects the
-graph, and this is not a failure; use --check to shrink a graph that makes something raise. The graph is printed, or
-written to --out, whose suffix says the kind: .onnx, .json or text. Exit code 1: the graph itself is not interesting,
-and there is nothing to shrink.
+--check COMMAND gets the path of a smaller graph, a candidate, as its last argument or instead of {}. The command must
+exit with 0 if the candidate still fails, and with another code if not. The command runs in a shell, on a file in text
+form, or with --same-kind in MODEL's own format. --pass NAME is a ready-made check: the pass changes the numbers of the
+candidate or leaves it inconsistent, with its open dimensions or with sizes for them. A candidate that makes the pass
+raise does not count as failing; use --check to shrink a graph that makes something raise. The smallest graph is
+printed, or written to --out; the suffix selects the format: .onnx, .json or text. Exit code 1: MODEL itself does not
+fail, so there is nothing to shrink.
 
 With --json: graph, nodes, trials, and test (with --pass, else null).
 """
@@ -37,7 +37,7 @@ from graphq.validation.validator import failing, failure, variants
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, the checks that decide which graphs are interesting, and the options for output."""
+    """Add MODEL, the checks that decide which candidates still fail, and the options for output."""
     add_model(parser)
     check = parser.add_mutually_exclusive_group(required=True)
     check.add_argument("--check", metavar="COMMAND", help="exits with 0 if a candidate is still interesting")
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Shrink the graph; returns 1 if the graph is not interesting to begin with."""
+    """Shrink the graph; returns 1 if MODEL itself does not fail."""
     if options.trials < 0:
         raise ParseError(f"--trials must not be negative, got {options.trials}")
     graph, tried = load_graph(options.file), 0
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(command: str, path: Path) -> Callable[[Graph], bool]:
-    """A check of graphs: whether the graph can be saved at `path` and the command exits with 0 for that file."""
+    """Make a check of graphs: can the graph be saved at `path`, and does the command exit with 0 for this file?"""
     def interesting(graph: Graph) -> bool:
         try:
             save_graph(graph, path)
@@ -101,10 +101,10 @@ def _fails(step: Pass) -> Callable[[Graph], bool]:
 
 
 def _no_fault(step: Pass, graph: Graph) -> str:
-    """Why there is nothing to shrink for a pass: it raises (not a fault), or it is right."""
+    """The reason why there is nothing to shrink: the pass raises (which is no fault), or the pass is right."""
     for copy in variants(graph):
         try:
             step(copy)
-        except Exception as e:  # passes are the user's functions
+        except Exception as e:  # a user's pass may raise anything
             return f"the pass raises {type(e).__name__}: {e}"
     return "the pass gets it right"

@@ -24,10 +24,10 @@ from graphq.model.files import load_graph
 
 @dataclass(frozen=True)
 class Deviation:
-    """The distance between a compiled graph's output and the reference, and whether it is small enough.
+    """The distance between a compiled graph's output and the reference.
 
-    `output` is the output's name, and `text` the distance in words ("2 steps, in 1.0e-03 of the elements"). `passed`
-    says whether the distance is within the limits of `compare`.
+    `output` is the output's name, and `text` the distance in words ("2 steps, in 1.0e-03 of the elements"). `passed` is
+    true if the distance is within the limits of `compare`.
     """
 
     output: str
@@ -39,7 +39,7 @@ class Deviation:
 
 
 def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
-    """The deviation of `got`, the output `name`, from the reference's result `wanted`; `value` has its dtype.
+    """Compare the array `got` of the output `name` with the reference's array `wanted`; `value` has the dtype.
 
     Integers pass if at most 1 + size / 10,000 elements differ, each by one step. Other numbers pass if they differ by
     at most 1e-5 of the largest element in f32 and f64, by 2 ulp in bf16 and f16, and by 1 ulp in narrower floats.

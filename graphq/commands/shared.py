@@ -1,4 +1,4 @@
-"""Helpers of commands: load the graph of a file of any kind, options of `compile`, text or JSON as output."""
+"""Helpers for commands: save graphs, add options, compile a model with the options, print text or JSON."""
 from __future__ import annotations
 
 import argparse
@@ -23,7 +23,7 @@ MODEL = "an ONNX file, a oneDNN Graph file, a saved model or a text form"
 
 
 def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
-    """Write a graph to a file; the suffix says the kind (ONNX: of `opset`). Raises GraphqError or OSError."""
+    """Write a graph to a file in the format of its suffix; `opset` is for ONNX. Raises GraphqError or OSError."""
     from graphq.onednn.files import save_onednn_json
 
     if path.suffix == ".onnx":
@@ -71,9 +71,9 @@ def numbers(precision: Precision, ranges_by_row: bool) -> dict[str, Any]:
 
 def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None, precision: Precision,
              ranges_by_row: bool) -> CompiledGraph:
-    """The compiled model of a file and its graph; a saved model is loaded, any other file is compiled.
+    """Load the model if the file is a saved model; otherwise compile the file's graph.
 
-    Compiled models in the cache are not used: what a command reports must not depend on earlier commands.
+    Compiled models in the cache are not used, because a command's report must not depend on earlier commands.
     """
     if path.suffix != ".graphq":
         return compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(precision, ranges_by_row))
@@ -84,7 +84,7 @@ def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | Non
 
 
 def comma_separated(text: str) -> list[str]:
-    """The names in a text such as `a, b`; the type of options that take several names."""
+    """Split a text such as `a, b` into names; used as the type of options that take several names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -94,7 +94,7 @@ def write(options: argparse.Namespace, text: object, data: Any) -> None:
 
 
 def plain(data: Any) -> Any:
-    """`data` as JSON can hold it: NumPy's numbers become Python's; NaN and infinities become null."""
+    """Convert `data` for JSON: NumPy's numbers become Python's numbers; NaN and infinities become null."""
     if isinstance(data, Mapping):
         return {str(name): plain(x) for name, x in data.items()}
     if isinstance(data, list | tuple):
