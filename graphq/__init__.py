@@ -5,7 +5,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # a checkout without links, such as an archive
+if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # no links: an unpacked archive, for example
     __path__.append(os.path.dirname(os.path.abspath(__path__[0])))  # kernels/ and passes/ lie next to graphq/
 
 from graphq import dtypes, errors, ops
@@ -42,9 +42,9 @@ __version__ = "0.1.0"
 
 
 def _partitions(self: Graph) -> list[Partition]:
-    """The partitions that oneDNN Graph would make, in an order that can run.
+    """The partitions that oneDNN Graph would make, in topological order.
 
-    Each operation is in exactly one partition. `partition.compile()` compiles one by itself.
+    Each operation is in exactly one partition. `partition.compile()` compiles a single partition.
     """
     from graphq.onednn.partitions import partitions
 
@@ -62,8 +62,10 @@ def _load_onednn(path: Path) -> Graph:
     return __getattr__("load_onednn_json")(path)
 
 
-files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # graphq.model does not import readers
-add_method("partitions", _partitions)  # graphq.ir imports neither oneDNN's tools nor reports
+# Readers are added here, because graphq.model may not import graphq.onnx.
+files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})
+# Methods are added here, because graphq.ir may not import the modules that they use.
+add_method("partitions", _partitions)
 add_method("_repr_html_", _repr_html_)
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",

@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line."""
 
     options: Sequence[str] = ()
-    """The options of the command; error messages suggest similar names from them."""
+    """The options of the command. Error messages suggest the options that are similar to an unknown option."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and a hint, and exit with code 2."""
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with bars(sys.stderr.isatty()):
             code = options.run(options) or 0
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output, such as `head`, has seen enough
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("graphq: interrupted", file=sys.stderr)
@@ -79,7 +79,7 @@ def _fail(message: str) -> int:
 
 
 def _parser(named: str | None) -> argparse.ArgumentParser:
-    """The parser of all commands, with the arguments of the command `named`."""
+    """A parser that knows all commands, but the arguments of only one: the command `named`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"graphq {__version__}")

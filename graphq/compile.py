@@ -1,4 +1,4 @@
-"""The function `compile`: a Graph or a file becomes a CompiledGraph."""
+"""The function `compile`, which turns a Graph or a file into a CompiledGraph."""
 from __future__ import annotations
 
 import os
@@ -22,11 +22,11 @@ from graphq.model.files import load_graph
 if TYPE_CHECKING:
     import graphq
 else:
-    graphq = sys.modules["graphq"]  # the annotations contain this name, and some tools evaluate them
+    graphq = sys.modules["graphq"]  # annotations contain this name, and some tools evaluate annotations
 
 
 Precision: TypeAlias = Literal["f32", "bf16"]
-"""The type of operands of f32 matmuls and convolutions: bf16 rounds them, f32 does not."""
+"""The type to which operands of f32 matmuls and convolutions are rounded; "f32" leaves them unchanged."""
 
 
 @collector_paused()
@@ -96,7 +96,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     with late_imports():
         from graphq.kernels import levels
     candidates = levels.choices(isa, cache)
-    best = next(candidates)  # chosen first: its self-test compiles while the graph is loaded
+    # The best level is chosen early, because its self-test compiles while the graph is loaded.
+    best = next(candidates)
     graph = given if isinstance(given, Graph) else load_graph(given)
     with late_imports():
         from graphq.model.compiled_graph import CompiledGraph
@@ -111,7 +112,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
-        if levels.works(level, cache):  # tested last: its kernels compile while the plan is made
+        # The level is tested late, because its self-test compiles while the plan is made.
+        if levels.works(level, cache):
             break
     if kept is not None:
         kept.keep(model)
@@ -119,7 +121,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
 
 
 def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:
-    """The names of passes, part of a kept model's key; None if a pass is not one of graphq's own."""
+    """The names of the passes, for the key of a model on disk; None if a pass is not one of graphq's own."""
     with late_imports():
         from graphq.passes.pipeline import check_passes, names_of
     passes = check_passes(passes)

@@ -24,7 +24,7 @@ class DType:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same DType. A DType also equals its name: `value.dtype == "u8"` holds."""
+        """Whether `other` is the same DType, or its name: `value.dtype == "u8"` may hold."""
         if isinstance(other, DType):
             return self.name == other.name
         return self.name == other if isinstance(other, str) else NotImplemented
@@ -34,7 +34,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of an element in memory; types of 2 and 4 bits take one byte, as in ml_dtypes."""
+        """The bytes that an element takes in memory: one byte for types of 2 and 4 bits, as in ml_dtypes."""
         return self.numpy.itemsize
 
     @lazy_property
@@ -103,7 +103,7 @@ def as_dtype(x: DTypeLike | str) -> DType:
     if isinstance(x, str) and x in DTYPES:
         return DTYPES[x]
     try:
-        return _BY_NUMPY[np.dtype("" if x is None else x)]  # np.dtype(None) would be f64
+        return _BY_NUMPY[np.dtype("" if x is None else x)]  # not None, because np.dtype(None) is f64
     except (KeyError, TypeError, ValueError, SyntaxError):
         name = str(x) if isinstance(x, np.dtype) else repr(x)
         raise GraphError(f"unknown dtype {name}; graphq has {', '.join(DTYPES)}") from None

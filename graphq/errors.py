@@ -12,7 +12,7 @@ LONGEST = 4000
 
 
 class GraphqError(Exception):
-    """Base class of all errors that graphq raises on purpose. A long message loses its middle."""
+    """Base class of all errors that graphq raises on purpose. A long message is shortened in the middle."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(shortened(str(message)))
@@ -42,8 +42,8 @@ class VerifyError(GraphqError):
 class PassError(VerifyError):
     """A pass changed a graph's numbers (`verify="numeric"`): a defect of the pass, not of the user's graph.
 
-    `name` is the pass's name. `test` is the source of a pytest test with the smallest failing graph that was found. It
-    fails as long as the pass has the defect. `test` is None if the defect could not be reproduced.
+    `name` is the pass's name. `test` is the source of a pytest test with the smallest failing graph that was found. The
+    test fails as long as the pass has the defect. `test` is None if the defect could not be reproduced.
     """
 
     def __init__(self, message: str, name: str, test: str | None) -> None:

@@ -28,18 +28,18 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
                sizes: Mapping[str, tuple[int, ...]] | None = None, vary: bool = True) -> Graph:
     """Run a pass on the graph `before` and compare the result with the text `after`. Returns the changed graph.
 
-    With `inputs`, such as "x: f32[4], y: f32[4]", both texts are only the statements of a graph with these inputs.
-    `after=None` means that nothing may change, `after=ANY` that any result is accepted. `sizes` has shapes for inputs
+    With `inputs`, such as "x: f32[4], y: f32[4]", `before` and `after` have only the statements of a graph with these
+    inputs. `after=None` means that nothing may change; `after=ANY` accepts any result. `sizes` has shapes for inputs
     whose shapes are open. The function asserts that
 
-    - the text is `after`, and the pass reports `count` rewrites (default: 0 if the text stays, else at least 1)
+    - the changed graph's text is `after`, and the pass reports `count` rewrites (default: 0 if nothing changed, else at
+      least 1)
     - both graphs survive printing and parsing, and the changed graph verifies
     - the references of both graphs agree on adversarial inputs (`check_same_numbers`). The default tolerance is the
       pass's own `tolerance`, or 0
 
-    Then it repeats the comparison of numbers with other constants, attributes and sizes in the same text
-    (`graphq.validation.variations`). The pass may leave such a graph as it is, but may not raise. `vary=False` skips
-    this.
+    Unless `vary` is False, the comparison of numbers is repeated for graphs with other constants, attributes and sizes
+    (`graphq.validation.variations`). The pass need not change these graphs, but may not raise.
     """
     if inputs is not None:
         before = f"graph({inputs}) {{\n{before}\n}}"
