@@ -1,4 +1,7 @@
-"""The passes, and PIPELINE, their order. A file holds one pass, or several rewrites with one purpose."""
+"""The passes that change graphs before they are planned, and PIPELINE, the order in which they run.
+
+A file has one pass, or several rewrites with one purpose.
+"""
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import (
     eliminate_common_subexpressions,

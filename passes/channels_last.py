@@ -1,10 +1,11 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
-Every node computes either in the given layout or channels last. CHANNELS_LAST nodes with data_format NCX must be
-channels last. Nodes without a `channels_last_form` must keep the given layout. All other nodes are free. If a value's
-producer and one of its users differ in their layouts, the value is reordered, once for all users. The layouts of free
-nodes are chosen to reorder as few bytes as possible. The choice is a minimum cut of a hypergraph: its vertices are
-nodes, its hyperedges values (Lawler, "Cutsets and partitions of hypergraphs", 1973).
+Every node computes either in the layout of the given graph, or channels last ([n, spatial..., c]). Convolutions, pools
+and interpolations (CHANNELS_LAST) must compute channels last. Nodes without a `channels_last_form` must keep the given
+layout. For all other nodes, the pass chooses. If a value's producer and one of its users have different layouts, the
+value is reordered, once for all users. The pass chooses layouts so that as few bytes as possible are reordered: a
+minimum cut of a hypergraph with nodes as vertices and values as hyperedges (Lawler, "Cutsets and partitions of
+hypergraphs", 1973).
 """
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts
 from graphq.rewrite.fixpoint import rounds
 
 GIVEN, LAST = "given", "last"
-"""The two sides of the cut: nodes that compute in the given layout, and nodes that compute channels last."""
+"""The two sides of the cut: nodes that keep the given layout, and nodes that compute channels last."""
 
 WEIGHT = 16
-"""The cost of a byte that is reordered. Each reordered value costs 1 to 4 more, so bytes always decide first."""
+"""The cost of reordering a byte. Each reordered value costs up to 4 more, which decides only between equal bytes."""
 
 
 @rounds(tolerance=1e-5)
 def channels_last(graph: Graph) -> int:
-    """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)); nodes between such operations follow.
+    """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)), with the fewest transposes between nodes
 
     Returns the number of changed nodes. The graph's inputs and outputs keep their layout. Numbers stay the same, except
     that reductions may add in another order.
@@ -38,9 +39,9 @@ def channels_last(graph: Graph) -> int:
 
 
 def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
-    """The static_transposes that convert from one layout to the other, and the layout that they convert to.
+    """Map each static_transpose that converts between the layouts to the layout of its result, LAST or GIVEN.
 
-    At rank 3 both conversions have the same order of axes. There a transpose converts to LAST if its operand comes from
+    At rank 3 both conversions have the same order of axes. A transpose then converts to LAST if its operand depends on
     an operation with channels at axis 1, else to GIVEN.
     """
     turns: dict[Node, str] = {}
@@ -59,39 +60,40 @@ def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
 
 
 class _Placement:
-    """The layouts chosen for one graph, and the graph rewritten to them.
+    """Chooses the layouts of a graph's nodes, and rewrites the graph.
 
-    A static_transpose in the graph may already be a reordering (`turns`). If it converts to LAST, it counts as a user
-    that needs its operand channels last. If it converts to GIVEN, it counts as a node whose result is channels last. It
-    then adds no cost if the value is reordered for other nodes anyway.
+    Some transposes of the graph convert between the layouts already (`turns`). A transpose to LAST counts as a user
+    that needs its operand channels last. A transpose to GIVEN counts as a node that computes its result channels last.
+    These transposes add no cost if the same value is also reordered for other nodes.
     """
 
     def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
         self.graph, self.forms = graph, forms
         self.turns = _turns(graph, forms)
         self.last = self._cheapest()
-        self.other: dict[Value, Value] = {}  # maps a value to the same value channels last
+        self.other: dict[Value, Value] = {}  # from a value to the same value with channels last
         self.names: dict[Value, str] = {}
 
     def _cheapest(self) -> set[Node]:
-        """The nodes of `forms` that compute channels last.
+        """The nodes of `forms` that compute channels last: one side of a minimum cut.
 
-        They are one side of a minimum cut. If there are several minimum cuts, this side is as large as possible: nodes
-        that could be on either side then stay with convolutions and pools and may fuse with them.
+        If there are several minimum cuts, the cut with the most nodes on this side is taken. Nodes that could be on
+        either side are then in the layout of convolutions and pools, and may fuse with them.
         """
         edges: list[tuple[set[Node | str], int]] = []
         for value in self._values():
             maker, users = self._maker(value), {self._user(u) for u in value.uses}
             pins = {maker} | users
-            if len(pins) > 1 and not {GIVEN, LAST} <= pins:  # between GIVEN and LAST a value is reordered in any case
+            # A value between GIVEN and LAST is reordered in any case, so its cost does not matter.
+            if len(pins) > 1 and not {GIVEN, LAST} <= pins:
                 edges.append((pins, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
-        if not any(GIVEN in pins for pins, _ in edges):  # nothing keeps a node in the given layout
+        if not any(GIVEN in pins for pins, _ in edges):  # no node must keep the given layout
             return set(self.forms)
         given = _given_side(edges)
         return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}
 
     def _values(self) -> Iterator[Value]:
-        """The values whose reordering costs something: values with two layouts that are not constants."""
+        """Yield the values that cost something to reorder: values with two layouts, except constants."""
         for value in (*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)):
             if has_layouts(value) and value.data is None:
                 yield value
@@ -100,14 +102,14 @@ class _Placement:
         return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
-        """GIVEN or LAST if `value` is computed in a fixed layout; otherwise its node, whose layout is free."""
+        """GIVEN or LAST if `value` is computed in a fixed layout; otherwise its node, whose layout is chosen here."""
         node = value.node
         if node is None or node in self.turns:
             return GIVEN if node is None or self.turns[node] == LAST else LAST
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
-        """GIVEN or LAST if the user needs a fixed layout; otherwise the user, whose layout is free."""
+        """GIVEN or LAST if the user needs a fixed layout; otherwise the user, whose layout is chosen here."""
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]
@@ -126,7 +128,7 @@ class _Placement:
         return len(self.last)
 
     def _turn(self, node: Node) -> None:
-        """Use a transpose that the graph already has: its operand or its result is the value in the other layout."""
+        """Record a transpose that the graph already has: its operand and result are one value in the two layouts."""
         (source,) = node.operands
         if self.turns[node] == GIVEN:
             self.other[node.output] = source
@@ -157,9 +159,9 @@ class _Placement:
         return self.other[value]
 
     def _replace(self, old: Value, new: Value, moves: bool) -> None:
-        """Let the users of `old` that keep the given layout use `new`, reordered if `new` is channels last (`moves`).
+        """Replace `old` by `new` in users that keep the given layout. If `moves`, `new` is channels last: reorder it.
 
-        Users that compute channels last are left as they are: they are added again later.
+        Users that compute channels last are not changed here, because `_remake` replaces them later.
         """
         if moves:
             assert old.shape is not None
@@ -181,12 +183,12 @@ class _Placement:
 
 
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
-    """The nodes on GIVEN's side of a minimum cut between LAST and GIVEN; among several cuts, the one with fewest there.
+    """The nodes on GIVEN's side of a minimum cut between LAST and GIVEN: the cut with the fewest nodes on this side.
 
-    An edge is a set of nodes and a cost. The cut has this cost if the nodes are not all on one side.
+    An edge is a set of nodes and a cost. The cost counts if the nodes are not all on one side.
     """
     with late_imports():
-        import networkx as nx  # imported late: it takes 0.2 s, and few models need it
+        import networkx as nx  # late, because the import takes 0.2 s, and few models need it
 
     flow = nx.DiGraph()
     flow.add_nodes_from((LAST, GIVEN))
@@ -196,15 +198,15 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
             for arc in ((a, b), (b, a)):
                 flow.add_edge(*arc, capacity=cost + flow.get_edge_data(*arc, {"capacity": 0})["capacity"])
             continue
-        # An edge of more than two nodes gets two vertices. A node on the side of LAST pulls `some` to its side, a node
-        # on the side of GIVEN pulls `all_`. If the edge has both, the arc between the two vertices is cut. Arcs without
-        # capacity are infinite.
+        # An edge of more than two nodes is modeled by two more vertices and the arc between them. A node on the side of
+        # LAST forces `some` to the same side; a node on the side of GIVEN forces `all_` to the same side. If the edge
+        # has nodes on both sides, the arc is cut. Arcs without a capacity cannot be cut.
         some, all_ = ("some", k), ("all", k)
         flow.add_edge(some, all_, capacity=cost)
         flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)
         flow.add_edges_from((all_, pin) for pin in pins if pin != LAST)
-    # On the side of the sink, networkx returns the nodes that can reach the sink in the residual network: the smallest
-    # side that a minimum cut can have. This algorithm takes about half the time of the default one on such networks.
+    # networkx returns the minimum cut with the smallest side at the sink: only the nodes that can reach the sink in the
+    # residual network. The algorithm of Boykov and Kolmogorov takes about half the time of the default here.
     _, (_, given) = nx.minimum_cut(flow, LAST, GIVEN, flow_func=nx.algorithms.flow.boykov_kolmogorov)
     return set(given)
 
@@ -212,8 +214,8 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
 def _cost(value: Value, inner: bool) -> int:
     """The cost of reordering `value`: its bytes (unknown dimensions count as 1) times WEIGHT, and a little more.
 
-    If reordering is a mere reshape, the cost is 1. An `inner` value costs more than an input or output of the graph of
-    the same size, because it may fuse with its users if it is not reordered.
+    If reordering is a mere reshape, the cost is 1. An `inner` value costs more than an equally large input or output of
+    the graph, because its producer and users may fuse if it is not reordered.
     """
     shape = value.shape or ()
     if is_view(shape):

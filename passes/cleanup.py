@@ -1,4 +1,4 @@
-"""Remove nodes that repeat a computation, that nothing uses, or whose operands are constants."""
+"""Remove nodes that repeat a computation, nodes that nothing uses, and nodes whose operands are constants."""
 from __future__ import annotations
 
 from array import array
@@ -18,7 +18,7 @@ from graphq.passes.masks import is_large_mask
 
 
 def eliminate_common_subexpressions(graph: Graph) -> int:
-    """Two nodes of the same operation, operands and attributes -> one"""
+    """Two nodes with the same operation, operands and attributes -> one node"""
     alone: dict[Any, Node] = {}
     seen: dict[Any, Node] = {}
     count = 0
@@ -27,7 +27,7 @@ def eliminate_common_subexpressions(graph: Graph) -> int:
         other = alone.setdefault(operands, node)
         if other is node:
             continue
-        # Only nodes with the same operands are compared by their attributes, which may be long lists of scales.
+        # Attributes are compared only for equal operands, because lists of scales may be long.
         seen.setdefault((operands, _attributes(other)), other)
         first = seen.setdefault((operands, _attributes(node)), node)
         if first is node:
@@ -41,7 +41,7 @@ def eliminate_common_subexpressions(graph: Graph) -> int:
 
 
 def share_constants(graph: Graph) -> int:
-    """Constants with equal arrays -> one"""
+    """Constants with equal arrays -> one constant"""
     seen: dict[Any, Node] = {}
     count = 0
     for node in sorted(graph.nodes_of(["constant"]), key=GRAPH_ORDER):
@@ -55,12 +55,12 @@ def share_constants(graph: Graph) -> int:
 
 
 def eliminate_dead_code(graph: Graph) -> int:
-    """Nodes without a use -> nothing."""
+    """Remove nodes whose results nothing uses."""
     return graph.prune()
 
 
 def _operands(node: Node) -> Any:
-    """A key of the operation and its operands; for a constant, a key of its array."""
+    """A key for a node's operation and operands; for a constant, a key for its array."""
     if node.op.name == "constant":
         return _hashable(node.attrs["value"])
     operands: list[Any] = [id(v) for v in node.inputs]
@@ -74,7 +74,7 @@ def _attributes(node: Node) -> tuple[Any, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """A key that is equal if and only if attributes mean the same; -0.0 differs from 0.0, and 1 from True."""
+    """A key for the value of an attribute. -0.0 and 0.0 have different keys, as do 1 and True."""
     if value is None or type(value) in (bool, int, str):
         return type(value), value
     if isinstance(value, np.ndarray):
@@ -90,24 +90,23 @@ def _hashable(value: Any) -> Any:
 
 
 MAX_ELEMENTS = 1 << 26
-"""The most elements of a folded result. Operations with larger results stay."""
+"""The most elements of a folded result. Operations with larger results are not folded."""
 
 
 def fold_constants(graph: Graph) -> int:
     """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
-    A quantize -> dequantize pair of a constant is therefore never folded as a whole; only the quantize is. A dequantize
-    of wider integers, such as a bias, is folded, because no anchor (the operation that a partition is built around) can
-    use it. Large masks stay: kernels compute them when they use them.
+    If a constant is quantized and then dequantized, only the quantize is therefore folded. A dequantize of wider
+    integers, such as a bias, is folded, because no partition includes it. Large masks are not folded, because kernels
+    compute their elements when they need them.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 
 
 def _fuses(node: Node) -> bool:
-    """Whether an anchor may take this dequantize into its partition.
+    """Whether a dequantize of a constant may become part of a partition.
 
-    A dynamic_dequantize has tensors as scales; only the weights of some products may be one. A dequantize_linear fuses
-    after its blocks are padded (PadWeights).
+    A dynamic_dequantize or dequantize_linear may only if a matmul or conv_transpose reads its result.
     """
     if node.op.name == "dequantize":
         return taken(node)
@@ -116,12 +115,15 @@ def _fuses(node: Node) -> bool:
 
 
 def fold_dequantized_operands(graph: Graph) -> int:
-    """dequantize(constant) -> constant, if no anchor takes it; runs before the fusions, for operands of epilogues"""
+    """dequantize(constant) -> constant before the fusions, unless it is an operand of a partition's anchor
+
+    The anchor is the operation that the partition is built around. Constant operands of epilogues are thus folded.
+    """
     return _fold(graph, lambda node: node.op.name in DEQUANTIZES and not feeds_anchor(node))
 
 
 def fold_dequantized_constants(graph: Graph) -> int:
-    """dequantize(constant) -> constant, if it did not fuse; runs after the fusions"""
+    """dequantize(constant) -> constant after the fusions, if the dequantize did not fuse"""
     return _fold(graph, lambda node: node.op.name != "constant")
 
 

@@ -1,7 +1,7 @@
-"""Bring constant weights of 4 or 8 bits to the forms that kernels multiply without expanding them in memory.
+"""Rewrite dequantized constant weights of 4 or 8 bits, so that kernels can read the weights compressed.
 
-Exporters write a reshape or a transpose between the weights' dequantize and the product. In some files the last group
-is shorter than the others.
+Exporters write a reshape, a transpose or a cast between the dequantize and the matmul. In some files the last group of
+weights (elements that share a scale) is shorter than the other groups.
 """
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 WEIGHTS = (*DEQUANTIZES, "dequantize_linear")
-"""Operations that may dequantize weights; dequantize_linear is used if blocks do not divide an axis."""
+"""Operations that may dequantize weights. ONNX files use dequantize_linear if blocks do not divide an axis."""
 
 
 class MoveWeights(Rewrite):
     """static_reshape(dequantize(w, scales, zps)) -> dynamic_dequantize(w, scales, zps) of reshaped constants
 
-    The same for transposes, and for dynamic_dequantize and dequantize_linear. Each group of elements with one scale
-    keeps it.
+    Transposes, and other operations of WEIGHTS, are rewritten in the same way. Each element keeps its scale.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
@@ -37,10 +36,7 @@ class MoveWeights(Rewrite):
         return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
 
     def check(self, match: Match) -> str | None:
-        """All operands must be constants, and a reshape must not tear groups apart.
-
-        Blocks that do not divide an axis can only be transposed.
-        """
+        """All operands must be constants. A reshape must not split groups, nor follow a dequantize_linear."""
         node = _dequantize(match)
         if "block_size" in node.attrs and not (node.attrs["block_size"] and match.root.op.name == "static_transpose"):
             return ""
@@ -55,7 +51,7 @@ class MoveWeights(Rewrite):
         node, groups = _dequantize(match), _moved(match)
         assert groups is not None
         dims = match.root.output.type.dims
-        counts = [d // size for d, size in zip(dims, groups, strict=True)]  # of a reshape
+        counts = [d // size for d, size in zip(dims, groups, strict=True)]
         order = transpose_order(match.root) if match.root.op.name == "static_transpose" else None
         w, *numbers = _constants(node)
         moved = [np.ascontiguousarray(x.transpose(order)) if order is not None else x.reshape(shape)
@@ -70,14 +66,14 @@ class MoveWeights(Rewrite):
 class GatherWeights(Rewrite):
     """gather(dequantize(w, scales, zps), i) -> dynamic_dequantize(gather(w, i), gather(scales, i), gather(zps, i))
 
-    The same for dynamic_dequantize. A constant table of embeddings is therefore never dequantized as a whole.
+    The rewrite also applies to dynamic_dequantize. A table of embeddings is therefore never dequantized as a whole.
     """
 
     def pattern(self, g: PatternBuilder, i: Var) -> PatternLike:
         return g.gather(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), i, attrs=ANY)
 
     def check(self, i: Value, match: Match) -> str | None:
-        """All operands must be constants, and each index must have its own scales."""
+        """All operands must be constants, and no two indices along the axis may share a scale."""
         node = _dequantize(match)
         if any(v.data is None for v in node.operands) or i.shape is None or node.attrs.get("group_axis") is not None:
             return ""
@@ -97,7 +93,8 @@ class GatherWeights(Rewrite):
 class CastDequantizedWeights(Rewrite):
     """type_cast(dequantize(w, scales, zps)) of constants -> dynamic_dequantize(w, scales, zps) to the type of the cast
 
-    The same for dynamic_dequantize and dequantize_linear: all round the f32 product of weight and scale once.
+    Other operations of WEIGHTS are rewritten in the same way. Numbers stay: the f32 product of weight and scale is
+    rounded once.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
@@ -108,7 +105,6 @@ class CastDequantizedWeights(Rewrite):
         return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
 
     def check(self, match: Match) -> str | None:
-        """All operands must be constants, and the result of the dequantize must be f32."""
         node = _dequantize(match)
         if any(v.data is None for v in node.operands) or node.attrs.get("group_axis") is not None:
             return "scales and zero points are not constant"
@@ -123,11 +119,12 @@ class CastDequantizedWeights(Rewrite):
 
 
 class PadWeights(Rewrite):
-    """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along the sum
+    """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along k
 
-    Kernels read constant weights compressed, with float activations, if groups along the sum are multiples of FINEST
-    and divide it. Zeros at the end of a sum change nothing in kernels (`kernels.numbers.float_sums`). The order of
-    NumPy's sums, in the reference, depends on the length. The weights may be cast.
+    k is the axis that is summed. Kernels with float activations read compressed weights only if the group size along k
+    is a multiple of FINEST and divides k. Zeros at the end of a sum change nothing in kernels
+    (`kernels.numbers.float_sums`), but NumPy, in the reference, chooses the order of sums by their length. A cast may
+    follow the dequantize.
     """
 
     tolerance = 1e-6
@@ -142,7 +139,7 @@ class PadWeights(Rewrite):
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The weights must be a matrix of 4 or 8 bits, padded weights finite, and the size of a row known."""
+        """The weights must be a matrix of 4 or 8 bits. Weights that padding adds must be finite."""
         node = _weights(match)
         w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
         if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
@@ -174,7 +171,7 @@ class PadWeights(Rewrite):
 
 
 def _padded(node: Node, along: int) -> tuple[int, ...] | None:
-    """The groups of the weights after padding along axis `along`; None if padding is not needed or does not help."""
+    """The group shape of the weights after padding along axis `along`; None if padding is useless or not needed."""
     dims, groups = next(node.operands).type.dims, list(_groups(node))
     if any(d % size for k, (d, size) in enumerate(zip(dims, groups, strict=True)) if k != along):
         return None
@@ -189,7 +186,7 @@ def uncast(w: Value) -> Value:
 
 
 def stays_compressed(w: Value, transposed: bool) -> bool:
-    """Whether kernels read `w` compressed: a matrix of dequantized constants, with groups of FINEST along the sum."""
+    """Whether kernels read `w` compressed: dequantized constants whose group size along k is a multiple of FINEST."""
     node = w.node
     if node is None or node.op.name != "dynamic_dequantize" or any(v.data is None for v in node.operands):
         return False
@@ -198,19 +195,19 @@ def stays_compressed(w: Value, transposed: bool) -> bool:
 
 
 def _dequantize(match: Match) -> Node:
-    """The matched node that is not the root."""
+    """The matched dequantize: the node that is not the root."""
     return next(n for n in match.nodes if n is not match.root)
 
 
 def _weights(match: Match) -> Node:
-    """The dequantize of the weights of the product that is the root."""
+    """The dequantize of the weights of the matched matmul."""
     node = uncast(match.root.operand(1)).node
     assert node is not None
     return node
 
 
 def _groups(node: Node) -> tuple[int, ...]:
-    """The size along each axis of the groups of elements that a dequantize gives one scale."""
+    """The shape of the groups: the elements of a group share a scale of the dequantize."""
     dims, attrs = next(node.operands).type.dims, node.attrs
     if attrs.get("block_size"):
         return tuple(attrs["block_size"] if k == attrs["axis"] % len(dims) else 1 for k in range(len(dims)))
@@ -221,7 +218,7 @@ def _groups(node: Node) -> tuple[int, ...]:
 
 
 def _constants(node: Node) -> list[np.ndarray]:
-    """The weights, scales and zero points (if any); scales and zero points have one element per group, in its place."""
+    """The weights, scales, and zero points if any. The scales and zero points have one element per group."""
     w, *numbers = (v.data for v in node.operands if v.data is not None)
     counts = [-(-d // size) for d, size in zip(w.shape, _groups(node), strict=True)]
     if node.op.name == "dequantize":
@@ -231,7 +228,7 @@ def _constants(node: Node) -> list[np.ndarray]:
 
 
 def _moved(match: Match) -> tuple[int, ...] | None:
-    """The sizes of the groups after the move; None if a reshape tears groups apart."""
+    """The shape of the groups after the reshape or transpose; None if a reshape would split groups."""
     groups, dims = _groups(_dequantize(match)), next(_dequantize(match).operands).type.dims
     if match.root.op.name == "static_transpose":
         return tuple(groups[k] for k in transpose_order(match.root))
@@ -239,14 +236,14 @@ def _moved(match: Match) -> tuple[int, ...] | None:
 
 
 def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """The groups of a tensor of size `dims` after a reshape to `wanted`; None if the reshape tears groups apart.
+    """The shape of groups after a reshape from `dims` to `wanted`; None if the reshape splits groups.
 
-    Each axis is split into an outer axis of groups and an inner axis of the elements of a group. An axis of the result
-    consists of several consecutive axes of this list; axes of groups must come first.
+    Each axis of `dims` is regarded as two axes: the groups, and the elements of a group. In the list of these axes, an
+    axis of `wanted` must consist of neighbors, or of parts of them; axes of groups must come before axes of elements.
     """
     parts: list[tuple[int, bool]] = []
     for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):
-        if parts and parts[-1][1] == inside:  # merge neighbors of one kind to one axis
+        if parts and parts[-1][1] == inside:  # merge neighboring axes of the same kind
             parts[-1] = parts[-1][0] * n, inside
         elif n > 1:
             parts.append((n, inside))

@@ -1,8 +1,8 @@
-"""Turn batch normalization into a scale and a shift of channels, and fold both into the weights and biases before.
+"""Turn batch normalization into a scale and a shift per channel, and fold them into the weights of the layer before.
 
 Numbers change only by roundings of f32. Every weight, scale and bias is rounded once more, by at most half a unit in
-its last place; a sum of products then moves by at most 2**-24 of the sum of their magnitudes. The batch normalization
-itself was computed in f64 and rounded once. It becomes one multiplication and one addition in f32.
+its last place; a sum of products then moves by at most 2**-24 of the sum of their magnitudes. A batch normalization
+that cannot be folded changes from one f64 computation, rounded once, to a multiplication and an addition in f32.
 """
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from graphq.rewrite.fixpoint import rounds
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 WEIGHTED = ("convolution", "conv_transpose", "matmul")
-"""The operations that scales and biases are folded into ("anchor" in the rewrites below): linear in their weights."""
+"""The layers into which scales and biases are folded; the rewrites below call such a layer "anchor"."""
 
 Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
-"""The replacement of a constant: an array or, for a dequantized constant, new attributes of the dequantize."""
+"""The replacement of a constant: an array, or new attributes of the dequantize if the constant is dequantized."""
 
 
 class NotFolded(Exception):
-    """The reason why a scale or a bias cannot be folded."""
+    """Raised if a scale or a bias cannot be folded; the text is the reason."""
 
 
 class BatchNormAsScale(Rewrite):
-    """batch_norm_inference(x, gamma, beta, mean, variance) -> x * a + b, a = gamma / sqrt(variance + epsilon)
+    """batch_norm_inference(x, gamma, beta, mean, variance) -> x * a + b
 
-    Here b = beta - mean * a. Both a and b are computed in f64 and rounded to f32 once. Parameters may be dequantized
-    constants. If x is bf16 or f16, the result is cast back.
+    Here a = gamma / sqrt(variance + epsilon) and b = beta - mean * a, computed in f64 and rounded to f32 once.
+    Parameters may be dequantized constants. If x is bf16 or f16, the result is cast back.
     """
 
     tolerance = 1e-5
@@ -41,7 +41,6 @@ class BatchNormAsScale(Rewrite):
         return g.batch_norm_inference(x, gamma, beta, mean, variance, attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The parameters must be constants, a and b finite, and the rank known."""
         if any(_constant(v) is None for v in list(match.root.operands)[1:]):
             return "the parameters are not constants"
         if x.shape is None:
@@ -57,11 +56,11 @@ class BatchNormAsScale(Rewrite):
 
 
 class ScaleIntoWeights(Rewrite):
-    """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, a with one element a channel
+    """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, and one element of `a` per channel
 
-    (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants: then a is multiplied into
-    their scales, so it must be positive. If all operands are integers dequantized with scale 1, the sums are exact, and
-    they are left as they are.
+    (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants; `a` must then be positive,
+    because it is multiplied into their scales. If both operands are integers dequantized with scale 1, the rewrite does
+    not apply, because their sums are exact.
     """
 
     tolerance = 1e-5
@@ -73,7 +72,6 @@ class ScaleIntoWeights(Rewrite):
         return g.multiply(y, a, attrs=ANY)
 
     def check(self, bias: Value, a: Value, match: Match) -> str | None:
-        """All operands must be constants, and `a` must fit the channels."""
         if all(_counts(v) for v in _matched(match).inputs[:2]):
             return "the sums are exact integers that are scaled once"
         try:
@@ -90,7 +88,7 @@ class ScaleIntoWeights(Rewrite):
 
 
 class MergeBiases(Rewrite):
-    """anchor(x, w, bias) + b -> anchor(x, w, bias + b) for constant bias and b with one element a channel"""
+    """anchor(x, w, bias) + b -> anchor(x, w, bias + b) for constants `bias` and b with one element per channel"""
 
     tolerance = 1e-5
 
@@ -99,7 +97,6 @@ class MergeBiases(Rewrite):
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
     def check(self, bias: Value, b: Value, match: Match) -> str | None:
-        """All operands must be constants, and b must fit the channels."""
         try:
             _merged(match, bias, b)
         except NotFolded as e:
@@ -112,7 +109,7 @@ class MergeBiases(Rewrite):
 
 
 class AddAsBias(Rewrite):
-    """anchor(x, w) + b -> anchor(x, w, b) for constants w and b with one element a channel.
+    """anchor(x, w) + b -> anchor(x, w, b) for constants w and b, with one element of b per channel
 
     Only quantization uses it; it is not part of PIPELINE.
     """
@@ -122,7 +119,6 @@ class AddAsBias(Rewrite):
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
     def check(self, w: Value, b: Value, match: Match) -> str | None:
-        """Both operands must be constants, and b must fit the channels."""
         if w.data is None:
             return "the weights are not constants"
         try:
@@ -155,7 +151,7 @@ def _constant(value: Value) -> np.ndarray | None:
 
 
 def _counts(value: Value | None) -> bool:
-    """Whether a value is a dequantize with scales of 1, and so an exact integer."""
+    """Whether a value is dequantized with scales of 1, so that it consists of exact integers."""
     node = None if value is None else value.node
     return node is not None and node.op.name == "dequantize" and set(node.attrs["scales"]) == {1.0}
 
@@ -192,7 +188,7 @@ def _merged(match: Match, bias: Value, b: Value) -> np.ndarray:
 
 
 def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
-    """The constant `operand` of `user`, a node after the anchor `node`, broadcast to one element for each channel."""
+    """The constant `operand` as one element per channel; it belongs to `user`, a node after the anchor `node`."""
     y, weights = node.output, node.inputs[1]
     if operand.data is None or operand.dtype != f32:
         raise NotFolded(f"the other operand must be an f32 constant, got {operand.type}")
@@ -211,7 +207,7 @@ def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
 
 
 def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
-    """The weights of `node` times one factor for each channel of its result."""
+    """The weights of `node`, multiplied by one factor for each channel of the result of `node`."""
     weights = node.operand(1)
     rank = len(weights.shape or ())
     if node.op.name == "matmul":
@@ -220,7 +216,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
     groups = node.attrs["groups"] if node.op.name == "conv_transpose" else 1
     if groups == 1:
         return _scaled(weights, factors, out)
-    # Weights are [I, O / groups]: a group's channels are computed from the inputs of that group only.
+    # Weights are [I, O / groups], and each group of input channels has its own output channels.
     if weights.data is None:
         raise NotFolded("a transposed convolution in groups has no scale for each channel")
     table = factors.reshape(groups, -1).repeat(weights.data.shape[into] // groups, axis=0)
@@ -228,7 +224,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
 
 
 def _check_constant(value: Value | None) -> Node | None:
-    """The dequantize of a dequantized constant, None for a plain constant. Raises NotFolded for any other value."""
+    """The dequantize of a dequantized constant; None for a plain constant. Raises NotFolded for any other value."""
     if value is not None and value.data is not None:
         return None
     node = None if value is None else value.node
@@ -238,7 +234,7 @@ def _check_constant(value: Value | None) -> Node | None:
 
 
 def _scaled(value: Value, factors: np.ndarray, axis: int) -> Folded:
-    """A constant or dequantized constant times one factor for each element along `axis`."""
+    """A constant or dequantized constant, multiplied by one factor for each index along `axis`."""
     if value.data is not None:
         return _product(value.data, factors.reshape([-1 if k == axis else 1 for k in range(value.data.ndim)]))
     node = _check_constant(value)

@@ -1,6 +1,6 @@
-"""Group operations into partitions, each for one kernel; the records of kernel families say what a kernel can compute.
+"""Fuse operations into partitions: nodes whose operations one kernel computes together.
 
-Copies of a dequantize that do not fuse are merged again later.
+The record of a kernel family (`kernels/family/record.py`) says which operations its kernels can compute.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphq.rewrite.rule import Match
 
 
 def ends_chain(node: Node) -> str | None:
-    """The reason why an epilogue ends before `node`; None if `node` can join it.
+    """The reason why an epilogue ends before `node`; None if `node` can be part of the epilogue.
 
     The reason is empty for a dequantize that the next partition needs.
     """
@@ -33,14 +33,14 @@ def feeds_anchor(node: Node) -> bool:
 
 
 def readers(node: Node) -> Iterator[Node]:
-    """The users of the result of `node`; if it is constant weights that are cast, the users of the cast."""
+    """Yield the users of the result of `node`. For constant weights that are cast, yield the users of the cast."""
     for user in node.output.users:
         weights = user.op.name == "type_cast" and next(node.operands).data is not None
         yield from user.output.users if weights else [user]
 
 
 def taken(node: Node) -> bool:
-    """Whether an anchor can read the operand of this dequantize: integers of at most 8 bits."""
+    """Whether kernels can read the operand of this dequantize: integers of at most 8 bits."""
     return next(node.operands).dtype.bits <= 8
 
 
@@ -48,11 +48,11 @@ class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
     A question mark means that the operation may be missing. The anchor is the operation that the partition is built
-    around. It belongs to the kernel family called `family`. The family's record has the pattern, and says which
-    bodies its kernels refuse. f is any chain of lane-wise operations; their other operands may be dequantized as well.
-    The family of lane-wise chains has no anchor.
+    around, such as a matmul. The record of the kernel family `family` has the pattern, and says which partitions its
+    kernels refuse. f is any chain of lane-wise operations; their other operands may be dequantized as well. The family
+    of lane-wise chains has no anchor.
 
-    Raises CompileError for an unknown family, or for one without such a pattern.
+    Raises CompileError for an unknown family, or for a family without such a pattern.
     """
 
     def __init__(self, family: str, *, floats: bool = False) -> None:
@@ -68,17 +68,14 @@ class Fuse(Fusion):
         return f"Fuse{'Float' * both}{''.join(x.capitalize() for x in self.family.name.split('_'))}"
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
-        """The record's pattern, followed by the epilogue."""
+        """The pattern from the family's record, followed by an epilogue."""
         made = self.family.floats if self.floats else self.family.quantized
         assert made is not None
         y = made(g)
         return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
-        """Whether `node` joins the partition: it dequantizes or scales a second operand of the epilogue, or is a mask.
-
-        A dequantize of a constant does not join, because it is folded.
-        """
+        """Whether `node` joins the partition: a mask, or a dequantize or scaling of an epilogue's second operand."""
         operations = self.family.operations
         if not operations or refuses(node) is not None:
             return False
@@ -94,7 +91,7 @@ class Fuse(Fusion):
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """Refuse a partition that the kernels cannot compute, or that would compute sums more than once."""
-        # The matcher tries longer and longer epilogues. Checks of sizes therefore come before a body is made.
+        # Sizes are checked before a body is made, because the matcher tries many epilogues of growing length.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:
@@ -106,11 +103,11 @@ class Fuse(Fusion):
 
 
 def duplicate_dequantize(graph: Graph) -> int:
-    """`(dynamic_)dequantize` with n users -> n of them; returns the number added.
+    """A dequantize with n users -> n dequantizes, one for each user; returns the number of added nodes.
 
-    If the dequantized value is an output of the graph, one of them computes only that output. A dequantize of integers
-    of more than 8 bits is not copied: no partition includes it, and it stays with the operations that compute its
-    operand.
+    If the dequantized value is an output of the graph, one more dequantize computes only the output. A dequantize of
+    integers of more than 8 bits is not copied, because no partition includes it. Copies that do not fuse are merged
+    again later.
     """
     count = 0
     for node in list(graph.nodes):

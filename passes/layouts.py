@@ -1,8 +1,8 @@
-"""The layouts of operations on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
+"""Find out how operations compute on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
 
-A value of rank 3 or more has two layouts: the given one, and the one with axis 1 moved to the end (channels last). If a
-node can compute channels last, `channels_last_form` returns its new attributes, and the operands and results that
-change their layout.
+A value of rank 3 or more has two possible layouts: the layout in the given graph, and channels last, with axis 1 moved
+to the end. If a node can compute channels last, `channels_last_form` returns its new attributes, and the operands and
+results that change their layout.
 """
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from graphq.ir import Dim, Graph, Node, Value
 from graphq.ir.op import OPS
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
-"""The treatment of an operand when its node computes channels last.
+"""The treatment of an operand if its node computes channels last.
 
-- "stays": it keeps its layout.
-- "moves": its axis 1 moves to the end.
-- "aligned": its rank is lower than the result's, and it is reshaped to fit the result at no cost.
+- "stays": the operand keeps its layout.
+- "moves": axis 1 of the operand moves to the end.
+- "aligned": the operand has a lower rank than the result, and is reshaped to fit the result without copying data.
 """
 
 
 class Form(NamedTuple):
-    """How a node computes channels last: a Port for each operand, which results move, and changed attributes."""
+    """How a node computes channels last: a Port per operand, a flag per result (true: it moves), changed attributes."""
 
     operands: tuple[Port, ...]
     outputs: tuple[bool, ...]
@@ -42,19 +42,19 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 
 def has_layouts(value: Value) -> bool:
-    """Whether the value has two layouts; a value of unknown rank has one."""
+    """Whether the value has two possible layouts. A value of unknown rank has only one."""
     return value.shape is not None and len(value.shape) >= 3
 
 
 def is_view(shape: Sequence[Dim]) -> bool:
-    """Whether moving axis 1 of a tensor [n, c, spatial...] to the end is known to be a reshape."""
+    """Whether moving axis 1 of a tensor of this shape to the end is known to be a mere reshape."""
     unknown = list(shape).count(None)
     resolved = unknown == 0 or unknown == 1 and 0 not in shape
     return resolved and (shape[1] == 1 or all(d == 1 for d in shape[2:]))
 
 
 def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
-    """`value` in the other layout: as a constant, as a view if only dimensions of 1 move, or as a static_transpose."""
+    """`value` with its axes in `order`: a constant, a reshape if only dimensions of 1 move, or a static_transpose."""
     assert value.shape is not None
     if value.data is not None:
         constant = graph.add_constant(np.transpose(value.data, order))
@@ -68,7 +68,7 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def aligned(graph: Graph, value: Value, rank: int) -> Value:
-    """`value` with leading dimensions of 1 up to rank `rank`, channels last; it is a constant or a view."""
+    """`value` with leading dimensions of 1 up to rank `rank`, then channels last: a constant, or a reshape."""
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:
@@ -97,7 +97,7 @@ def _first_moves(node: Node) -> tuple[Port, ...]:
 
 
 def _lane_wise(node: Node) -> Form | None:
-    """The rule of lane-wise operations: operands must have the result's rank, or be aligned with it at no cost."""
+    """The rule of lane-wise operations: operands must have the result's rank, or become aligned by a mere reshape."""
     shape = node.outputs[0].shape
     ports = [None if v is None or shape is None else _broadcast(v, len(shape)) for v in node.inputs]
     if shape is None or len(shape) < 3 or None in ports:
@@ -128,10 +128,7 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """softmax: treated like an operation along an axis, unless the axis is the last one in the given layout.
-
-    Kernels need the axis of softmax to be the last one; the given layout is then better.
-    """
+    """The rule of softmax: as along an axis, unless the axis is the last in the given layout, as kernels need it."""
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 
@@ -148,7 +145,7 @@ def _scaled(node: Node) -> Form | None:
 
 
 def _sloped(node: Node) -> Form | None:
-    """prelu: treated like a convolution if it has one slope per channel, otherwise like a lane-wise operation."""
+    """The rule of prelu: as for convolutions if it has one slope per channel, else as for lane-wise operations."""
     slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
         return _anchor(node)
@@ -156,7 +153,7 @@ def _sloped(node: Node) -> Form | None:
 
 
 def _reduced(node: Node) -> Form | None:
-    """The rule of reductions: the axes move; the result must be the same in both layouts, or move itself."""
+    """The rule of reductions: the reduced axes move. The result must move as well, or keep the order of its axes."""
     src = node.inputs[0]
     if src is None or src.shape is None or len(node.inputs) > 1:
         return None
@@ -183,11 +180,11 @@ def _reshaped(node: Node) -> Form | None:
 
 
 def _unordered(node: Node) -> Form | None:
-    """The rule of operations that ignore the order of elements and whose results have no layouts."""
+    """The rule of operations that ignore the order of elements. Their results have only one layout."""
     return Form(("moves",), (False,) * len(node.outputs), {}) if has_layouts(next(node.operands)) else None
 
 
 RULES: dict[str, Callable[[Node], Form | None]] = {
     "lane_wise": _lane_wise, "anchor": _anchor, "scaled": _scaled, "along_axis": _along_axis, "softmax": _softmax,
     "sloped": _sloped, "reduced": _reduced, "reshaped": _reshaped, "unordered": _unordered}
-"""The rules by name. The declaration of an operation has the name in its field `layout`."""
+"""The rules, by the name that `Op.layout` states."""

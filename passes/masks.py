@@ -1,7 +1,7 @@
-"""Masks of attention: comparisons and selections that kernels compute when they use them.
+"""Find masks of attention, and copy them for each user, so that kernels compute masks instead of reading them.
 
 A causal mask follows from the positions of rows and columns; other masks read one byte per element. No matrix of the
-size of the scores is stored in memory.
+size of the attention scores is stored in memory.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphq.kernels.family.epilogue import COMPARISONS, lane_wise_operations, re
 MASKS = frozenset({"select", "logical_and", "logical_or", "logical_not", "logical_xor", *COMPARISONS})
 """The operations that masks consist of."""
 DEPTH = 8
-"""The most masks in a chain that are examined."""
+"""The most nodes of a chain of masks that are examined."""
 SMALL = 1 << 16
 """Operands of at most this many bytes stay in a core's cache, however often they are read."""
 LARGE = 1 << 20
@@ -21,7 +21,7 @@ LARGE = 1 << 20
 
 
 def is_mask(node: Node) -> bool:
-    """Whether a lane-wise node reads less memory than it fills, so that each user can compute it again."""
+    """Whether a node is a mask that reads less memory than its result takes, so each user can compute it again."""
     if not _is_lane_wise(node):
         return False
     return _read(node, DEPTH) <= SMALL + assumed(node.output.type.nbytes) // 2
@@ -33,7 +33,7 @@ def _is_lane_wise(node: Node) -> bool:
 
 
 def _read(node: Node, depth: int) -> int:
-    """The bytes that a node reads if masks above it are computed with it."""
+    """The bytes that a node reads if the masks among its operands are computed with it."""
     return sum(min(assumed(v.type.nbytes), _read(v.node, depth - 1))
                if depth and v.node is not None and _is_lane_wise(v.node) else assumed(v.type.nbytes)
                for v in node.operands)
@@ -45,7 +45,7 @@ def is_large_mask(node: Node) -> bool:
 
 
 def duplicate_masks(graph: Graph) -> int:
-    """A mask with n users in partitions -> n masks that may each join a partition; returns the number added."""
+    """A mask with n users -> a mask for each user that may be in a partition; returns the number of added masks."""
     count, joining = 0, {*lane_wise_operations(), *ANCHORS}
     for node in reversed(list(graph.nodes)):
         if node.op.name in MASKS and len(node.outputs[0].users) > 1 and is_mask(node):

@@ -1,9 +1,11 @@
-"""Move dequantize after, and quantize before, operations that only move elements: they then move 8-bit data.
+"""Move dequantize after, and quantize before, operations that only move elements, so that 8-bit data moves.
 
-Numbers do not change. A dequantize then meets the operation that it fuses with, or a quantize that undoes it
-(requantize.py), and a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each
-other: dequantize moves down, past reshape, transpose, gather, slice, expand, pad and concat; quantize moves up, past
-reshape, transpose and pad; and a cast to a narrower type moves up, past reshape and transpose.
+Numbers do not change. The dequantize is then next to the operation that it fuses with, or next to a quantize that
+undoes it (requantize.py). A constant table of embeddings is never dequantized as a whole.
+
+No two rewrites undo each other. Towards the outputs, dequantize moves past reshape, transpose, gather, slice, expand,
+pad and concat. Towards the inputs, quantize moves past reshape, transpose and pad, and a cast to a narrower type moves
+past reshape, transpose and expand.
 """
 from __future__ import annotations
 
@@ -21,20 +23,19 @@ from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
-"""Operations that may take a dequantize into their partition."""
+"""Operations whose partitions may include a dequantize of an operand."""
 
 
 class TransposeBeforeDequantize(Rewrite):
-    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)): 8-bit data moves, and weights fold.
+    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)), also for dynamic_dequantize
 
-    The same for dynamic_dequantize, unless it has scales for groups.
+    8-bit data moves, and a transpose of constant weights is folded.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.static_transpose(g.any_of(*DEQUANTIZES)(..., attrs=ANY))
 
     def check(self, match: Match) -> str | None:
-        """Scales must vary along one axis at most."""
         _, node = match.nodes
         return "it has scales for groups" if node.attrs["qtype"] == "per_group" else None
 
@@ -48,13 +49,12 @@ class TransposeBeforeDequantize(Rewrite):
 
 
 class ReshapeBeforeDequantize(Rewrite):
-    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)): a dense layer meets its dequantize"""
+    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)), which may fuse with a layer after the reshape"""
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The dimension along which scales vary must remain one dimension."""
         return _channels_stay(match.node("dequantize"), x.type, match.root.output.type)
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
@@ -64,13 +64,12 @@ class ReshapeBeforeDequantize(Rewrite):
 
 
 class QuantizeBeforeReshape(Rewrite):
-    """quantize(static_reshape(y)) -> static_reshape(quantize(y)): the operation before meets its quantize"""
+    """quantize(static_reshape(y)) -> static_reshape(quantize(y)): quantize may fuse with a layer before the reshape"""
 
     def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
         return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
 
     def check(self, y: Value, match: Match) -> str | None:
-        """The dimension along which scales vary must remain one dimension."""
         return _channels_stay(match.root, match.root.output.type, y.type)
 
     def replace(self, g: Graph, y: Value, match: Match) -> Value:
@@ -94,16 +93,13 @@ class QuantizeBeforeTranspose(Rewrite):
 
 
 class CastBeforeMoves(Rewrite):
-    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)): narrower data moves
-
-    The same holds for transposes and expand.
-    """
+    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), also for transposes and expand: less data moves"""
 
     def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
         return g.type_cast(g.any_of("static_reshape", "static_transpose", "expand")(y, attrs=ANY), attrs=ANY)
 
     def check(self, y: Value, match: Match) -> str | None:
-        """The cast must be to a narrower type than y's; otherwise two rewrites could undo each other."""
+        """The cast must be to a narrower type than y's."""
         dtype = match.root.attrs["dtype"]
         return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
 
@@ -119,7 +115,6 @@ class GatherBeforeDequantize(Rewrite):
         return g.gather(g.dequantize(x, attrs=ANY), i, attrs=ANY)
 
     def check(self, x: Value, i: Value, match: Match) -> str | None:
-        """The gather must not be along the channel axis of per-channel scales."""
         node = match.node("dequantize")
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -129,7 +124,7 @@ class GatherBeforeDequantize(Rewrite):
         return "dequantize has a scale for each element of the axis" if same else None
 
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
-        """The axes of the indices replace one axis; this changes the number of a channel axis after it."""
+        """The axes of the indices replace the gathered axis, so a channel axis after it gets another index."""
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and i.shape is not None
@@ -145,7 +140,6 @@ class PickBeforeDequantize(Rewrite):
         return g.any_of("slice", "expand")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The channel axis must keep all its channels."""
         node, root = match.node("dequantize"), match.root
         if node.attrs["qtype"] == "per_tensor":
             return None
@@ -168,16 +162,15 @@ class PickBeforeDequantize(Rewrite):
 
 
 class PadBeforeDequantize(Rewrite):
-    """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)), if an integer q stands for exactly v
+    """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)), if an integer q dequantizes to exactly v
 
-    Modes that repeat elements, instead of padding with a value, have no v.
+    Pads that repeat elements of x have no value v; they are always rewritten.
     """
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.pad(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The integers must have 8 bits and one scale, and one of them must stand for the value of a constant pad."""
         if x.dtype not in (s8, u8):
             return f"{x.dtype} is not an 8-bit integer type"
         node, pad = match.node("dequantize"), match.root.attrs
@@ -200,13 +193,12 @@ class PadBeforeDequantize(Rewrite):
 
 
 class QuantizeBeforePad(Rewrite):
-    """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), where q is v quantized"""
+    """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), where q is the quantized v"""
 
     def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
         return g.quantize(g.pad(y, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """There must be a single scale, and the result must be integers."""
         attrs = match.root.attrs
         if attrs["qtype"] != "per_tensor":
             return "quantize has a scale for each channel"
@@ -221,25 +213,24 @@ class QuantizeBeforePad(Rewrite):
 class ConcatBeforeDequantize(Rewrite):
     """concat(dequantize(x), dequantize(y), ...) with equal parameters -> dequantize(concat(x, y, ...))
 
-    This happens only before a user whose partition can include a dequantize. Otherwise the concat fuses with its own
-    dequantizes.
+    The rewrite applies only if a user of the concat can fuse with the dequantize. Otherwise the concat itself fuses
+    with the dequantizes of its operands.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
         return g.concat(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """All sources must have the same dequantize parameters, with one scale, and a user must take 8-bit data."""
         nodes = [v.node for v in match.root.operands]
         if not any(n is not None and n.op.name == "dequantize" for n in nodes) \
                 or not any(user.op.name in TAKERS for user in match.root.output.users):
             return ""
         if any(n is None or n.op.name != "dequantize" for n in nodes):
-            return "a source is not dequantized"
+            return "an operand is not dequantized"
         kinds = {(next(n.operands).dtype, n.attrs["qtype"], n.attrs["scales"], n.attrs["zps"] or (0,))
                  for n in nodes if n is not None}
         if len(kinds) > 1 or next(iter(kinds))[1] != "per_tensor":
-            return "the sources are dequantized by different scales or zero points"
+            return "the operands are dequantized by different scales or zero points"
         return None
 
     def replace(self, g: Graph, match: Match) -> Value:
@@ -248,10 +239,7 @@ class ConcatBeforeDequantize(Rewrite):
 
 
 def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
-    """The channel axis of a quantization when a tensor of type `here` is reshaped to type `there`.
-
-    Returns None if the reshape splits or merges channels. With one scale for all elements the axis stays as it is.
-    """
+    """The axis of a quantization after a reshape from `here` to `there`; None if the axis is split or merged."""
     axis: int = attrs["axis"]
     if attrs["qtype"] == "per_tensor":
         return axis
@@ -261,7 +249,7 @@ def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) ->
 
 
 def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
-    """The axis that `axis` of a tensor of type `here` becomes by a reshape to `there`; None if it is split."""
+    """The index of `axis` after a reshape from type `here` to `there`; None if the axis is split or merged."""
     if not here.known or not there.known:
         return None
     outside = prod(here.dims[:axis])
@@ -269,7 +257,7 @@ def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
 
 
 def _channels_stay(node: Node, here: TensorType, there: TensorType) -> str | None:
-    """The reason why the quantization of `node` cannot move past a reshape from `here` to `there`; None if it can."""
+    """Why the quantize or dequantize `node` cannot move past a reshape from `here` to `there`; None if it can."""
     if _kept_axis(node.attrs, here, there) is not None:
         return None
     return (f"{node.op.name} has a scale for each element of dimension {node.attrs['axis']}, "

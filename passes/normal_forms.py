@@ -1,4 +1,4 @@
-"""Normal forms: an operation that can be written in several ways is written in one, so fusions need one pattern."""
+"""Bring operations that can be written in several ways to one form, so that fusions need one pattern."""
 from __future__ import annotations
 
 import math
@@ -16,8 +16,8 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 def positive_axis(graph: Graph) -> int:
     """softmax(x, axis=-1) -> softmax(x, axis=r-1), and the same for per-channel quantize and dequantize
 
-    Per-tensor quantize and dequantize ignore their axis, which becomes 1, the default. The pass is a function instead
-    of a pattern: the pattern would match most nodes of a quantized model, though their axis is in normal form already.
+    Per-tensor quantize and dequantize ignore their axis; it becomes 1, the default. The pass is a function because a
+    pattern would match most nodes of a quantized model, though few need a change.
     """
     count = 0
     for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
@@ -59,7 +59,7 @@ class UniformChannelsArePerTensor(Rewrite):
 class VectorAsColumn(Rewrite):
     """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least
 
-    Quantization needs this: integer kernels take matrices, and the scales of weights need an axis.
+    Quantization needs a matrix, because integer kernels take matrices, and per-channel scales of weights need an axis.
     """
 
     tolerance = 1e-6
@@ -82,15 +82,14 @@ class VectorAsColumn(Rewrite):
 class SplitBiasOfRows(Rewrite):
     """matmul(x, w, b) -> add(matmul(x, w), b), unless the bias has one element per column
 
-    The result of the matmul is rounded to f32 before the bias is added, and to its dtype afterwards, as before the
-    rewrite.
+    Numbers stay: with and without the rewrite, the sum of products is rounded to f32, then the bias is added, and the
+    total is rounded to its dtype.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
         return g.matmul(x, w, b, attrs=ANY)
 
     def check(self, b: Value, match: Match) -> str | None:
-        """Only a bias with one element per column stays in the matmul."""
         out = match.root.output.shape
         if not b.type.known or out is None or out[-1] is None:
             return ""
@@ -111,7 +110,6 @@ class DropMultiplyByOne(Rewrite):
         return any(v.data is not None for v in node.operands)
 
     def check(self, x: Value, one: Value, match: Match) -> str | None:
-        """The operand must be a constant of ones that broadcasts into x."""
         if one.data is None or not np.all(one.data == 1):
             return ""
         if x.shape is None and one.shape != ():
@@ -150,14 +148,14 @@ def _again(g: Graph, node: Node, **changed: object) -> Value:
 
 
 WIDER = {s4: s8, u4: u8}
-"""The 8-bit types that 4-bit integers are converted to if no kernel takes 4 bits."""
+"""The 8-bit types to which 4-bit integers are converted if no kernel reads 4 bits."""
 
 MAX_SUM = 2**31 // 255**2
-"""The most products of 9-bit numbers (differences of 8-bit ones) in a sum that cannot exceed s32."""
+"""A sum of at most this many products fits into s32. The operands of a product are differences of 8-bit integers."""
 
 
 class DequantizeByGroups(Rewrite):
-    """dequantize(x, scales of every group along group_axis) -> dynamic_dequantize(x, scales, zps?) per_group
+    """dequantize(x) with scales for groups along group_axis -> dynamic_dequantize(x, scales, zps?) per_group
 
     Other passes and kernels handle groups only in the second form.
     """
@@ -177,7 +175,7 @@ class DequantizeByGroups(Rewrite):
         groups = len(attrs["scales"]) // dims[axis]
         counts = [1] * len(dims)
         counts[axis], counts[split] = dims[axis], groups
-        order = sorted((split, axis))  # a group lists the scales of all its channels before the next group does
+        order = sorted((split, axis))  # scales are listed group by group, each with all channels
 
         def blocks(numbers: Sequence[float], dtype: DTypeLike) -> Value:
             by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])
@@ -192,7 +190,7 @@ class DequantizeByGroups(Rewrite):
 class RowScalesAsGroups(Rewrite):
     """matmul(dynamic_dequantize(x, scales, per_channel, axis=0), w) -> the same per_group, for a matrix x
 
-    Each row is a group. Integer products need scales of rows in this form.
+    Each row becomes a group. Integer matmul kernels need per-token scales (one per row) in this form.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, scales: Var, w: Var, bias: Var) -> PatternLike:
@@ -200,7 +198,6 @@ class RowScalesAsGroups(Rewrite):
         return g.any_of(g.matmul(source, w, attrs=ANY), g.matmul(source, w, bias, attrs=ANY))
 
     def check(self, x: Value, scales: Value, match: Match) -> str | None:
-        """There must be one scale per row of the product, and the size of a row must be known."""
         if scales.data is not None or match.root.attrs["transpose_a"]:
             return ""
         if x.shape is None or len(x.shape) != 2 or not x.shape[1]:
@@ -216,17 +213,15 @@ class RowScalesAsGroups(Rewrite):
 
 
 class StaticDequantize(Rewrite):
-    """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
+    """dynamic_dequantize(x, scales, zps?) with constant scales and zero points -> dequantize(x), for s8 and u8
 
-    Constants of 4 bits are converted to 8 bits, except for weights of a matmul, because matmul kernels read 4
-    bits.
+    Constants of 4 bits are converted to 8 bits. Weights of a matmul stay, because matmul kernels read 4 bits.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:
         return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
 
     def check(self, x: Value, scales: Value, zps: Value, match: Match) -> str | None:
-        """The attributes of dequantize must be able to express the scales and zero points."""
         if match.root.output.dtype != f32:
             return f"the result is {match.root.output.dtype}"
         if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
@@ -241,13 +236,12 @@ class StaticDequantize(Rewrite):
 
 
 class StaticQuantize(Rewrite):
-    """dynamic_quantize(x, scales, zps?) of constant scales and zero points -> quantize(x), to s8 and u8"""
+    """dynamic_quantize(x, scales, zps?) with constant scales and zero points -> quantize(x), to s8 and u8"""
 
     def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:
         return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
 
     def check(self, scales: Value, zps: Value, match: Match) -> str | None:
-        """The attributes of quantize must be able to express the scales and zero points."""
         return _refuses(match.root, match.root.attrs["dtype"], scales, zps, zeros=False)
 
     def replace(self, g: Graph, x: Value, scales: Value, zps: Value, match: Match) -> Value:
@@ -255,10 +249,7 @@ class StaticQuantize(Rewrite):
 
 
 def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None, *, zeros: bool) -> str | None:
-    """Why the attributes of a static operation cannot express scales and zero points; None if they can.
-
-    `zeros` says whether scales may be 0.
-    """
+    """Why quantize or dequantize cannot have these scales (0 is allowed if `zeros`) and zero points; else None."""
     if dtype.name not in ("s8", "u8"):
         return f"of {dtype}"
     if node.attrs["qtype"] == "per_group":
@@ -284,9 +275,9 @@ def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
 class ConvIntegerAsConvolution(Rewrite):
     """cast(conv_integer(x, w, zx?, zw?) + bias?) to f32 -> convolution(x - zx, w - zw) + cast(bias)?
 
-    Both operands are dequantized with scale 1. Without a bias, both forms compute an exact sum and round it to f32
-    once. With a bias, the new form rounds the sum, the bias and the total. That changes nothing while all are below
-    2**24 in magnitude, and adds small rounding errors beyond.
+    Both operands are dequantized with scale 1. Without a bias, numbers stay: both forms round the exact sum to f32
+    once. With a bias, the new form rounds the sum, the bias and the total. Below 2**24 in magnitude, these three are
+    exact in f32; above, they have small rounding errors.
     """
 
     tolerance = 1e-6
@@ -297,7 +288,6 @@ class ConvIntegerAsConvolution(Rewrite):
         return g.cast(g.any_of(sums, g.add(sums, bias, attrs=ANY)), dtype=f32)
 
     def check(self, w: Value, zw: Value | None) -> str | None:
-        """Sums must not wrap in s32, and the weights must have one zero point, or one for each channel."""
         if not w.type.known:
             return "the shape of the weights is not known"
         if (terms := math.prod(w.type.dims[1:])) > MAX_SUM:

@@ -1,7 +1,4 @@
-"""Bring reductions and norms to the forms that kernels compute: along the last axis, or as a pool.
-
-The other axes move to the front, by a view if possible, otherwise by a transpose.
-"""
+"""Rewrite reductions and norms to the forms that kernels compute: along the last axis, or as a pool."""
 from __future__ import annotations
 
 from math import prod
@@ -19,7 +16,8 @@ class RowsLast(Rewrite):
     """row(x, axes) -> reshape(transpose(row(transpose(reshape(x)))))
 
     Here row is any operation along rows (kernels/rows) that runs along other axes than the last one, or whose result
-    drops the reduced axes. Pool kernels compute means over axes before the last. Only the order of f32 sums changes.
+    drops the reduced axes. Means over axes before the last are not rewritten, because pool kernels compute them. Only
+    the order of f32 sums changes.
     """
 
     tolerance = 1e-5
@@ -39,7 +37,7 @@ class RowsLast(Rewrite):
         return None
 
     def replace(self, g: Graph, match: Match) -> Value:
-        """Move the axes to the end, merge them, apply the operation to the merged axis, and move its result back."""
+        """Move the axes to the end, merge them, apply the operation to the merged axis, and move the result back."""
         node = match.root
         x, *more = node.inputs
         assert x is not None
@@ -72,7 +70,7 @@ def axes_of(node: Node) -> list[int]:
 class NormalizeGroupsAsRows(Rewrite):
     """group_norm(x, gamma, beta) -> reshape(layer_norm(reshape(x))) * gamma + beta
 
-    If channels are last, x is transposed before and the result transposed back. Sums are added in another order than in
+    If channels are last, x is transposed, and the result is transposed back. Sums have another order than in
     group_norm's reference: for inputs drawn from N(3, 2) results differ by up to 1.2e-6.
     """
 
@@ -118,8 +116,8 @@ class NormalizeChannelsAsPool(Rewrite):
     """lrn(x) -> x / (avg_pool(square(x)) * alpha + bias)**beta
 
     The pool runs along the channels: they become its only spatial axis, and the pixels become its channels. If the
-    channels are last, x is transposed before and the result transposed back. A power of 3/4 is computed as two square
-    roots, any other power except 1/2 and 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's
+    channels are last, x is transposed, and the result is transposed back. The powers 1/2 and 3/4 are computed with
+    square roots, other powers except 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's
     reference by up to 4e-7 of their size, and by beta times a unit in the last place of the logarithm.
     """
 

@@ -1,7 +1,6 @@
-"""PIPELINE: the passes that `graphq.compile` runs, in their order from top to bottom, and the function that runs them.
+"""List the passes that `graphq.compile` runs, in their order from top to bottom (PIPELINE), and run passes.
 
-With `precision="bf16"`, `compile` also runs RoundProducts (see `PRECISIONS`). One of the passes, `canonicalize`,
-consists of many small rewrites, listed here as well.
+One of the passes, `canonicalize`, consists of many small rewrites, which are also listed here.
 """
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalize = Fixpoint(
     "canonicalize",
-    normal_forms.DequantizeByGroups(),  # comes first, because the other passes do not handle group_axis
+    normal_forms.DequantizeByGroups(),  # first, because the other passes do not handle group_axis
     simplify_moves.DropNoopReshape(),
     simplify_moves.MergeReshapes(),
     simplify_moves.MergeTransposes(),
@@ -78,7 +77,7 @@ canonicalize = Fixpoint(
     MoveRepeat(),
     ShareHeads(),
 )
-"""The pass that brings graphs to one form, so that later passes need fewer patterns. Numbers do not change."""
+"""The pass that rewrites equivalent graphs to one form, so that later passes need fewer patterns."""
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
@@ -92,7 +91,7 @@ PIPELINE: tuple[Pass, ...] = (
     WidenProducts(),
     NormalizeChannelsAsPool(),
     channels_last,
-    duplicate_dequantize,  # again: canonicalize moves a reorder before a dequantize only if it is the only user
+    duplicate_dequantize,  # again, since canonicalize moves a transpose before a dequantize only if it has one user
     canonicalize,
     eliminate_common_subexpressions,
     duplicate_dequantize,
@@ -126,9 +125,9 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
     passes. GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
     GRAPHQ_DEBUG=verify, the graph is verified after each pass.
 
-    `after` is called after each pass, and in a Fixpoint after each of its passes. Its arguments are the pass, the
-    number of its changes, and the graph, which it must not change. With a `history` of `graph`, the graph after the
-    passes is `history.after`.
+    The function `after` is called after each pass, and in a Fixpoint after each of the Fixpoint's passes. The function
+    gets the pass, the number of changes, and the graph, which it must not change. With a `history` of `graph`, the
+    graph after the passes is `history.after`.
 
     Raises GraphError for an object that is not a pass, and VerifyError, naming the pass, if a pass leaves the graph
     inconsistent.
@@ -156,7 +155,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
 
 
 def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """The passes as a tuple; raises GraphError unless they are a list of passes."""
+    """The passes as a tuple. Raises GraphError if `passes` is not a list of passes."""
     if not isinstance(passes, list | tuple):
         raise GraphError(f"passes must be a list of passes, got {passes!r}")
     for step in passes:
@@ -166,7 +165,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes; `named` finds the passes again. Raises GraphError for a pass that is not in `_NAMED`."""
+    """The names of passes, from which `named` finds the passes. Raises GraphError for a pass that is not in _NAMED."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):

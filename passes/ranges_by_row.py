@@ -1,6 +1,7 @@
-"""Give each row its own range if a product is quantized dynamically: no row then depends on batch or padding.
+"""Quantize activations of dynamically quantized matmuls per token: each row gets its own range.
 
-`RangesByRow` changes numbers, mostly for the better, and is not part of PIPELINE. Run it first:
+The results of a row then do not depend on other rows of the batch or on padding. `RangesByRow` changes numbers, mostly
+for the better, and is not part of PIPELINE. Run it first:
 
     graphq.compile("model.onnx", passes=(passes.RangesByRow, *passes.PIPELINE))
 
@@ -16,21 +17,21 @@ from graphq.rewrite.fixpoint import Fixpoint
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
 TINY = np.float32(2.0**-126)
-"""The least scale of a row, the least normal number; rows of zeros have it."""
+"""The least scale of a row: the least normal f32 number. Rows of zeros get this scale."""
 
 
 def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
-    """`x` quantized to s8 row by row, and the scales of the rows, of shape [..., 1]."""
+    """Quantize `x` to s8 per row. Returns the integers, and the scales of shape [..., 1]."""
     largest = g.reduce_max(g.abs(x), axes=[-1], keep_dims=True)
     scales = g.maximum(g.multiply(largest, np.float32(1 / 127)), TINY)
     return g.quantize(g.divide(x, scales), dtype="s8", scales=[1.0]), scales
 
 
 class IntegerProductByRow(Rewrite):
-    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same, quantized by rows
+    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same with x quantized per row
 
-    q is x quantized to u8. Its scale s and zero point z follow from the range of all of x. wz and ws are the zero point
-    and scale of the weights.
+    q is x quantized to u8, with a scale s and a zero point z that follow from the range of the whole x. wz and ws are
+    the zero point and the scale of the weights.
     """
 
     def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var, wz: Var, ws: Var) -> PatternLike:
@@ -38,7 +39,6 @@ class IntegerProductByRow(Rewrite):
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
-        """q must be quantized by the range of x, and the product must be f32. The range may have other users."""
         if match.root.output.dtype != f32:
             return f"the product is {match.root.output.dtype}"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
@@ -52,16 +52,15 @@ class IntegerProductByRow(Rewrite):
 
 
 class DequantizedByRow(Rewrite):
-    """matmul(dynamic_dequantize(q, s, z), w) -> the same, quantized by rows
+    """matmul(dynamic_dequantize(q, s, z), w) -> the same with x quantized per row
 
-    q is x quantized to u8. Its scale s and zero point z follow from the range of all of x.
+    q is x quantized to u8, with a scale s and a zero point z that follow from the range of the whole x.
     """
 
     def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var) -> PatternLike:
         return g.matmul(g.dynamic_dequantize(q, s, z, attrs=ANY), w, attrs=ANY)
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
-        """The rows must be along the last axis of x, whose size must be known."""
         if match.root.attrs["transpose_a"] or q.shape is None or not q.shape[-1]:
             return "the rows must lie along the last axis, and its size must be known"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
@@ -78,7 +77,7 @@ NOT_DYNAMIC = "the operand is not quantized by its own range"
 
 
 def _quantized(q: Value, s: Value, z: Value) -> Value | None:
-    """The f32 value x that q is quantized from; None unless s and z are the scale and zero point of the range of x."""
+    """The f32 value x that q is quantized from; None if s and z do not follow from the range of x."""
     quantize, range = q.node, s.node
     if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
         return None
@@ -89,4 +88,4 @@ def _quantized(q: Value, s: Value, z: Value) -> Value | None:
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
-"""The pass that gives each row its own range in all dynamically quantized products."""
+"""The pass that quantizes the activations of all dynamically quantized matmuls per row."""

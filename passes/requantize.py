@@ -1,6 +1,6 @@
 """Drop operations that do not change quantized numbers: quantize after dequantize, and clamps that saturation implies.
 
-Numbers do not change. A dequantize after a quantize is never dropped, because the quantize rounds.
+A dequantize after a quantize is never dropped, because the quantize rounds.
 """
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 INTEGERS = (s8, u8, s16, u16)
 
 SCALES = float(np.finfo(np.float32).tiny), 1e33
-"""The range of scales with which quantize(dequantize(x)) gives exactly x; both may then be dropped.
+"""The range of scales for which quantize(dequantize(x)) is exactly x.
 
-The product of such a scale and the difference of two 16-bit numbers is neither subnormal nor infinite.
+The product of a scale in this range and a difference of two 16-bit integers is neither subnormal nor infinite in f32.
 """
 
 MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
-"""Operations that run in integers if their operands come from dequantize."""
+"""Operations that integer kernels can compute if their operands are dequantized."""
 
 
 class DropRequantize(Rewrite):
@@ -37,7 +37,6 @@ class DropRequantize(Rewrite):
         return g.quantize(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The dtype and the parameters must be the same, and scales must keep products in the range of f32."""
         if x.dtype not in INTEGERS or match.root.output.dtype != x.dtype:
             return f"{x.dtype} becomes {match.root.output.dtype}"
         return _same_parameters(match.node("dequantize"), match.root)
@@ -47,16 +46,15 @@ class DropRequantize(Rewrite):
 
 
 class DropLimitBeforeQuantize(Rewrite):
-    """quantize(relu(x)) -> quantize(x), and the same for clamp, if quantize saturates at these limits anyway"""
+    """quantize(relu(x)) -> quantize(x), also for clamp, if the quantize saturates at the limits of relu or clamp"""
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """Each limit must be quantized to the end of the integers' range, in all channels.
+        """In all channels, each limit must be quantized to the end of the integers' range.
 
-        Numbers beyond the limit then become that end as well, because quantization by positive scales keeps the order
-        of numbers.
+        Numbers beyond the limit then become the same end, because quantization by positive scales is monotonic.
         """
         dtype, attrs = match.root.output.dtype, match.root.attrs
         if dtype not in INTEGERS:
@@ -76,13 +74,13 @@ class DropLimitBeforeQuantize(Rewrite):
 
 
 class DropLimitAfterDequantize(Rewrite):
-    """relu(dequantize(x)) -> dequantize(x), and the same for clamp, if no number is beyond the limits"""
+    """relu(dequantize(x)) -> dequantize(x), also for clamp, if no dequantized number is beyond the limits"""
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.any_of("relu", "clamp")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The least and the greatest number of each channel must be within the limits."""
+        """The least and the greatest dequantized number of each channel must be within the limits."""
         if x.dtype not in INTEGERS:
             return f"{x.dtype} is not an integer type"
         attrs = match.node("dequantize").attrs
@@ -96,10 +94,10 @@ class DropLimitAfterDequantize(Rewrite):
 
 
 class RequantizePicked(Rewrite):
-    """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), and the same for nearest interpolate
+    """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), also for nearest interpolate
 
-    A product that reads the result then gets 8-bit integers. This is exact, as in DropRequantize, because each element
-    of the result is an element of dequantize(x).
+    A layer that reads the result can then multiply 8-bit integers. The rewrite is exact (see DropRequantize), because
+    each element of the pool's result is an element of dequantize(x).
     """
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
@@ -107,7 +105,7 @@ class RequantizePicked(Rewrite):
                         g.interpolate(g.dequantize(x, attrs=ANY), mode="nearest", attrs=ANY))
 
     def check(self, x: Value, match: Match) -> str | None:
-        """A product must read the result, there must be a single scale, and no window may consist of padding only."""
+        """A layer must read the result, there must be a single scale, and no window may consist of padding only."""
         node = match.node("dequantize")
         if not any(user.op.name in MULTIPLIES for user in match.root.output.users):
             return ""
@@ -139,16 +137,16 @@ def _same_parameters(a: Node, b: Node) -> str | None:
 
 
 def _limits(match: Match) -> tuple[float, float]:
-    """The least and the greatest result of the relu or clamp of a match, as f32."""
+    """The limits of the relu or clamp in a match, as f32 numbers."""
     node = next(n for n in match.nodes if n.op.name in ("relu", "clamp"))
     attrs: dict[str, Any] = dict(node.attrs)
     low, high = (0.0, np.inf) if node.op.name == "relu" else (attrs["min"], attrs["max"])
-    with np.errstate(over="ignore"):  # a limit beyond f32 becomes infinite, and limits nothing
+    with np.errstate(over="ignore"):  # a limit beyond the range of f32 becomes infinite
         return float(np.float32(low)), float(np.float32(high))
 
 
 def _windows_see_elements(node: Node) -> bool:
-    """Whether each window of a max_pool has an element of the source: a pool of zeros is then 0 everywhere."""
+    """Whether each window of a max_pool has an element of the operand. A window of padding only gives -inf."""
     source = next(node.operands).type
     if not source.known:
         return False

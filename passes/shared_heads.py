@@ -1,4 +1,4 @@
-"""Grouped attention: products read keys and values in place, without a copy for each head that shares them."""
+"""Rewrite grouped-query attention: matmuls read keys and values in place, without a copy for each query head."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
@@ -11,7 +11,7 @@ def _repeat(g: PatternBuilder, x: PatternLike) -> PatternLike:
 
 
 def _refused(match: Match) -> str | None:
-    """None if the matched expand and reshape repeat each matrix: [..., n, 1, r, c] becomes [..., n * times, r, c]."""
+    """Refuse a match whose expand and reshape do not repeat matrices: [..., n, 1, r, c] to [..., n * times, r, c]."""
     expand, reshape = _nodes(match)
     source, wide, result = (v.type for v in (expand.operand(0), expand.output, reshape.output))
     if not (source.known and result.known):
@@ -25,14 +25,14 @@ def _refused(match: Match) -> str | None:
 
 
 def _nodes(match: Match) -> tuple[Node, Node]:
-    """The expand, and the reshape that is its only user."""
+    """The matched expand, and the reshape that is its only user."""
     expand = match.node("expand")
     (reshape,) = expand.output.users
     return expand, reshape
 
 
 def _without_copies(g: Graph, x: Value) -> Value:
-    """The matrices [..., n, r, c] of the expand's operand [..., n, 1, r, c]."""
+    """Reshape the expand's operand [..., n, 1, r, c] to [..., n, r, c]."""
     *outer, _, r, c = x.type.dims
     return g.static_reshape(x, shape=[*outer, r, c])
 
@@ -68,8 +68,8 @@ class MoveRepeat(Rewrite):
 class ShareHeads(Rewrite):
     """matmul(a, repeat(b)) -> reshape(matmul(reshape(a), b)), where repeat(b) repeats matrices
 
-    The rows of all matrices of `a` that are multiplied by one matrix of `b` become the rows of one matrix. The order of
-    NumPy's sums, in the reference, depends on their number; kernels add in the same order as before.
+    All matrices of `a` that are multiplied by the same matrix of `b` are stacked to one matrix. Kernels add in the same
+    order as before, but NumPy, in the reference, chooses the order of sums by the number of rows.
     """
 
     tolerance = 1e-5

@@ -1,4 +1,4 @@
-"""Drop reshapes and transposes that change nothing, merge neighbors, turn transposes into views, and fold pads."""
+"""Simplify reshapes, transposes and pads: drop, merge, or fold them, or turn transposes into reshapes."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
@@ -81,10 +81,10 @@ def transpose_order(node: Node) -> list[int]:
 
 
 class FoldPadIntoConvolution(Rewrite):
-    """convolution(pad(x), w) -> convolution(x, w) with more padding; a dequantize may stand between the two
+    """convolution(pad(x), w) -> convolution(x, w) with more padding; a dequantize may come between the two
 
-    A convolution pads with 0. The pad must therefore have the value 0 or, if a dequantize follows it, the zero point.
-    It may pad only spatial axes.
+    A convolution pads with 0. The value of the pad must therefore be 0 or, if a dequantize follows it, the zero point.
+    Only spatial axes may be padded.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
@@ -92,7 +92,6 @@ class FoldPadIntoConvolution(Rewrite):
         return g.any_of(g.convolution(source, w, attrs=ANY), g.convolution(source, w, b, attrs=ANY))
 
     def check(self, match: Match) -> str | None:
-        """Refuse a pad that cuts elements off, pads batch or channels, or whose value does not stand for 0."""
         pad, root = match.node("pad").attrs, match.root.attrs
         begin, end = pad["pads_begin"], pad["pads_end"]
         outer = (0, 1 if root["data_format"] == "NCX" else len(begin) - 1)
@@ -118,7 +117,7 @@ class FoldPadIntoConvolution(Rewrite):
                           {**root.attrs, "auto_pad": "none", "pads_begin": begin, "pads_end": end})[0]
 
     def _zero(self, match: Match) -> float:
-        """The pad's value that the convolution reads as 0; NaN, which equals no value, if zero points differ."""
+        """The pad's value that the convolution reads as 0. If zero points differ, NaN: no value is equal to it."""
         found = next((n for n in match.nodes if n.op.name == "dequantize"), None)
         zps = set(found.attrs["zps"] or (0,)) if found else {0}
         return zps.pop() if len(zps) == 1 else float("nan")

@@ -1,4 +1,4 @@
-"""Bring activations with per-group scales to the form that a kernel reads: scales that broadcast."""
+"""Reshape activations with per-group scales, so that the scales broadcast: kernels need this form."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
@@ -8,8 +8,8 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 class SplitGroups(Rewrite):
     """dynamic_dequantize(x, scales, zps?) per_group -> reshape(dynamic_dequantize(reshape(x), scales, zps?))
 
-    An axis of several groups of several elements becomes two: the groups, and the elements of a group. Along
-    each axis there is then one scale per index, or one scale for all.
+    An axis of several groups of several elements becomes two axes: the groups, and the elements of a group. Along
+    each axis there is then one scale per index, or one scale for all indices.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
@@ -36,7 +36,7 @@ class SplitGroups(Rewrite):
 
 
 def _axes(match: Match) -> list[tuple[int, int]]:
-    """The number of groups and the size of a group along each axis of the result; one of both is 1."""
+    """For each axis of the reshaped x, the number of groups and the number of elements of a group; one of them is 1."""
     _, scales, *_ = match.root.operands
     given = zip(scales.type.dims, match.root.attrs["group_shape"], strict=True)
     return [axis for n, size in given for axis in ([(n, 1), (1, size)] if n != 1 and size != 1 else [(n, size)])]

@@ -168,7 +168,7 @@ PER_CHANNEL = 'qtype="per_channel", axis=1, scales=[1,2,3,4,5,6]'
      "quantize has a scale for each channel"),
     ("ConcatBeforeDequantize", "x: u8[4,6], y: u8[4,6], w: f32[6,2]", "%0 = dequantize(x, scales=[0.5])\n"
      "%1 = dequantize(y, scales=[0.25])\n %2 = concat(%0, %1, axis=0)\n %3 = matmul(%2, w)\n return %3",
-     "the sources are dequantized by different scales"),
+     "the operands are dequantized by different scales"),
     ("DropRequantize", "x: u8[6]", "%0 = dequantize(x, scales=[0.5])\n %1 = quantize(%0, dtype=u8, scales=[0.25])\n"
      "return %1", "the scales or zero points differ"),
     ("DropLimitBeforeQuantize", "x: f32[6]", "%0 = relu(x)\n %1 = quantize(%0, dtype=u8, scales=[0.5])\n return %1, %0",
