@@ -44,7 +44,7 @@ class MoveWeights(Rewrite):
             return "scales and zero points are not constant"
         if not match.root.output.type.known or node.attrs.get("group_axis") is not None:
             return ""
-        return None if _moved(match) is not None else f"groups of {list(_groups(node))} are torn apart in " \
+        return None if _moved(match) is not None else f"groups of {list(_groups(node))} would be split in " \
                                                       f"{match.root.output.type}"
 
     def replace(self, g: Graph, match: Match) -> Value:

@@ -177,7 +177,7 @@ class PadBeforeDequantize(Rewrite):
         if node.attrs["qtype"] != "per_tensor":
             return "dequantize has a scale for each channel"
         if pad["mode"] == "constant" and self._integer(x, node, pad["value"]) is None:
-            return f"no {x.dtype} stands for {pad['value']:g}"
+            return f"no {x.dtype} dequantizes to {pad['value']:g}"
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:

@@ -225,7 +225,7 @@ class StaticDequantize(Rewrite):
         if match.root.output.dtype != f32:
             return f"the result is {match.root.output.dtype}"
         if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
-            return "a matmul takes 4 bits" if x.data is not None else f"of {x.dtype} that are not constant"
+            return "matmul kernels read 4 bits" if x.data is not None else f"x is {x.dtype} and not constant"
         return _refuses(match.root, WIDER.get(x.dtype, x.dtype), scales, zps, zeros=True)
 
     def replace(self, g: Graph, x: Value, scales: Value, zps: Value, match: Match) -> Value:
@@ -251,7 +251,7 @@ class StaticQuantize(Rewrite):
 def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None, *, zeros: bool) -> str | None:
     """Why quantize or dequantize cannot have these scales (0 is allowed if `zeros`) and zero points; else None."""
     if dtype.name not in ("s8", "u8"):
-        return f"of {dtype}"
+        return f"the integers are {dtype}"
     if node.attrs["qtype"] == "per_group":
         return "scales are per group"
     if scales.data is None or zps is not None and zps.data is None:
@@ -293,7 +293,7 @@ class ConvIntegerAsConvolution(Rewrite):
         if (terms := math.prod(w.type.dims[1:])) > MAX_SUM:
             return f"sums of {terms} products could wrap"
         if zw is not None and (zw.shape is None or zw.shape not in ((), (1,)) and len(zw.shape) != 1):
-            return f"zero points {zw.type} of the weights"
+            return f"the zero points of the weights are {zw.type}"
         return None
 
     def replace(self, g: Graph, x: Value, w: Value, zx: Value | None, zw: Value | None, bias: Value | None,

@@ -31,9 +31,9 @@ class RowsLast(Rewrite):
             return "shape or axes are known only at run time"
         axes, last = axes_of(node), len(source.type.dims) - 1
         if not axes or axes == [last] and node.attrs.get("keep_dims", True):
-            return "its axis is the last"
+            return "its axis is the last one"
         if node.op.name == "reduce_mean" and last not in axes:
-            return "means over pixels are pools"
+            return "pool kernels compute means over pixels"
         return None
 
     def replace(self, g: Graph, match: Match) -> Value:
@@ -134,7 +134,7 @@ class NormalizeChannelsAsPool(Rewrite):
         if a["size"] > channels:
             return f"its window of {a['size']} is wider than {channels} channels"
         if a["bias"] <= 0 or a["alpha"] < 0:
-            return f"the root of a number below zero may be wanted: bias {a['bias']}, alpha {a['alpha']}"
+            return f"the root of a negative number may be needed: bias {a['bias']}, alpha {a['alpha']}"
         return None if source.dtype == f32 else f"{source.dtype} would be rounded after each operation"
 
     def replace(self, g: Graph, match: Match) -> Value:

@@ -21,7 +21,7 @@ def _refused(match: Match) -> str | None:
     *outer, n, _, r, c = source.dims
     times = wide.dims[-3]
     repeats = list(wide.dims) == [*outer, n, times, r, c] and list(result.dims) == [*outer, n * times, r, c]
-    return None if repeats else "it repeats more than matrices"
+    return None if repeats else "the expand repeats more than matrices"
 
 
 def _nodes(match: Match) -> tuple[Node, Node]:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, the checks that decide which candidates still fail, and the options for output."""
     add_model(parser)
     check = parser.add_mutually_exclusive_group(required=True)
-    check.add_argument("--check", metavar="COMMAND", help="exits with 0 if a candidate is still interesting")
+    check.add_argument("--check", metavar="COMMAND", help="exits with 0 if a candidate still fails")
     check.add_argument("--pass", dest="step", metavar="NAME", help="a pass that gets the graph wrong")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the graph there instead of printing it")
     parser.add_argument("--same-kind", action="store_true", help="candidates are files of MODEL's kind")
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
         start = graph if step is None else failing(step, graph) or graph
         if not interesting(start):
-            print(f"graphq: {options.file} itself is not interesting: "
+            print(f"graphq: {options.file} itself does not fail: "
                   + ("the check does not exit with 0" if step is None else _no_fault(step, graph)),
                   file=sys.stderr)
             return 1

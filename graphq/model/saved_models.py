@@ -251,7 +251,7 @@ class Saved:
 
     def _json(self, section: Any) -> Any:
         text = self.file.section(section)
-        expect(JSON_GROWTH * text.nbytes, "what the file says in JSON")
+        expect(JSON_GROWTH * text.nbytes, "the JSON of the file")
         return json.loads(bytes(text))
 
     def read(self, make: Callable[[], T]) -> T:

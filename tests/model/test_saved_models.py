@@ -392,7 +392,7 @@ def test_bytes_that_many_places_name_are_in_memory_once():
 def test_json_is_read_within_the_limit(whole, tmp_path):
     (tmp_path / "m").write_bytes(whole)
     model = gq.load_compiled(tmp_path / "m")
-    with budget(10_000), pytest.raises(gq.CompileError, match="what the file says in JSON would take"):
+    with budget(10_000), pytest.raises(gq.CompileError, match="the JSON of the file would take"):
         assert model.source
 
 

@@ -185,7 +185,7 @@ def test_channels_last_of_normalize_channels():
     ("x: f32[0,4,5]", "size=3", "is empty, or its shape is not known"),
     ("x: f32[2,5,4]", "size=5", "its window of 5 is wider than 4 channels"),
     ("x: f32[2,4,5]", 'size=5, data_format="NCX"', "wider than 4 channels"),
-    ("x: f32[2,5,4]", "size=3, bias=0", "a number below zero may be wanted: bias 0"),
+    ("x: f32[2,5,4]", "size=3, bias=0", "the root of a negative number may be needed: bias 0"),
     ("x: f32[2,5,4]", "size=3, alpha=-0.1", "alpha -0.1"),
     ("x: f16[2,5,4]", "size=3", "f16 would be rounded after each operation"),
 ])

@@ -219,7 +219,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
     "a padding that no integer stands for": (
         conv(w="s8").replace("%y = convolution(%dx", "%p = pad(%dx, pads_begin=[0,0,1,1], pads_end=[0,0,1,1], "
                              "value=-100.0)\n%y = convolution(%p"), "%y",
-        "the dequantize of its activations, %dx = dequantize(x) : f32[1,4,5,5]: no u8 stands for -100",
+        "the dequantize of its activations, %dx = dequantize(x) : f32[1,4,5,5]: no u8 dequantizes to -100",
         "quantize and dequantize %p"),
     "operations that no partition takes in": (
         body(f"%y = matmul(%dx, %dw)\n %s = sin(%y)\n %c = cos(%s)\n %q = quantize(%c, {Q})\n return %q"), "%q",
