@@ -128,7 +128,10 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """The rule of softmax: as along an axis, unless the axis is the last in the given layout, as kernels need it."""
+    """The rule of softmax. If its axis is the last one, it keeps the given layout; otherwise as `_along_axis`.
+
+    Kernels need the axis of softmax to be the last one.
+    """
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 

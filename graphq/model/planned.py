@@ -165,5 +165,5 @@ class ConstantInputs:
 
     def keep(self, arrays: dict[str, np.ndarray]) -> None:
         """Keep the arrays of a plan. Raises InputError if other arrays are kept; the plan must not be used then."""
-        self._kept.setdefault("arrays", arrays)  # atomic: no thread or signal handler comes in between
+        self._kept.setdefault("arrays", arrays)  # atomic: no other thread or signal handler interrupts it
         self.of(arrays)

@@ -157,7 +157,7 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": cache(lambda number: array(number).tobytes()),  # cached, because values share bytes
+            "bytes": cache(lambda number: array(number).tobytes()),  # cached: many values have the same
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,
