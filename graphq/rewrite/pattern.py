@@ -57,9 +57,10 @@ PatternLike: TypeAlias = Var | OpPattern | AnyOf | Repeat
 
 
 class PatternBuilder:
-    """The argument `g` of `Rewrite.pattern`. Methods are operations, and `optional`, `any_of`, `repeat` for patterns.
+    """The argument `g` of `Rewrite.pattern`. Each method makes a pattern of an operation, or combines patterns.
 
-    An operation with `...` as its only operand matches any operands.
+    `optional`, `any_of` and `repeat` combine patterns. An operation with `...` as its only operand matches any
+    operands.
     """
 
     def __getattr__(self, name: str) -> Callable[..., OpPattern]:
