@@ -162,7 +162,7 @@ PER_CHANNEL = 'qtype="per_channel", axis=1, scales=[1,2,3,4,5,6]'
      "%1 = slice(%0, axes=[1], starts=[1], ends=[3], steps=[1])\n return %1",
      "dequantize has a scale for each element of dimension 1"),
     ("PadBeforeDequantize", "x: u8[4,6]", "%0 = dequantize(x, scales=[0.5])\n"
-     "%1 = pad(%0, pads_begin=[1,1], pads_end=[0,0], value=0.3)\n return %1", "no u8 stands for 0.3"),
+     "%1 = pad(%0, pads_begin=[1,1], pads_end=[0,0], value=0.3)\n return %1", "no u8 dequantizes to 0.3"),
     ("QuantizeBeforePad", "x: f32[4,6]", "%0 = pad(x, pads_begin=[1,1], pads_end=[0,0])\n"
      "%1 = quantize(%0, dtype=u8, qtype=\"per_channel\", axis=0, scales=[1,2,3,4,5])\n return %1",
      "quantize has a scale for each channel"),
