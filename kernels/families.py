@@ -1,4 +1,4 @@
-"""FAMILIES: the records of all kernel families; fusion tries them in this order."""
+"""FAMILIES: the list of all kernel families, in the order that fusion tries them (see `family/record.py`)."""
 from __future__ import annotations
 
 from graphq.errors import CompileError
@@ -20,17 +20,17 @@ from graphq.kernels.ties.attach import attach
 FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_COMPRESSED, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)
 
 ANCHORS = frozenset(name for f in FAMILIES for name in f.operations)
-"""The operations that can be the anchor of a partition; its kernel also computes the lane-wise operations around it."""
+"""The operations that can be the anchor of a partition. The anchor decides which family's kernels run the partition."""
 
 TIES = "ties"
-"""The key of a partition's `meta` under which the plan keeps `Lowered.ties` for reports."""
+"""The key of a partition's `meta` under which plans store `Lowered.ties`, which reports read."""
 
 CHANNELS_LAST = frozenset(name for f in FAMILIES for name in f.channels_last)
-"""The operations whose kernels read only channels-last tensors (NHWC)."""
+"""The operations whose kernels require channels-last tensors (NHWC)."""
 
 
 def family_named(name: str) -> Family:
-    """The family of this name; raises CompileError if no family has it."""
+    """Look up a kernel family by name. Raises CompileError if there is no such family."""
     for f in FAMILIES:
         if f.name == name:
             return f
@@ -38,7 +38,7 @@ def family_named(name: str) -> Family:
 
 
 def multiplies_integers(partition: Node) -> bool:
-    """Whether the partition's anchor multiplies integers: its operands, or operands that the partition dequantizes."""
+    """Whether the anchor multiplies integers: integer operands, or operands that the partition dequantizes."""
     for node in partition.attrs["body"].nodes:
         if any(node.op.name in f.macs for f in FAMILIES):
             source = next(node.operands)
@@ -47,10 +47,10 @@ def multiplies_integers(partition: Node) -> bool:
 
 
 def lower_partition(node: Node, level: Level | None = None) -> Lowered:
-    """Lower a partition: find the expression that its kernels compute.
+    """Lower a partition: turn its body into the expression that its kernels compute.
 
-    Raises CompileError for an anchor that no family has. Plans pass the ISA level, because it decides whether table
-    look-ups replace operations; formulas pass no level.
+    Raises CompileError if no family has the partition's anchor. With a level, operations that are faster as table
+    look-ups on this level become look-ups. Plans pass the level; formulas pass none.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

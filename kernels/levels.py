@@ -1,4 +1,4 @@
-"""The ISA levels to compile for: levels of this machine whose kernels compute a small matmul correctly."""
+"""Choose the ISA level to compile for: the best level of this machine whose kernels pass a self-test."""
 from __future__ import annotations
 
 import os
@@ -20,19 +20,19 @@ from graphq.kernels.matmul.tiles import BF16, DTYPES, KERNELS, SORTED_DTYPES
 from graphq.plan.plan import Step, Target
 
 SELF_TEST = 35, 37, 70
-"""The sizes m, n and k of the self-test's matmul; it tests tails, since no size is a multiple of a tile's size."""
+"""The sizes m, n and k of the self-test's matmul. None is a multiple of a tile's size, so tails are tested as well."""
 _lock = Lock()
 _checked: dict[Level, bool] = {}
 
 
 def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
-    """The levels to compile for, best first: only `isa` or $GRAPHQ_ISA if given, otherwise all levels of the machine.
+    """Yield the levels to compile for, best first.
 
-    Each level is yielded while the kernels of its self-test are compiled in the background. The caller must call
-    `works` before it runs any code of the level, and take the next level if `works` returns False. With `cache=False`
-    the self-test neither reads nor writes the kernel cache.
+    These are all levels of this machine, or only `isa` or $GRAPHQ_ISA if set. Before a level is yielded, the kernels of
+    its self-test start to compile in the background. The caller must call `works` before it runs any code of the level,
+    and take the next level if `works` returns False. With `cache=False` the self-test does not use the kernel cache.
 
-    Raises KernelError if no level is left, for an unknown name, and for a level that this machine lacks.
+    Raises KernelError if the level's name is unknown, if this machine lacks the level, or if no level is left.
     """
     name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
     if name is not None:
@@ -50,21 +50,21 @@ def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
 
 
 def resolve(isa: str | None = None, cache: bool = True) -> Level:
-    """The first level of `choices` that passes its self-test."""
+    """The best level of `choices` that passes its self-test."""
     return next(level for level in choices(isa, cache) if works(level, cache))
 
 
 def works(level: Level, cache: bool = True) -> bool:
-    """Test once per process whether the level's kernels compute a small matmul correctly; warn if they do not.
+    """Whether the level's kernels compute small matmuls correctly. Tests once per process and warns if they do not.
 
-    The test finds faults that the CPU's feature bits do not show: an LLVM intrinsic with exchanged operands, or a
-    virtual machine that does not save a part of the registers.
+    The test finds faults that the CPU's feature bits do not show. Examples are an LLVM intrinsic with exchanged
+    operands, and a virtual machine that does not save some of the registers.
     """
     with _lock.hold:
         if level not in _checked:
             try:
                 problem = self_test(level, cache)
-            except Exception as error:  # any error of code generation makes the level unusable, not the process
+            except Exception as error:  # an error in code generation rules out only this level
                 problem = f"{type(error).__name__}: {error}"
             _checked[level] = problem is None
             if problem:
@@ -73,7 +73,7 @@ def works(level: Level, cache: bool = True) -> bool:
 
 
 def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
-    """Plan small matmuls by the best kernels of the level: for u8, for s8, and for bf16 if the level has it."""
+    """Plan the self-test: one small matmul for each type of operands, with the level's best kernel for this type."""
     order = [x.name for x in LEVELS]
     best = {x.dtypes: x for x in sorted(reversed(KERNELS.values()), key=lambda x: order.index(x.level))
             if level.includes(x.level)}
@@ -87,7 +87,7 @@ def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
 
 
 def self_test(level: Level, cache: bool = True) -> str | None:
-    """Try the level's kernels on small matmuls with tails. Returns the problem, or None."""
+    """Run the self-test's matmuls. Returns the problem, or None if all results are correct."""
     m, n, k = SELF_TEST
     for step, (a, w, expected) in zip(plan_self_test(level, cache), self_test_products(level), strict=False):
         out = np.zeros((m, n), expected.dtype)
@@ -99,17 +99,17 @@ def self_test(level: Level, cache: bool = True) -> str | None:
 
 
 def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The operands and the expected result of each product of `plan_self_test`."""
+    """Yield operands a and w and the expected result for each matmul of `plan_self_test`."""
     m, n, k = SELF_TEST
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
-    w[:k // 2] >>= 1  # small, so vpmaddubsw multiplies some groups
+    w[:k // 2] >>= 1  # so small that vpmaddubsw multiplies some groups without saturation
     for flip in (0, 0x80) * (2 if level.lanes > 1 and not level.has("vnni") else 1):
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
     if level.has("bf16"):
         x, y = a % 16.0, w % 16.0
-        # the first six products add up to 0 in pairs, but to 1 in order
+        # the first six products add up to 0 if added in pairs, and to 1 if added one by one
         x[:, :6], y[:4], y[4:6], y[:, 0] = (1, 2**24, -2**24, 1, 2**-100, 0), 1, 0, 0
-        y[4, 0] = 2**-40  # makes a sum subnormal; it counts as 0
+        y[4, 0] = 2**-40  # times 2^-100: a subnormal sum, which must count as 0
         yield x.astype(STORAGE["bf16"]), y.astype(STORAGE["bf16"]), (x[:, 6:] @ y[6:]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""NATIVE: the operations outside of partitions that have their own kernels."""
+"""NATIVE: the operations that run outside of partitions with kernels of their own, and those kernels' plan steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -24,34 +24,34 @@ from graphq.plan.builder import PlanBuilder
 
 
 class Native(NamedTuple):
-    """The kernel of an operation: `steps` adds its plan steps, `macs`, if given, counts its multiply-accumulates."""
+    """The functions for an operation: `steps` adds its plan steps, `macs` counts its multiply-accumulates."""
 
     steps: Callable[[PlanBuilder, Node], None]
     macs: Count | None = None
 
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of an LSTM, a GRU or an RNN; imports their kernels only here, since few models have them."""
+    """Add the plan steps of an LSTM, GRU or RNN. The import is local because few models need these kernels."""
     from graphq.kernels.recurrent.steps import STEPS
 
     STEPS[node.op.name](b, node)
 
 
 def recurrent_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each batch row meets all recurrent weights at each time step."""
+    """Count the multiply-accumulates: each time step multiplies each batch row by all recurrent weights."""
     gates, weights, *_ = (v.type.dims for v in node.operands)
     return gates[0] * gates[1] * prod(weights)
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of attention with KV caches; imports the kernels only here, since few models have it."""
+    """Add the plan steps of attention with KV caches. The import is local because few models need these kernels."""
     from graphq.kernels.attention import steps
 
     steps.attention_steps(b, node)
 
 
 def attention_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each query meets each row of both caches."""
+    """Count the multiply-accumulates: one per number of the queries and per row of each of the two caches."""
     return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
 
 

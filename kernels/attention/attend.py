@@ -1,8 +1,8 @@
-"""The kernel of attention to KV caches: a tile of query rows attends to all keys of a head that the rows see.
+"""The kernel that computes attention over KV caches.
 
-Several heads of queries may share one head of keys. These heads form a group, with one query row for each token and
-head; the heads of a token are next to each other. The kernel transposes keys in registers, 16 at a time. A temporary
-buffer keeps scores and their powers; each piece of the blocks has its own buffer.
+Several query heads may share one head of the caches. These query heads form a group; a group has one query row per
+token and query head, and the rows of a token are adjacent. The kernel handles a tile of query rows at a time. It
+transposes keys in registers, 16 at a time. Scores and their exponentials lie in a room, the private memory of a piece.
 """
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "p
                 "room_count", "room_bytes", "batch", "tokens", "groups", "shared", "rows", "capacity", "most", "stride",
                 "half", "places", "window", "causal", "scale", "softcap", "bias_batch", "bias_head", "bias_row",
                 "key_scale", "value_scale", "each")
-"""The argument block: `batch` elements of `tokens` query tokens, and `groups` heads of keys.
+"""The argument block: `batch` elements of `tokens` query tokens, and `groups` cache heads per batch element.
 
-`shared` heads of queries use each head of keys. The tokens of the query are `stride` bytes apart. rows, capacity, most,
-half, places and positions mean the same as in `cache.KEEP`. `scale` and `softcap` are the bits of f32 numbers. The
-strides of `bias` are in bytes. `each` is the number of query rows of a block. The caller fills in the addresses; scales
-are needed only for caches of integers.
+`shared` query heads use each cache head. Query tokens are `stride` bytes apart, as are the elements of the bias along
+the dimension that a field `bias_*` names. rows, capacity, most, half, places and positions mean the same as in
+`cache.KEEP`. `scale` and `softcap` are the bits of f32 numbers. A block has `each` query rows. The caller fills in the
+addresses. Only integer caches need `key_scale` and `value_scale`.
 """
 ROW = Record("query", "first", "last", "target", "bias", "stats")
-"""A tile's record of a query row, in the temporary buffer.
+"""The record that a tile keeps in its room for each of its query rows.
 
-The record has the addresses of the query, the output and the bias, the first key that the row sees, the key after the
-last key that it sees, and the reciprocal of the sum of the powers. A line of scores for each row follows the records of
-a tile; the score of the attention sink stands in front of the line.
+It has the addresses of the query, the output and the bias. The row sees the keys from `first` to `last` (exclusive).
+`stats` is the reciprocal of the sum of the exponentials. The tile's records are followed by one line of scores per row;
+the score of the attention sink lies in front of the line.
 """
 
 
@@ -64,7 +64,7 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
 
 def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
             emulated: bool) -> Callable[..., None]:
-    """Make the function that emits the scores of a tile for keys `base` to `high` (exclusive), 16 at a time."""
+    """Make the function that emits a tile's scores for the keys `base` to `high` (exclusive), 16 keys at a time."""
     kind = vector(F32, LANES)
 
     def scores(b: Builder, args: Value, room: Value, lines: Value, stride: Value, keys: Value, scale: Value,
@@ -85,7 +85,7 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
                 return chains
 
             def summed(first: Value, count: int) -> list[Value]:
-                """The sums of at most BLOCK products, each in one chain."""
+                """Add at most BLOCK products of each score, in one chain per score."""
                 with Loop(b, c64(count // LANES), [b.value(kind, 0.0)] * rows) as parts:
                     parts.update(chained(first + parts.k * LANES, LANES, parts.values))
                 if count % LANES:
@@ -118,7 +118,7 @@ def _added(totals: list[Value], sums: list[Value]) -> list[Value]:
 
 def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, kept: str,
            emulated: bool) -> list[Value]:
-    """Load 16 numbers of each row from index `first` on, as f32; if only `left` exist, zeros follow them."""
+    """Load up to 16 numbers of each row as f32, from index `first` on. If `left` is below 16, zeros fill the rest."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
         whole = count == lanes
@@ -140,9 +140,10 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
 
 
 def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
-    """Make the function that emits a tile's sums of values, weighted by the scores' powers.
+    """Make the function that emits a tile's outputs: sums of value rows, weighted by the softmax of the scores.
 
-    A row skips the values of keys that it does not see. All rows see the keys from `common` to `until` (exclusive).
+    Each query row skips the values of keys that it does not see. All rows see the keys from `common` to `until`
+    (exclusive).
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))
@@ -195,7 +196,7 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
 
 def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
-    """Make the block function for tiles of `rows` query rows; heads have `size` numbers, caches the type `kept`."""
+    """Make the block function for tiles of `rows` query rows, heads of `size` numbers and caches of type `kept`."""
     rotate, scores, outputs = (rotation(bool(interleaved)),
                                _scores(rows, size, bool(capped), bool(biased), kept, bool(emulated)),
                                _outputs(rows, size, kept, bool(emulated)))
@@ -230,7 +231,7 @@ def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, inter
         key_scale, value_scale = (x + scales for x in fields("key_scale", "value_scale"))
 
         def describe(k: Value, row: Value, last: Value, first: Value) -> None:
-            """Store the record of the tile's row `k`, and the rotated query."""
+            """Write the record of the tile's row `k`, and the row's rotated query if there are angles."""
             record, i, h = room + k * LINE, row.udiv(shared), group * shared + row.urem(shared)
             token = n * tokens + i
             query, target, step = fields("query", "target", "stride")
@@ -279,7 +280,7 @@ def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, inter
 
 def plan_attention(words: dict[str, int], size: int, kept: str, rotary: bool, interleaved: bool, capped: bool,
                    biased: bool, sunk: bool, target: Target) -> Step:
-    """Plan the attention to KV caches; `words` are fields of ATTEND, `kept` is the type of a number in the caches."""
+    """Plan the attention step. `words` are fields of ATTEND; `kept` is the type of the numbers in the caches."""
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)

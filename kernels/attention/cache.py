@@ -1,7 +1,7 @@
-"""The kernel that writes a cache of keys or values: the rows of the past cache, then the new rows.
+"""The kernel that writes a key cache or a value cache: first the rows of the past cache, then the new rows.
 
-If there are angles, new rows are rotated (rotary position embedding). If the new cache shares the memory of the past
-cache, only the new rows are written.
+With tables of angles, the kernel rotates the new rows (rotary position embedding). If the new cache shares the memory
+of the past cache, the kernel writes only the new rows.
 """
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 MOST = 1024
-"""The largest size of a head that kernels take: a row of f32 lies on the stack."""
+"""The most numbers of a head that kernels accept, because one head of a token lies on the stack as f32."""
 WIDTHS = {"f32": 32, "bf16": 16, "f16": 16, "s8": 8, "s4": 4}
-"""The bits of a number in a cache, by its type."""
+"""Bits per number of a cache, by type."""
 KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wrong_length", "wrong_position", "tokens",
               "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "scale", "each")
-"""The argument block: the caches of `heads` heads, `groups` of them in a batch element, `each` heads in a block.
+"""The argument block: the caches of `heads` heads in total, with `groups` heads per batch element and `each` per block.
 
-The `new` tokens are `stride` bytes apart, and a token's heads of `size` f32 numbers lie next to each other. Past caches
-have `rows` rows and new caches `capacity` rows; tokens fill at most `most` of them. The tables of angles (`cos`, `sin`)
-have `places` > 0 rows of `half` numbers. `positions` gives a token's row in these tables; if it is 0, the row is the
-token's place in the cache. A wrong position is written to `wrong_position`, and a wrong length, encoded by `reported`,
-to `wrong_length`. `scale` is f32 [groups, size], for caches of integers. The caller fills in the addresses.
+Tokens of `new` are `stride` bytes apart, and a token's heads of `size` f32 numbers are adjacent. Past caches have
+`rows` rows and new caches have `capacity` rows. Tokens fill at most `most` rows. The tables of angles, `cos` and `sin`,
+have `places` > 0 rows of `half` numbers. `positions` gives each token's row in these tables; if `positions` is 0, a
+token uses its own row in the cache. The kernel writes a wrong position to `wrong_position`, and a wrong length, encoded
+by `reported`, to `wrong_length`. `scale` is f32 [groups, size] and only for integer caches. The caller fills in the
+addresses.
 """
 view = KEEP.view
 
 
 def rotation(interleaved: bool) -> Callable[..., None]:
-    """Make the function that emits stores of the `half` pairs of numbers of a row, rotated by their angles."""
+    """Make the function that emits the rotation of a row: `half` pairs of numbers, each turned by its angle."""
 
     def rotate(b: Builder, x: Value, y: Value, cos: Value, sin: Value, half: Value) -> None:
         if interleaved:
@@ -59,7 +60,7 @@ def rotation(interleaved: bool) -> Callable[..., None]:
 
 @emits
 def clear(b: Builder, address: Value, nbytes: Value) -> None:
-    """Store `nbytes` zeros, in lines of 64 bytes, then byte by byte."""
+    """Store `nbytes` zeros: 64 bytes at a time, then single bytes."""
     zeros = constant(vector(I8, 64), 0)
     with Loop(b, nbytes // 64) as loop:
         zeros.store(address + loop.k * 64)
@@ -70,7 +71,7 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
 def packing(kept: str, emulated: bool) -> Intrinsic:
     """Make the function that rounds `size` f32 numbers to the narrower type `kept` and stores them.
 
-    `emulated` uses no instruction for f16.
+    With `emulated`, the code uses no f16 instructions.
     """
     half = 1 << WIDTHS[kept] - 1
 
@@ -97,23 +98,23 @@ def packing(kept: str, emulated: bool) -> Intrinsic:
 
 
 def emulates(kept: str, target: Target) -> int:
-    """Whether caches are f16 and the target has no instructions for f16."""
+    """1 if caches are f16 and the target has no f16 instructions, otherwise 0."""
     return int(kept == "f16" and not target.level.has("f16c"))
 
 
 @njit
 def reported(number: int) -> int:
-    """Encode a wrong length as an error report. A report is never 0, so 1 is added to lengths from 0 on."""
+    """Encode a wrong length as an error report: lengths from 0 on grow by 1, because a report must not be 0."""
     return number + 1 if number >= 0 else number
 
 
 def number_of(report: int) -> int:
-    """Decode a report that `reported` encoded."""
+    """Decode an error report of `reported`."""
     return report - 1 if report > 0 else report
 
 
 def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Functions:
-    """Make the block function that writes caches of numbers of the type `kept`; the other arguments are flags."""
+    """Make the block function that writes caches of the type `kept`. The other three arguments are 0 or 1."""
     copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept, bool(emulated))
     bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 
@@ -152,7 +153,7 @@ def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Function
 
 
 def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, kept: str, target: Target) -> Step:
-    """Plan the writing of a cache of keys or values; `words` are fields of KEEP."""
+    """Plan the step that writes a key cache or a value cache. `words` are fields of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
                      of=(int(rotary), int(rotary and interleaved), kept, emulates(kept, target)))

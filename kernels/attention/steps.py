@@ -1,4 +1,4 @@
-"""The plan steps of cached_attention: both caches, then the attention to them."""
+"""The plan steps of the operation cached_attention: write both caches, then attend to them."""
 from __future__ import annotations
 
 from functools import partial
@@ -16,9 +16,9 @@ from graphq.plan.plan import Ref, Word
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add three steps: write both caches, then attend to them. Wrong lengths and positions raise errors after the run.
+    """Add the three plan steps. If a length or position is wrong, InputError is raised after the run.
 
-    If a head has more than `MOST` numbers, or the tables of angles have no rows, the reference runs instead.
+    The reference runs instead if a head has more than `MOST` numbers or if the tables of angles have no rows.
     """
     query, lengths = node.operand(0), node.operand(1)
     key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]
@@ -72,7 +72,7 @@ def _bits(x: float) -> int:
 
 
 def _strides(bias: Value) -> tuple[int, int, int]:
-    """Bytes from one batch element, head and token of the bias to the next; 0 along a dimension of size 1."""
+    """The bias's strides in bytes along batch, heads and tokens. A batch or head dimension of size 1 has stride 0."""
     batch, heads, tokens, keys = bias.type.dims
     row = 4 * keys
     return 0 if batch == 1 else row * tokens * heads, 0 if heads == 1 else row * tokens, row

@@ -1,1 +1,1 @@
-"""The family of concats."""
+"""Kernels of partitions whose anchor is a concat."""

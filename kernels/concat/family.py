@@ -1,4 +1,4 @@
-"""The family of concats: its plan steps, one for each part, and its record."""
+"""The kernel family of concats: its record, and the plan steps, one for each concatenated operand."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from graphq.plan.plan import Ref
 
 
 def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add a step for each part that is not empty: a copy, or a loop over its lane-wise operations."""
+    """Add one step per part that is not empty: a copy of rows, or a loop over the part's lane-wise operations."""
     assert isinstance(lowered, Concat)
     strides = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
     out = b.result(node.output)
@@ -42,7 +42,8 @@ def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tupl
     operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]
     operands.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
-    # The kernel's rows are contiguous, so a part that is one element wide along the axis has rows of one element.
+    # The kernel needs contiguous rows. Elements of a part that is one element wide along the last axis are not adjacent,
+    # so each of its rows is a single element.
     last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
     dense = strides[last] == STORAGE[x.store.dtype].itemsize
     space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)

@@ -1,9 +1,9 @@
-"""Lowering of a concat: a lane-wise expression for each source computes the source's slice of the result.
+"""Lower concats: each operand's slice of the result, called a part, gets a lane-wise expression.
 
     result[part k] = f(dequantize?(x_k))        f: the epilogue of the concat, with the scales of this part's channels
 
-A part is a plain copy if its elements do not change, for example if the quantize after the concat has the scale and
-zero point of the source.
+A part is a plain copy if its elements do not change. That is the case if the quantize after the concat has the scale
+and zero point of the operand.
 """
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ from graphq.kernels.lanes.stores import Store
 
 
 class Part(NamedTuple):
-    """A slice of the result from element `start` of the axis on; source k is the partition's input `inputs[k]`."""
+    """A slice of the result, starting at element `start` of the axis.
+
+    `lowered` computes the slice. Its input k is the partition's input `inputs[k]`.
+    """
 
     start: int
     lowered: Lowered
@@ -38,7 +41,7 @@ class Part(NamedTuple):
 
     @property
     def copies(self) -> bool:
-        """Whether the slice is a plain copy of its source."""
+        """Whether the slice is a plain copy of the operand."""
         store = self.lowered.store
         return store.expr.op == "load" and store.expr.value[1] == store.dtype \
             and self.lowered.sources[0].shape == self.lowered.out
@@ -46,27 +49,26 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Concat(Lowered):
-    """A concat along `axis`: its parts in order."""
+    """A lowered concat along `axis`, with its parts in order."""
 
     axis: int = 0
     parts: tuple[Part, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
-        """Replace operations on one byte by table look-ups in each part, like `Lowered.tabulated`."""
+        """Replace operations on single bytes by table look-ups in each part, like `Lowered.tabulated`."""
         parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The concatenated results of the parts."""
+        """The concatenated results of the parts, in NumPy."""
         return np.concatenate([inputs[p.inputs[0]].reshape(p.lowered.out) if p.copies
                                else p.lowered.formula([inputs[k] for k in p.inputs]) for p in self.parts], self.axis)
 
 
 class _Chain(NamedTuple):
-    """The operations that compute the part from element `start` of the axis on, as a body of lane-wise nodes.
+    """A part before it is lowered: a body of lane-wise nodes, or a body without nodes for a copy.
 
-    A body without nodes is a copy. Input k of the body is input `inputs[k]` of the partition. `result` is the body's
-    result.
+    Input k of the body is the partition's input `inputs[k]`.
     """
 
     start: int
@@ -76,7 +78,7 @@ class _Chain(NamedTuple):
 
 
 def check_concat(body: Graph, constants: Arrays = ()) -> tuple[int, list[_Chain]]:
-    """Find the axis and the parts of a body of dequantize nodes, a concat and an epilogue; raises Unsupported."""
+    """Find the axis and the parts of a body of dequantizes, a concat and an epilogue. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "concat")
     if node.output.type.dims != out:
@@ -94,7 +96,7 @@ def check_concat(body: Graph, constants: Arrays = ()) -> tuple[int, list[_Chain]
 
 
 def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
-    """Lower a body that `check_concat` accepts; raises Unsupported."""
+    """Lower a body that `check_concat` accepts. Raises Unsupported."""
     axis, chains = check_concat(body)
     parts = tuple(Part(c.start, _lowered(c), c.inputs) for c in chains)
     return Concat(body.outputs[0].type.dims, parts[0].lowered.store, (), axis=axis, parts=parts)
@@ -110,10 +112,10 @@ def _lowered(chain: _Chain) -> Lowered:
 
 def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Value, int], result: Value, axis: int,
           start: int) -> _Chain:
-    """The part of one source: the body with the source instead of the concat.
+    """Make the part of operand `source`: a copy of the body that reads the operand instead of the concat.
 
-    `rest` are the nodes of the body except those that compute the concat's sources; without them, the time for n parts
-    is proportional to n. `numbers` gives each input of the body its index.
+    `rest` are the body's nodes without the nodes that make the concat's operands. Passing only these keeps the time for
+    n parts proportional to n. `numbers` maps each input of the body to its index.
     """
     nodes = [*([] if source.node is None else [source.node]), *rest]
     read = {source, *(v for n in nodes if n is not node for v in n.operands)}
@@ -142,12 +144,12 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
 
 
 def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:
-    """Refuse operands of nodes after the concat that vary along its axis: a part sees only a piece of them."""
+    """Refuse operands of nodes after the concat that vary along its axis: each part would need a slice of them."""
     rank = len(node.output.type.dims)
     for v in node.operands:
         shape = v.type.dims
         k = along - (rank - len(shape))
-        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1, not the last
+        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1
         if v not in after and v.type.size != 1 and (channels or k >= 0 and shape[k] != 1):
             raise Unsupported(f"an operand of {node.op.name}, " + "{other}, varies along {own}, the axis of the concat",
                               f"quantize and dequantize the concat before the {node.op.name}",

@@ -1,1 +1,1 @@
-"""The family of convolutions, including transposed and depthwise convolutions."""
+"""Kernels of convolutions, including transposed and depthwise convolutions."""

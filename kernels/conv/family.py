@@ -1,6 +1,7 @@
-"""The family of convolutions, including transposed and depthwise convolutions: its plan steps, and its record.
+"""The kernel family of convolutions, including transposed and depthwise ones: its record and its plan steps.
 
-Each phase (`conv.filter`) has a separate step; only transposed convolutions with strides have several phases.
+A phase is a set of outputs that sum over the same taps (`conv/filter.py`). Each phase has its own step. Only transposed
+convolutions with strides have several phases.
 """
 from __future__ import annotations
 
@@ -54,19 +55,19 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
-    """Add the step that multiplies the windows of a phase; `merged` is the number of taps that are read as one."""
+    """Add the matmul step of one phase. `merged` is the number of taps that are read as one."""
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, node, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1 and c.integer:  # weights of 0 pad a tap to whole groups of 4 bytes
+    if merged > 1 and c.integer:  # taps are padded with weights of 0 to whole groups of 4 bytes
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, node, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # ties need windows if taps are merged
+    in_rows = merged == 1 or lowered.store.second_look is None  # sums for ties need windows if taps are merged
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -108,10 +109,9 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
-    """Turn strides along the result, [n, spatial..., c], into strides along the dimensions of `_space`.
+    """Turn strides along the result, [n, spatial..., c], into strides along the five kinds of dimensions of `_space`.
 
-    These dimensions are the images, the groups, the phase's outputs along each spatial axis, and the `columns` of a
-    group.
+    The channels c split into convolution groups and the `columns` of a group. The spatial axes cover only the phase.
     """
     ref, (image, *spatial, column) = of_result
     first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
@@ -120,11 +120,11 @@ def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
 
 
 def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) -> Space:
-    """The iteration domain over images, groups, the phase's outputs along each spatial axis, and columns of a group.
+    """The iteration domain: images, groups, the phase's outputs along each spatial axis, and columns of a group.
 
-    Lines of pixels merge into longer rows if the strides of all operands allow it. Pixels of neighboring images merge
-    as well, if windows are read as rows (`in_rows`) and there is one group. Groups do not merge, since each group has
-    its own weights.
+    Lines of pixels merge into longer rows if the strides of all operands allow it. If windows are read as rows
+    (`in_rows`) and there is one group, pixels of neighboring images merge as well. Groups do not merge because each
+    group has its own weights.
     """
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
@@ -134,7 +134,7 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
 
 
 def _even(c: Convolution, view: Windows) -> int | None:
-    """The distance in bytes between the pixels of neighboring outputs, if a window is a single pixel.
+    """The bytes between the pixels that neighboring outputs read, if each window is a single pixel.
 
     None if windows are larger, if the distance varies, or if a pixel is padding.
     """
@@ -147,7 +147,7 @@ def _even(c: Convolution, view: Windows) -> int | None:
 
 
 def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
-    """The buffer with the im2col tables, repeated for each part of the weights, and a row of padding."""
+    """Make the buffer of im2col tables and padding, with the taps repeated for each of `parts` weight arrays."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = view.repeated(parts)
     runs = repeated.runs(RUN, line) if b.target.level.has("amx-tile") else None
@@ -156,7 +156,10 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
 
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
             ) -> tuple[int, Windows, int]:
-    """Pad the image's lines; returns its buffer, the windows over merged pixels, and how many pixels each merges."""
+    """Add the step that pads the image's lines, which lets kernels read a line of taps as one tap.
+
+    Returns the padded buffer, windows with one tap per line, and the number of taps that were merged into this tap.
+    """
     width, taps, outputs = dims[-2], c.windows.kernel[-1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = largest(0, (outputs - 1) * stride + taps - begin - width)
@@ -172,10 +175,10 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
              sorted_channels: int | None) -> tuple[int, int]:
-    """The buffer of the packed weights, tap by tap, and the number of s8 arrays (parts) whose sum is the weights.
+    """Return the buffer of packed weights and the number of s8 arrays whose sum is the weights (`_s8_parts`).
 
-    `sorted_channels` is the number of channels of a tap if the kernel reads them in sorted order, otherwise None.
-    Constant weights are packed in this order.
+    Weights are packed tap by tap. If the kernel reads channels in sorted order, `sorted_channels` is the number of
+    channels per tap, and constant weights are packed in this order; otherwise it is None.
     """
     value = node.operand(c.b)
     if value.data is not None:
@@ -195,7 +198,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
-    """The byte offsets of the rows of packed weights, tap by tap; -1 for rows that pad a tap to whole groups."""
+    """The byte offset of each row of packed weights, tap by tap. Rows that pad a tap to whole groups have -1."""
     itemsize = STORAGE[c.b_dtype].itemsize
     _, tap, channel, _ = c.filter.strides(itemsize)
     offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
@@ -207,21 +210,21 @@ def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
 
 
 def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
-    """The constant weights of a phase's taps minus their zero points, [groups, taps, channels, columns]."""
+    """The constant weights of a phase's taps, minus zero points, as [groups, taps, channels, columns]."""
     data = node.operand(c.b).data
     assert data is not None
     return _arranged(c, node, c.matrix(data), merged)[:, phase.taps]
 
 
 def _joined(c: Convolution, node: Node) -> int:
-    """How many neighboring groups are computed as one, with zeros between their weights.
+    """How many neighboring convolution groups are computed as one larger group, with zeros between their weights.
 
-    Groups are joined until they fill a panel of 16 columns. This takes as many products as one panel per group, or
-    fewer, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels
-    with two columns each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
+    As many groups are joined as fit into a panel of 16 columns. This takes fewer tiles, and at most as many products as
+    one panel per group. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with
+    two columns each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
 
-    Groups of floats are never joined, since infinite activations times the zeros would give NaN. Groups with weights
-    that are not constant are not joined either. Depthwise groups of one channel take a panel each.
+    Float groups are never joined, because infinite activations times the added zeros would give NaN. Groups with
+    weights that are not constant are not joined either.
     """
     if not c.integer or node.operand(c.b).data is None:
         return 1
@@ -230,13 +233,13 @@ def _joined(c: Convolution, node: Node) -> int:
 
 
 def _sizes(c: Convolution, node: Node, merged: int) -> tuple[int, int, int]:
-    """The number of groups in the result of `_arranged`, the channels of a group, and its columns."""
+    """The sizes of joined weights: groups, channels of a tap, columns (see `_arranged`)."""
     joined = _joined(c, node)
     return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
 
 
 def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndarray:
-    """The weights [groups, taps, channels, columns] with groups joined (`_joined`), `merged` taps in one."""
+    """Join groups of weights [groups, taps, channels, columns] (`_joined`), and merge `merged` taps into one."""
     groups, taps, channels, columns = w.shape
     joined = _joined(c, node)
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
@@ -249,7 +252,7 @@ def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndar
 
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
-    """Split weights into s8 arrays whose sum is `w`: one array, or more if zero points move weights out of range."""
+    """Split weights into s8 arrays whose sum is `w`. Several are needed if w minus its zero points exceeds s8."""
     if w.size == 0 or -128 <= w.min() and w.max() <= 127:
         return [w.astype(np.int8, copy=False)]
     parts = [np.clip(w, -128, 127).astype(np.int8)]
@@ -269,9 +272,9 @@ def _packed_bytes(c: Convolution, node: Node, taps: int, merged: int) -> int:
 
 
 def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
-    """Pack weights [groups, taps, k, columns] that are the sum of the s8 arrays `parts`.
+    """Pack weights [groups, taps, k, columns], given as s8 arrays `parts` whose sum is the weights.
 
-    The taps of all parts follow one another; each is rounded up to whole groups of 4 bytes.
+    The taps of the arrays follow one another. Each tap is padded to whole groups of 4 bytes.
     """
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, k, columns = w.shape
@@ -288,13 +291,13 @@ def quantized(g: PatternBuilder) -> PatternLike:
 
 
 def macs(node: Node) -> int:
-    """Count the multiply-accumulates: each element of the result takes one per weight of an output channel."""
+    """Count the multiply-accumulates: the elements of the result times the weights of one output channel."""
     dims = _weight_dims(node)
     return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
 
 
 def transposed_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each input element takes one per weight of an input channel."""
+    """Count the multiply-accumulates: the elements of the input times the weights of one input channel."""
     dims = _weight_dims(node)
     return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
 
@@ -305,10 +308,7 @@ def _weight_dims(node: Node) -> tuple[int, ...]:
 
 
 def _axes(node: Node, rank: int) -> tuple[int, ...]:
-    """The axes of the weights: output channels, input channels, and the spatial ones.
-
-    The weights of ONNX's conv_integer always have the format OIX.
-    """
+    """The axes of the weights: output channels, input channels, then spatial axes. conv_integer is always OIX."""
     return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
 
 

@@ -1,15 +1,15 @@
-"""Lowering of integer and float convolutions, and their NumPy formulas.
+"""Lower convolutions of integers and floats, and define their NumPy formulas.
 
 A convolution of a channels-last image is a matmul whose rows are windows of the image (docs/numbers.md):
 
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
-x[p, t] are the channels that output pixel p reads at tap t; in the padding they are zx. The epilogue is the same as for
-a matmul. Transposed convolutions differ only in their windows. Each group is a matmul.
+x[p, t] are the channels of the pixel that output p reads at tap t. Pixels of the padding have the value zx. The
+epilogue is the same as for a matmul. Transposed convolutions differ only in their windows. Each group is a matmul.
 
-For floats, acc is the f32 sum that `tile_sums` defines, or `float_sums` if the convolution is depthwise. The sum goes
-over the taps of the pixel's `Phase` in order. Each tap, or each line of taps that are read as one long tap, takes whole
-groups of 4 bytes: an odd number of bf16 or f16 numbers is padded with a zero. The padding is 0.0.
+For floats, acc is an f32 sum over the taps of the output's `Phase`, in order. `numbers/float_sums.py` defines the sum:
+`float_sums` for depthwise convolutions, `tile_sums` for others. Bytes of a tap are padded with zeros to a multiple of
+4, also if a line of taps is read as one long tap. Pixels of the padding are 0.0.
 """
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
-"""The most window elements in one matrix product of the formula; as f64 they take 32 MB."""
+"""The most window elements in one matrix product of the formula. As f64 they take 32 MB."""
 
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """A convolution: windows of the partition's input `a` times the filter, input `b` (both are indices)."""
+    """The anchor of a partition: windows of input `a` times the filter, input `b`. Both are indices of inputs."""
 
     integer: ClassVar[bool]
     a: int
@@ -81,27 +81,27 @@ class Convolution:
 
     @property
     def reads_lines(self) -> bool:
-        """Whether all taps of a line are read as one long tap."""
+        """Whether kernels read a line of taps as one long tap."""
         return self.filter.reads_lines(self.windows.pixel_bytes) and self.dilations[-1] == 1
 
     @property
     def pad(self) -> int:
-        """The stored number that stands for 0 in the padding: a zero point, or 0 for floats."""
+        """The number that padding pixels hold: the activations' zero point, or 0 for floats."""
         return 0
 
     @property
     def padding(self) -> np.ndarray:
-        """`pad` as an array: one number for all channels, or one per channel."""
+        """`pad` as an array: one number, or one per input channel."""
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases of the convolution, for `view`: its windows, or other windows with the same sums."""
+        """Split `view` into phases. `view` is `windows`, or other windows that give the same sums."""
         if self.filter.transposed:
             return transposed_phases(view, self.strides, self.dilations, self.pads)
         return iter((whole(view),))
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """The weights minus their zero points, [groups, taps, channels, columns]."""
+        """The weights minus their zero points, as [groups, taps, channels, columns]."""
         return self.filter.matrix(w)
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -122,15 +122,15 @@ class Convolution:
         return out.reshape(self.images, *self.windows.outputs, groups * columns)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The sums [groups, pixels, columns] of windows [groups, pixels, taps, channels] times a `matrix`."""
+        """Multiply windows [groups, pixels, taps, channels] by a `matrix`, into sums [groups, pixels, columns]."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerConvolution(Convolution):
-    """A convolution of u8 or s8 with its zero points; `b_zp` is one number, or one for each output channel.
+    """A convolution of u8 or s8. `b_zp` is the weights' zero point: one number, or one per output channel.
 
-    In the depthwise kernel `a_zp` may also vary by output channel, since each output channel reads one input channel.
+    The activations' zero point `a_zp` may also be per output channel if the depthwise kernel computes the convolution.
     """
 
     integer: ClassVar[bool] = True
@@ -139,35 +139,32 @@ class IntegerConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes this convolution.
-
-        The depthwise kernel reads unshifted activations, and weights w - zw.
-        """
+        """Whether the depthwise kernel computes this convolution."""
         return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The activations' zero point after the kernels' shift: plus 128 for s8, except in the depthwise kernel."""
+        """The activations' zero point in the sums of kernels: plus 128 for s8, except in the depthwise kernel."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
     def pad(self) -> int:
-        """The zero point of the activations; 0 if it varies by channel, or if it is known only at run time."""
+        """The activations' zero point; 0 if it varies by channel or is known only at run time."""
         return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
 
     @property
     def padding(self) -> np.ndarray:
-        """The zero point of the activations as an array: one number, or one for each input channel."""
+        """The activations' zero point as an array: one number, or one per input channel."""
         data = self.a_zp.data
         return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """w - zw as s32 [groups, taps, channels, columns]; w itself if zw is 0 and w is s8."""
+        """w - zw as s32 [groups, taps, channels, columns]. If w is s8 and zw is 0, the result stays s8."""
         w = self.filter.matrix(w)
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw as [output channels, products], with the products in the order as written."""
+        """w - zw as [output channels, products], with the products in the graph's order (docs/numbers.md)."""
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
         return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)
@@ -178,7 +175,7 @@ class IntegerConvolution(Convolution):
         return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
-        """The correction for the activations' zero point: -zx * colsum(w) modulo 2**32, an s32 per output channel."""
+        """The correction for the activations' zero point zx, s32 per output channel: -zx * colsum(w) modulo 2**32."""
         assert self.shifted_zp.data is not None
         return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
@@ -187,7 +184,7 @@ class IntegerConvolution(Convolution):
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order as written (docs/numbers.md)."""
+        """The f32 sums of the outputs at flat `indices`, added in the graph's order (docs/numbers.md)."""
         x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
@@ -215,7 +212,7 @@ class IntegerConvolution(Convolution):
         return out
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The sums, computed in f64; this is exact, since they are below 2**31."""
+        """Compute the sums in f64, which is exact because they are below 2**31."""
         groups, pixels, taps, channels = rows.shape
         x = rows.reshape(groups, pixels, taps * channels).astype(np.float64) - self.padding.reshape(-1, 1, 1)
         return (x @ w.reshape(groups, taps * channels, w.shape[-1]).astype(np.float64)).astype(np.int32)
@@ -231,17 +228,16 @@ class FloatConvolution(Convolution):
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes the convolution.
 
-        For a transposed convolution, the depthwise kernel reads all taps of a window, although most of them are
-        padding.
+        In a transposed convolution, this kernel reads all taps of each window, although most taps are padding.
         """
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """The phases: a single phase for the depthwise kernel, because it reads all taps for every output."""
+        """A single phase for the depthwise kernel, because every output reads all taps; otherwise the usual phases."""
         return iter((whole(view),)) if self.depthwise else super().phases(view)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The f32 sums in the order of kernels; their tiles pad the channels of each tap to groups of 4 bytes."""
+        """The f32 sums in the order of the kernels. Tiles pad the channels of each tap to a multiple of 4 bytes."""
         groups, pixels, taps, channels = rows.shape
         if self.reads_lines:
             line = self.windows.kernel[-1]
@@ -257,8 +253,8 @@ class FloatConvolution(Convolution):
 class _Checked(NamedTuple):
     """The result of `check_convolution`: the anchor and its convolution.
 
-    If the convolution multiplies integers, `scales` are the scales of both operands, and `producers` the nodes that
-    dequantize them.
+    For integers, `scales` are the scales of the activations and the weights, and `producers` the nodes that dequantize
+    them.
     """
 
     node: Node
@@ -268,7 +264,10 @@ class _Checked(NamedTuple):
 
 
 def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """Analyze a body: a convolution, an epilogue, a dequantize of both operands or of neither. Raises Unsupported."""
+    """Analyze a body of a convolution, an epilogue, and a dequantize of both operands or of neither operand.
+
+    Raises Unsupported with the reason if kernels cannot compute the body.
+    """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:
@@ -289,10 +288,10 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
 
 
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body that `check_convolution` accepts; raises Unsupported.
+    """Lower a body that `check_convolution` accepts. Raises Unsupported.
 
-    The sums of integer kernels ignore the activations' zero point. The expression of the outputs therefore begins with
-    a correction.
+    Integer kernels ignore the activations' zero point in their sums, so the output's expression starts with a
+    correction.
     """
     node, c, scales, producers = check_convolution(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -308,7 +307,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> Products | None:
-    """The f32 products that the graph states, in their order; a transposed convolution adds them tap by tap."""
+    """The f32 products of the graph, in the graph's order. Transposed convolutions add them tap by tap."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
@@ -363,14 +362,14 @@ def _quantized(body: Graph, node: Node,
     return c, (a_scale, b_scale)
 
 
-_INSIDE = "the source is quantized per channel along {own}: its scale would vary inside the sum"
-PER_TENSOR = "quantize the source per tensor"
+_INSIDE = "the input is quantized per channel along {own}: its scale would vary inside the sum"
+PER_TENSOR = "quantize the input per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the activations: one pair, or one per output channel if quantized per channel.
+    """The scale and the zero point of the activations: single numbers, or one per output channel.
 
-    Raises Unsupported for scales per channel unless each output channel reads a single input channel.
+    Raises Unsupported for per-channel scales, unless each output channel reads a single input channel.
     """
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
@@ -383,10 +382,10 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
 
 
 def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of the weights: one pair, or one for each output channel.
+    """The scale and the zero point of the weights: single numbers, or one per output channel.
 
-    The weights of a transposed convolution may be quantized along the channels of a group, with equal scales in all
-    groups. They may also be quantized by output channel, or by group if a group reads one input channel. Raises
+    Weights of a transposed convolution may be quantized per output channel, or along the output channels of a group if
+    all groups have equal scales. If a group reads one input channel, they may also be quantized per group. Raises
     Unsupported for any other axis.
     """
     if right.attrs["qtype"] == "per_group":
@@ -409,9 +408,9 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 
 
 def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """Scale and zero point of a transposed convolution's weights that are quantized `per_group`.
+    """The scale and the zero point of a transposed convolution's weights with qtype `per_group`.
 
-    Each output channel of each convolution group must have one scale; otherwise raises Unsupported.
+    Raises Unsupported unless each output channel of each convolution group has one scale.
     """
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
@@ -425,7 +424,7 @@ def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> t
 
 
 def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> QuantParameter:
-    """Spread the scales or zero points of the weights to one for each output channel; a single number stays single."""
+    """Repeat the weights' scales or zero points to one number per output channel. A single number stays single."""
     if not numbers.shape or numbers.shape == (filter.outputs,):
         return numbers
     if numbers.data is None:
@@ -435,10 +434,10 @@ def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.nd
 
 
 def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
-    """The accumulator R - zx * colsum(w'), modulo 2**32, from the sum R = sum a' * w' that kernels compute.
+    """Make the expression of the accumulator: R - zx * colsum(w'), modulo 2**32, if kernels compute R = sum a' * w'.
 
-    a' is the shifted activation (u8, or s8 + 128), zx is shifted in the same way, and w' is w - zw. If the weights are
-    constant, zx * colsum(w') is computed at compile time.
+    a' is the activation as kernels read it (u8, or s8 + 128), zx is its zero point plus the same shift, and w' is w -
+    zw. If weights and zero point are constant, zx * colsum(w') is computed at compile time.
     """
     zx = c.shifted_zp
     if zx.absent:

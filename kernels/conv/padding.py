@@ -1,4 +1,4 @@
-"""The padding of convolutions: a known number, or a zero point that is known only at run time."""
+"""Steps that write the padding of convolutions: a constant, or a zero point that is known only at run time."""
 from __future__ import annotations
 
 import numpy as np
@@ -16,9 +16,10 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target, plan_rows
 
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
-"""The argument block: `rows` rows of `length` bytes, `each` rows a block, with margins of `before` and `after` bytes.
+"""The argument block: `rows` rows of `length` bytes, copied into rows with margins of `before` and `after` bytes.
 
-If the padding value is known only at run time, `value_at` is its address; otherwise `value_at` is 0.
+A block copies `each` rows. Margins have the byte `value`. If the byte is known only at run time, it lies at `value_at`;
+otherwise `value_at` is 0.
 """
 view = PAD.view
 
@@ -36,7 +37,7 @@ def fill_bytes(b: Builder, target: Value, value: Value, count: Value) -> None:
 
 
 def pad_rows_block() -> Functions:
-    """Make the block function that copies rows into wider rows."""
+    """Make the block function that copies rows into rows with margins."""
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -53,18 +54,18 @@ def pad_rows_block() -> Functions:
 
 
 def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, target: Target) -> Step:
-    """Plan a copy of rows of `length` bytes, adding `before` and `after` bytes of `value` to each row.
+    """Plan a copy of adjacent rows of `length` bytes that adds `before` and `after` bytes of `value` to each row.
 
-    The rows follow one another without gaps. The caller fills in the addresses of PAD.
+    The caller fills in the addresses of PAD.
     """
     words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
     return plan_rows(pad_rows_block, PAD, words, target, rows=rows, cycles=20 + length * 0.2)
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """The address of the padding byte if the activations' zero point is known only at run time; otherwise 0.
+    """The address of the padding byte if the activations' zero point is known only at run time, otherwise 0.
 
-    For an s32 zero point it is the address of the low byte.
+    For an s32 zero point, this is the address of the low byte.
     """
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
@@ -72,9 +73,9 @@ def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
-    """The buffer with the im2col tables `block` (see `Windows.block`). The tables end with a row of padding.
+    """Make the buffer of the im2col tables `block` (see `Windows.block`), which end with a row of padding.
 
-    If the padding is known only at run time, a step copies the tables and fills the row.
+    If the padding is known only at run time, a step copies the tables and fills this row.
     """
     constant, value = b.constant(block), pad_address(b, node, c)
     if value == 0:

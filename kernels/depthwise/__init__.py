@@ -1,1 +1,1 @@
-"""Depthwise convolutions: packed weights, integer and float tiles, and the choice between them."""
+"""Depthwise convolutions: packed weights, integer tiles and float tiles."""

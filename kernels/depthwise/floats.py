@@ -1,21 +1,23 @@
-"""Depthwise convolutions of f32, bf16 and f16, with a fused multiply-add for each product.
+"""The kernel of depthwise convolutions of f32, bf16 and f16. Every product is a fused multiply-add.
 
     acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as in `float_sums`
     out[i, c] = Store(acc[i, c], operands)
 
-Taps outside of the image read a row of padding. m is the multiplier: how many output channels read an input channel.
+The multiplier m is the number of output channels per input channel. Taps outside of the image read a row of padding.
 
-A tile is some neighboring pixels of a line times some vectors of channels. Each accumulator stays in a register from
-the first product to the Store. With sums in memory instead, as in the loops of `pixels`, 3 x 3 taps took twice as long
-(Zen 4). In a run of taps along a line, neighboring pixels share columns of the image. A tile loads each column once,
-and the weights of the run once: the 72 products of a tile with 3 x 3 taps take 39 loads. The last tile of a line may
-overlap the tile before it, and then writes the same bytes again.
+A tile is a few neighboring pixels of a line times a few vectors of channels. Accumulators stay in registers from the
+first product to the Store. With sums in memory, as in the loops of `pixels`, 3 x 3 taps took twice as long (Zen 4).
 
-Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. If the channels do not fill the last chunk,
-it overlaps the chunk before it. If they do not fill even one chunk, they are read and written with a mask.
+A run is the taps along a line of the window. Neighboring pixels share columns of the image within a run. A tile loads
+each column of a run once, and the weights of a run once: the 72 products of a tile with 3 x 3 taps take 39 loads. The
+last tile of a line may overlap the tile before it; both write the same bytes there.
 
-Output row (batch, i) is pixel batch * rows + i of all images. `rows`, the number of rows of a batch element, is a
-multiple of the length of a line.
+Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. A chunk is the channels of a tile. If the
+channels do not fill the last chunk, it overlaps the chunk before it. If the channels do not fill even one chunk, masked
+instructions read and write them.
+
+Output row (batch, i) is pixel batch * rows + i, counted over all images. `rows`, the number of rows of a batch element,
+is a multiple of a line's length.
 """
 from __future__ import annotations
 
@@ -44,24 +46,23 @@ from graphq.kernels.pixels.blocks import Pixels
 from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
 ACCUMULATORS = 8
-"""The accumulator registers of a tile: enough to hide the latency of a multiply-add, and few enough for AVX2."""
+"""The accumulator registers of a tile: enough to hide the latency of a multiply-add, but few enough for AVX2."""
 LONGEST_RUN = 8
 LINE = 8
-"""How many addresses of columns are computed at once, as one vector."""
+"""The number of column addresses that are computed at once, as one vector."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
-"""Bytes for the addresses of a tile's columns: enough for most windows, and enough for all windows."""
+"""The stack bytes for the addresses of a tile's columns: an amount for most windows, and one for all windows."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
-"""The argument block: `tiles` is the number of all tiles; a line has `across` tiles, a block has `each`.
+"""The argument block. There are `tiles` tiles in total, `across` per line and `each` per block.
 
-The caller fills in the addresses of images, of weights, and of a WINDOWS block that contains the result of `table`.
+The caller fills in the addresses of the images, the weights, and a WINDOWS block that contains the result of `table`.
 """
 
 
 class Tile(NamedTuple):
-    """A tile of outputs: some neighboring pixels of a line times some vectors of channels.
+    """The shape of a tile: `pixels` neighboring pixels of a line times `vectors` vectors of `width` channels.
 
-    The fields are the number of pixels, the number of vectors, their lanes (`width`), the taps of a run, and the stride
-    and dilation of windows along a line.
+    A run has `run` taps. `stride` and `dilation` are the windows' stride and dilation along a line.
     """
 
     pixels: int
@@ -78,25 +79,25 @@ class Tile(NamedTuple):
 
     @property
     def columns(self) -> SharedColumns:
-        """The image columns that a tile's pixels read for the taps of one run; a shared column is listed once."""
+        """The image columns that the tile's pixels read for one run. Shared columns are listed once."""
         return shared_columns(self.pixels, self.run, self.stride, self.dilation)
 
     @property
     def lines(self) -> int:
-        """The number of vectors of LINE addresses that hold the addresses of a run's columns."""
+        """The number of address vectors (of LINE addresses each) for the columns of a run."""
         return -(-len(self.columns) // LINE)
 
 
 def fits(taps: int, multiplier: int) -> bool:
-    """Whether the kernel takes windows of `taps` taps, with `multiplier` output channels per input channel."""
+    """Whether the kernel supports windows of `taps` taps and `multiplier` output channels per input channel."""
     return 0 < taps <= MOST_TAPS and multiplier in MULTIPLIERS
 
 
 def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int, *,
            transposed: bool = False) -> Tile:
-    """Choose the tile for `channels` output channels; `stride` and `dilation` are along lines.
+    """Choose the tile for `channels` output channels. `stride` and `dilation` are the windows' values along a line.
 
-    Neighboring pixels of `transposed` convolutions share no columns.
+    In `transposed` convolutions, neighboring pixels share no columns, so a run has one tap.
     """
     ow, taps = windows.outputs[-1], windows.kernel[-1]
     width = 8 if channels <= 8 <= lanes else lanes
@@ -108,7 +109,7 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 def table(windows: Windows, tile: Tile) -> np.ndarray:
     """The byte offsets of the columns that tiles read, int64 [tiles in a line, runs, lines * LINE].
 
-    `Windows.block` appends the table to its own tables.
+    `Windows.block` appends this table to its own tables.
     """
     return later(_table, windows.inner, tile)
 
@@ -123,12 +124,12 @@ def _table(inner: np.ndarray, tile: Tile) -> np.ndarray:
 
 
 def packed_bytes(taps: int, channels: int, size: int) -> int:
-    """Bytes of packed weights for chunks of `size` channels."""
+    """The number of bytes of packed weights, in chunks of `size` channels."""
     return len(chunk_starts(channels, size)) * taps * size * 4
 
 
 def pack(w: np.ndarray, size: int) -> np.ndarray:
-    """Pack float weights [taps, channels] for chunks of `size` channels, as u8 [packed_bytes]."""
+    """Pack float weights [taps, channels] in chunks of `size` channels, as u8 [packed_bytes]."""
     taps, channels = w.shape
     padded = np.zeros((taps, max(channels, size)), np.float32)
     padded[:, :channels] = w
@@ -140,10 +141,10 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
-    """Emit stores of the addresses of the columns that a tile reads, run by run; columns outside read padding.
+    """Emit code that stores the addresses of the columns that a tile reads, run by run.
 
-    `outer` is the index of the tile's line in the image, `tile` its index in the line. The stored addresses take
-    `nbytes` bytes.
+    Columns outside of the image get the address of the padding. `outer` is the index of the tile's line in the image,
+    `tile` the tile's index in the line. The stored addresses take `nbytes` bytes.
     """
     ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
     size = nbytes // ko
@@ -161,9 +162,9 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
 
 
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Callable[..., None]:
-    """Make the function that emits the outputs of the tile at row i, from the addresses that `locate` stored.
+    """Make the function that emits the outputs of the tile at row i, using the addresses stored by `locate`.
 
-    If the image has fewer channels than a chunk, `few` is their number, otherwise 0.
+    `few` is the number of channels if the image has fewer channels than a chunk, otherwise 0.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
     item, kind, loaded = STORAGE[dtype].itemsize, vector(F32, width), max(1, width // multiplier)
@@ -186,7 +187,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             first = w + run * (4 * size * tile.run)
             factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
             line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # for each pixel, the taps come in order
+            for n, (_, uses) in enumerate(tile.columns):  # visits the taps of each pixel in order
                 column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
                     x = activations(column, c + v * width)
@@ -196,7 +197,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             return out
 
         def total(c: Value, w: Value) -> list[Value]:
-            """Add up the sums of chains of at most BLOCK products each. A chain starts from +0, so no sum is -0."""
+            """Add up chains of at most BLOCK products each. Each chain starts from +0, so no sum is -0."""
             with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
                 first = blocks.k * (BLOCK // tile.run)
                 with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:
@@ -215,7 +216,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
 
 
 def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
-    """Make the block function; it reserves `room` bytes for the addresses of a tile's columns."""
+    """Make the block function. It reserves `room` bytes of stack for the addresses of a tile's columns."""
     write_tile = multiplication(store, dtype, tile, few, multiplier)
 
     @emits
@@ -236,7 +237,7 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
 
 
 def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
-    """Plan a depthwise convolution of floats in tiles of `choose`; `fits` must be true for it.
+    """Plan a float depthwise convolution that `fits` accepts, in tiles from `choose`.
 
     The caller fills in the addresses of TILES.
     """

@@ -1,21 +1,21 @@
-"""Depthwise convolutions of u8 and s8: every output channel sums products over the taps of one input channel.
+"""The packed weights of depthwise convolutions of u8 and s8, where each output channel reads one input channel.
 
     R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32
     out[i, c] = Store(R[i, c], operands)
 
-Taps outside of the image read a row of padding. The multiplier m is the number of output channels that read the same
-input channel. A vector of output channels c loads its input channels c // m once and repeats each m times.
+The multiplier m is the number of output channels per input channel. A vector of output channels c loads its input
+channels c // m once and repeats each of them m times. Taps outside of the image read a row of padding.
 
 There are two layouts. In *pairs*, two taps share a 32-bit lane. Weights are stored as s16; their values are s8, or u8
-minus a zero point. In *quads*, four taps of a column of the window share a lane; the weights must be known to fit into
-s8, and the CPU must have vpdpbusd. Weights are packed in the order of the kernel's loads:
+minus a zero point. In *quads*, four taps of a column of the window share a lane. Quads need constant weights that fit
+into s8, and a CPU with vpdpbusd. Weights are packed in the order of the kernel's loads:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
 
 A chunk is two vectors of channels (pairs) or four (quads). If the channels do not fill the last chunk, it overlaps the
-chunk before it. If they do not fill even one chunk, they are read with a mask. At the scalar level a chunk is one
-channel, and loops are plain.
+chunk before it. If the channels do not fill even one chunk, masked loads read them. At the scalar level, a chunk is one
+channel.
 """
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from graphq.kernels.operands.windows import MOST_TAPS, Windows
 from graphq.kernels.pixels.blocks import CHANNELS
 
 MULTIPLIERS = (1, 2, 4, 8)
-"""The channel multipliers that the kernels take. Each divides the number of channels of a chunk and of a vector."""
+"""The supported channel multipliers. Each divides the number of channels of a chunk and of a vector."""
 PAIR, QUAD = 2, 4
 MOST_QUAD_TAPS = 64
-"""The most taps of a window that is packed in quads, because their code is unrolled.
+"""The most taps of a window in quads, whose code is unrolled over taps.
 
 With 7 x 7 taps, quads take 0.4 of the time of a loop over pairs (Zen 5).
 """
 
 
 class Layout(NamedTuple):
-    """How weights of ko x ki taps are packed for vectors of `lanes` s32: pairs of taps, or quads along a column.
+    """The layout of packed weights with ko x ki taps, for vectors of `lanes` s32.
 
-    Quads serve tiles of `pixels` output pixels of a line, with windows `stride` pixels apart. If `pixels` is 0, taps
-    are packed in pairs.
+    If `pixels` is 0, taps are packed in pairs. Otherwise they are packed in quads, and a tile computes `pixels` output
+    pixels of a line, whose windows are `stride` pixels apart.
     """
 
     lanes: int
@@ -56,7 +56,7 @@ class Layout(NamedTuple):
 
     @property
     def group(self) -> int:
-        """How many taps share a lane of 32 bits: 4 or 2."""
+        """The number of taps that share a 32-bit lane: 2 or 4."""
         return QUAD if self.pixels else PAIR
 
     @property
@@ -66,14 +66,14 @@ class Layout(NamedTuple):
 
     @property
     def item(self) -> int:
-        """Bytes of a packed weight."""
+        """Bytes per packed weight."""
         return 4 // self.group
 
     @property
     def order(self) -> np.ndarray:
-        """The channel of a chunk in each [vector, lane].
+        """The channel of the chunk in each [vector, lane].
 
-        Pairs of taps have the order that vpunpcklbw makes: it interleaves bytes within 128 bits.
+        For pairs this is the order that vpunpcklbw produces, which interleaves bytes within 128 bits.
         """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
@@ -82,7 +82,7 @@ class Layout(NamedTuple):
 
     @property
     def taps(self) -> np.ndarray:
-        """The row-major index of the tap at each place [group, tap of a lane]; ko * ki at places without a tap."""
+        """The row-major index of the tap at each [group, position in the lane]; ko * ki at empty positions."""
         numbers, none = np.arange(self.ko * self.ki), self.ko * self.ki
         if not self.pixels:
             return np.append(numbers, np.full(none % PAIR, none)).reshape(-1, PAIR)
@@ -92,16 +92,16 @@ class Layout(NamedTuple):
 
     @property
     def half(self) -> int:
-        """The lanes of half a chunk, if `order` interleaves the channels of the two halves; otherwise 0."""
+        """If `order` interleaves the two halves of a chunk, the number of lanes of a half; otherwise 0."""
         return 0 if self.pixels or self.lanes == 1 else self.lanes
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a chunk's weights."""
+        """Bytes of weights per chunk."""
         return len(self.taps) * 4 * self.size
 
     def offsets(self) -> np.ndarray:
-        """The byte offset (int64) of each tap's weight within a chunk, for the first lane."""
+        """The byte offset of each tap's weight from the start of a chunk, for the first lane, int64."""
         out = np.zeros(self.ko * self.ki + 1, np.int64)
         groups, places = np.indices(self.taps.shape)
         out[self.taps] = groups * 4 * self.size + places * self.item
@@ -109,19 +109,20 @@ class Layout(NamedTuple):
 
 
 PIXELS = {8: 2, 16: 4}
-"""The output pixels of a tile for each number of lanes of an ISA level.
+"""The output pixels of a tile, by the number of lanes of an ISA level.
 
-With 5 x 5 taps the sums then take 8 of 16 registers (8 lanes), or 16 of 32 (16 lanes).
+With 5 x 5 taps, the sums then take 8 of 16 registers (8 lanes) or 16 of 32 (16 lanes).
 """
 
 
 def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: Level, *, stride: int = 1,
            dilation: int = 1, transposed: bool = False) -> Layout:
-    """Choose the layout for `channels` output channels; `weights` are the numbers to multiply, None if not constant.
+    """Choose the layout for `channels` output channels.
 
-    `stride` and `dilation` are along a line. For quads, the vectors are the widest whose chunk (four vectors) has at
-    most `channels` channels. A tile then has several pixels of a line, but only one if the convolution is `transposed`,
-    because its neighboring pixels share no columns.
+    `weights` are the weights minus zero points, or None if not constant. `stride` and `dilation` are the windows'
+    values along a line. Quads use the widest vectors whose chunk (four vectors) has at most `channels` channels. Their
+    tiles have several pixels of a line. Tiles of `transposed` convolutions have one pixel, because neighboring pixels
+    share no columns.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
@@ -133,9 +134,10 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 
 
 def pixels_within(line: int, most: int) -> int:
-    """The pixels of a tile: `most` or, for a shorter line, its length.
+    """The number of pixels of a tile: `most`, or the length of a shorter line.
 
-    For an open line it is a power of two: it is a constant in the code, and one plan then serves several lengths.
+    For a line of open length it is a power of two. The number is a constant in the code, so one kernel serves many
+    lengths.
     """
     if not is_open(line):
         return min(most, line)
@@ -143,7 +145,7 @@ def pixels_within(line: int, most: int) -> int:
 
 
 def fits(taps: int, channels: int, multiplier: int) -> bool:
-    """Whether the kernel takes windows of `taps` taps and `channels` output channels, `multiplier` per input."""
+    """Whether the kernel supports these numbers of taps, output channels, and output channels per input channel."""
     return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
 
 
@@ -153,7 +155,7 @@ def chunk_starts(channels: int, size: int) -> list[int]:
 
 
 def header_bytes(channels: int) -> int:
-    """Bytes of the column sums before the packed weights, a multiple of 64."""
+    """The number of bytes of the column sums in front of the chunks, a multiple of 64."""
     return -(-channels // 16) * 64
 
 
@@ -163,7 +165,7 @@ def packed_bytes(layout: Layout, channels: int) -> int:
 
 
 def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
-    """Pack weights [taps, channels] as u8 [packed_bytes]; they must fit into the layout's 16 or 8 bits."""
+    """Pack weights [taps, channels] as u8 [packed_bytes]. They must fit into the 16 or 8 bits of the layout."""
     taps, channels = w.shape
     if not w.size:
         return lasting_empty(0)

@@ -1,11 +1,12 @@
-"""Tiles of depthwise convolutions of u8 and s8: by vpmaddwd (two taps a lane) or vpdpbusd (four taps a lane).
+"""The tiles of depthwise convolutions of u8 and s8, in pairs or quads of taps (see `packing.py`).
 
-With vpmaddwd, the bytes of two taps are interleaved and widened to 16 bits; u8 and s8 activations need no shift.
+Pairs use vpmaddwd. The bytes of two taps are interleaved and widened to 16 bits, so u8 and s8 activations need no
+shift.
 
-With vpdpbusd, the bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel.
-Neighboring output pixels of a line share columns, and a column's bytes are interleaved once. With 3 x 3 taps, four
-pixels take 8 operations for a vector of outputs; by pairs of taps they take 20. s8 activations are read as x + 128, and
-their sums start from -128 * (sum of w).
+Quads use vpdpbusd. The bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel.
+Neighboring output pixels of a line share columns, and each column is interleaved once. With 3 x 3 taps, a vector of
+outputs for four pixels takes 8 operations with quads and 20 with pairs. s8 activations are read as x + 128, and their
+sums start from -128 * (sum of w).
 """
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, til
 
 
 def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Fill:
-    """Make the function that emits the s32 sums of one output pixel, one channel after another.
+    """Make the function that emits the s32 sums of one output pixel, chunk by chunk.
 
-    With ko and ki of 0 the function takes any window. If there are fewer channels than a chunk has, `few` is their
-    number, otherwise 0. The function may write up to a chunk beyond the last channel.
+    If ko and ki are 0, the code handles any window. `few` is the number of channels if they are fewer than a chunk has,
+    otherwise 0. The code may write up to a chunk beyond the last channel.
     """
     taps = ko * ki
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
@@ -79,7 +80,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool
             into = spot.target + c * 4
             if lanes == 1:
                 sums[0].store(into)
-            else:  # put the interleaved halves back into the order of channels
+            else:  # restore the order of channels from interleaved halves
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
                     sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
@@ -89,14 +90,14 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool
 
 
 def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Functions:
-    """Make the module of tiles of one pixel with a window of ko x ki taps, packed in pairs (see `pixels.unrolled`)."""
+    """Make the module of tiles of one pixel, for ko x ki taps packed in pairs (see `pixels.blocks.unrolled`)."""
     return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, emulated, multiplier))
 
 
 def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
-    """Emit stores of the addresses of the image columns that neighboring output pixels read, line by line.
+    """Emit code that stores the addresses of the columns that neighboring output pixels of a line read, line by line.
 
-    The first pixel is at the spot, the others follow it on its line.
+    The first of these pixels is at the spot.
     """
     def table(name: str, entry: Value) -> Value:
         return spot.windows + WINDOWS.load(spot.windows, name) + entry * 8
@@ -113,12 +114,12 @@ def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
 
 
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
-    """Interleave the bytes of four taps, given as vectors of bytes.
+    """Interleave the bytes of four taps, each a vector of bytes.
 
-    The result is four vectors of `lanes` channels; each lane has the bytes of the four taps of its channel.
+    The result is four vectors of `lanes` channels. A 32-bit lane holds its channel's bytes of the four taps.
     """
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
-        """Interleave the elements of `x` and `y` within each 128 bits; returns the low halves and the high halves."""
+        """Interleave the elements of `x` and `y` in each 128 bits; returns their low halves, then their high halves."""
         each = 128 // bits
         count = lanes * 32 // bits
         x, y = (v.as_type(vector(I8 if bits == 8 else I16, count)) for v in (x, y))
@@ -133,17 +134,17 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
 
 
 def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bool) -> Fill:
-    """Make the function that emits the s32 sums of `pixels` neighboring output pixels, one channel after another.
+    """Make the function that emits the s32 sums of `pixels` neighboring output pixels, chunk by chunk.
 
-    Weights and sums are in the order of `packing.pack`. The accumulators of a pixel begin the frame's `stride` after
-    the previous pixel's accumulators.
+    Weights and sums are in the order of `packing.pack`. The sums of neighboring pixels are the frame's `stride` bytes
+    apart.
     """
     lanes, ko, ki = layout.lanes, layout.ko, layout.ki
     columns = shared_columns(pixels, ki, layout.stride, layout.dilation)
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
-    # Unpacking puts 32-bit element 4 * part + q of each 128-bit part into vector q. With weights and sums in this
-    # order, each vector is a run of channels.
+    # Unpacking puts 32-bit element q of each 128 bits into vector q. Shuffling the loaded bytes into this order first
+    # makes each vector a sequence of neighboring channels.
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 
@@ -188,7 +189,7 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bo
 
 
 def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> Functions:
-    """Make the module of tiles of `layout.pixels` pixels of a line, and of single pixels for the end of a line."""
+    """Make the module of tiles of `layout.pixels` pixels of a line. Ends of lines are computed pixel by pixel."""
     pixels = layout.pixels
     many, one = (quads(dtype, layout, n, multiplier, emulated) for n in (pixels, 1))
 

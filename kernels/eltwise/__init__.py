@@ -1,1 +1,1 @@
-"""The family of elementwise chains."""
+"""Kernels of lane-wise chains."""

@@ -1,6 +1,6 @@
-"""The family of lane-wise chains: each chain is one loop over memory. Its kernel, plan step and record.
+"""The kernel family of lane-wise chains, each computed by one loop over memory: kernel, plan step and record.
 
-As in every kernel, the slots of operands and output follow the record's fields (`store_code.SlotOperand`).
+The slots of operands and output follow the fields of SPACE in the argument block (see `store_code.SlotOperand`).
 """
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
-"""The argument block: the iteration domain, and the batch elements, rows and columns of a block."""
+"""The argument block: sizes of the iteration domain, and the batch elements, rows and columns of a block."""
 view = SPACE.view
 
 
 def eltwise_blocks() -> Functions:
-    """Make the block function of elementwise outputs."""
+    """Make the block function."""
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -42,7 +42,7 @@ def eltwise_blocks() -> Functions:
 
 
 def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan `store` over `space`, in blocks of `strip_rows` rows if given; the caller fills in only the slots."""
+    """Plan `store` over `space`. With `strip_rows`, a block has this many rows. The caller fills in the slots."""
     if store.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
     block = modules.load("eltwise", eltwise_blocks, level=target.level.base, cache=target.cache).block
@@ -60,9 +60,9 @@ def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | N
 
 
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
-    """Choose the batch elements, rows and columns of a block (see `split`), by the time of the work.
+    """Choose the batch elements, rows and columns of a block (see `split`) from the estimated time.
 
-    A vector takes about one cycle for each operation (measured: 0.65 to 0.85) and 4 cycles to be loaded and stored.
+    A vector takes about one cycle per operation (measured: 0.65 to 0.85) plus 4 cycles to load and store it.
     """
     cycles = batch * m * n * (operations + 4) // lanes
     most = 1 if threads == 1 else max(1, min(BLOCKS_PER_THREAD * threads, cycles // BLOCK_CYCLES))
@@ -84,13 +84,13 @@ def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
 
 
 def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step, a loop over the elements of the output."""
+    """Add the step that loops over the output's elements."""
     space, slots = store_slots(b, node, lowered)
     b.run(plan_eltwise(lowered.store, space, b.target, b.strip_rows), {}, slots)
 
 
 MAX_CHAIN = 48
-"""The most operations in one kernel: the temporaries of longer chains would exceed the registers."""
+"""The most operations in one kernel. Longer chains would need more temporaries than there are registers."""
 
 
 def floats(g: PatternBuilder) -> PatternLike:
