@@ -1,1 +1,1 @@
-"""Code that all kernel families share: expressions from bodies of partitions, tables, scales and slots."""
+"""Code that all kernel families share: it lowers bodies of partitions and locates their operands."""

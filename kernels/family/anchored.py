@@ -1,4 +1,4 @@
-"""Lowering of a body around an anchor: scales, zero points, and the f32 sum that the graph states for its result."""
+"""Lower bodies with an anchor: its scales, its zero points, and the f32 sum that the graph states."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
@@ -21,8 +21,8 @@ RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 class QuantParameter:
     """The scales or the zero points of a quantized operand.
 
-    If they are constants, `data` has them; otherwise they are input `index` of the partition. `plus` is added to them.
-    In `shape` they broadcast both to the operand that is multiplied and to the result.
+    Constants are in `data`; otherwise the numbers are input `index` of the partition. `plus` is added to zero points
+    that are not constant. With `shape`, the numbers broadcast to the quantized operand and to the result.
     """
 
     dtype: str
@@ -33,24 +33,24 @@ class QuantParameter:
 
     @property
     def absent(self) -> bool:
-        """Whether all numbers are constants and equal 0; then there is nothing to apply."""
+        """Whether all numbers are the constant 0, which means that there is nothing to subtract."""
         return self.data is not None and not self.data.any()
 
     def shifted(self, by: int) -> QuantParameter:
-        """The parameter with `by` added to its integers."""
+        """The same zero points plus `by`."""
         if self.data is not None:
             return replace(self, data=self.data + by)
         return replace(self, plus=self.plus + by)
 
     def array(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The numbers as an array (s64 for integers), from the arrays of the partition's inputs."""
+        """The numbers as an array (s64 for integers). `inputs` are the arrays of the partition's inputs."""
         x = inputs[self.index] if self.data is None else self.data
         if COMPUTE[self.dtype] == "s32":
             x = x.astype(np.int64) + self.plus
         return x.reshape(self.shape)
 
     def expr(self, e: EpilogueBuilder) -> Expr:
-        """The expression of the numbers for the epilogue; integers count modulo 2**32."""
+        """The epilogue's expression for the numbers. Integers are taken modulo 2**32."""
         if self.data is None:
             x = e.slot(Source("input", self.dtype, self.shape, self.index))
             return x + self.plus if self.plus else x
@@ -60,13 +60,13 @@ class QuantParameter:
 
 
 def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s32"] = "s32") -> QuantParameter:
-    """A parameter of constant numbers; a single number gets the shape ()."""
+    """Make a parameter of constants. The shape of a single number is ()."""
     data = np.asarray(values, np.float32 if dtype == "f32" else np.int64)
     return QuantParameter(dtype, () if data.size == 1 else shape, data.reshape(() if data.size == 1 else shape))
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The parameter whose numbers are the input `value` of the body; the input may be a constant."""
+    """Make a parameter from the body's input `value`, which may be a constant or known only at run time."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -75,9 +75,9 @@ def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) 
 
 
 def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The scales of a dequantize or dynamic_dequantize; `shape` is the shape of scales that vary by channel.
+    """The scales of a dequantize or dynamic_dequantize. `shape` is the shape of per-channel scales.
 
-    Raises Unsupported for constant scales of 0 and below, because the bounds around ties need positive scales.
+    Raises Unsupported if a constant scale is 0 or negative, because the bounds around ties need positive scales.
     """
     scales = known(node.attrs["scales"], shape, "f32") if node.op.name == "dequantize" else \
         given(node.operand(1), body, constants, shape)
@@ -87,7 +87,7 @@ def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The zero points of a dequantize or dynamic_dequantize; a constant 0 if it has no zero points."""
+    """The zero points of a dequantize or dynamic_dequantize; the constant 0 if it has none."""
     if node.op.name == "dequantize":
         return known(node.attrs["zps"] or 0, shape)
     zps = node.inputs[2] if len(node.inputs) > 2 else None
@@ -95,9 +95,10 @@ def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int,
 
 
 def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParameter) -> Expr:
-    """The expression y * f32(sx * sw), where sx and sw are two scales.
+    """The expression y * f32(sx * sw), where sx and sw are the scales `left` and `right`.
 
-    The product of two f32 is exact in f64, so it makes no difference whether NumPy or the kernel rounds it to f32.
+    Constant scales are multiplied here. The result equals a multiplication in the kernel, because the product of two
+    f32 is exact in f64.
     """
     if left.data is None or right.data is None:
         return y * (left.expr(e) * right.expr(e))
@@ -116,7 +117,7 @@ def wrapped(x: np.ndarray) -> np.ndarray:
 def reach(dtype: str, zps: QuantParameter) -> int:
     """The largest distance between a quantized number and its zero point.
 
-    An unknown zero point may be any number of the type.
+    A zero point that is known only at run time may be any number of the type.
     """
     low, high = RANGES[dtype]
     if zps.data is None:
@@ -129,12 +130,12 @@ def dequantized_products(
         w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
         batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
         ) -> Products | None:
-    """Describe the products that the graph states: it dequantizes operands before it multiplies them.
+    """Describe the f32 products of dequantized operands that the graph states.
 
-    Returns None if scales or zero points are tensors that are known only at run time, or vary along more than one
-    dimension. `start` is the bias if the sums start from it. With `packed_zps`, the packed weights still contain their
-    zero points, increased by `shift`; otherwise zero points are subtracted before packing. The other arguments are the
-    fields of Products and DequantizedSum.
+    Returns None if scales or zero points are known only at run time, or vary along more than one dimension. `start` is
+    the bias if the sums start from it. With `packed_zps`, the packed weights still contain their zero points, and each
+    zero point counts plus `shift`. Otherwise zero points are subtracted before packing. The other arguments are fields
+    of Products and DequantizedSum.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
@@ -148,11 +149,11 @@ def dequantized_products(
 
 def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
              accumulated: Expr, products: Products | None = None, own: Container[int] = range(2)) -> Lowered:
-    """Lower a body with the anchor `node`, whose result is `total` plus a bias if the node has one; raises Unsupported.
+    """Lower a body with an anchor, the node `node`. Raises Unsupported.
 
-    `accumulated` is the part of `total` that `anchor` accumulates. Only the anchor's kernel reads the results of the
-    nodes `producers`. `own` are the indices of the operands that the anchor's kernel reads itself. `products` describes
-    the sum in the graph as written.
+    The anchor's result is `total`, plus a bias if the node has one. `accumulated` is the part of `total` that `anchor`
+    computes. `producers` are nodes whose results only the anchor's kernel reads. `own` are the indices of the operands
+    that the anchor's kernel reads itself. `products` describes the f32 sum that the graph states.
     """
     def dense(args: list[Any]) -> Expr:
         return total if len(args) < 3 or args[2] is None else total + args[2]

@@ -1,4 +1,8 @@
-"""From graph operations to lane-wise expressions: a rule for each operation, and the operands that expressions load."""
+"""Translate lane-wise nodes of a body to expressions.
+
+Each operation has a rule. An `EpilogueBuilder` collects the operands that the expressions load, each in a numbered
+slot.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -18,12 +22,11 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum,
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The origin of an operand slot's data.
+    """The origin of an operand slot's data: input `index` of the partition, a parameter array, or the result of a step.
 
-    It is input `index` of the partition, an array of parameters, or the result of a step. In `shape` the operand
-    broadcasts to the output. A table has the shape (), since it is the same for all elements. Operands of one `role`
-    with equal numbers share a slot. Operands of different roles never share a slot, even if their numbers happen to be
-    equal: otherwise the kernel's code would depend on the values.
+    The operand broadcasts to the output from `shape`. A table has the shape () because all elements use the same table.
+    Equal operands of one `role` share a slot. Operands of different roles never do, even if their numbers happen to be
+    equal, because otherwise the kernel's code would depend on the numbers.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
@@ -35,7 +38,7 @@ class Source:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key that is equal for sources that share one operand."""
+        """A key that is equal for sources that share a slot."""
         data: Any = self.data
         numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
         return self.origin, self.dtype, self.shape, self.index, numbers, self.role
@@ -43,10 +46,10 @@ class Source:
 
 @dataclass
 class EpilogueBuilder:
-    """Collects operand slots while nodes are translated to expressions, for an output of shape `out`.
+    """Collects operand slots while nodes are translated to expressions. The output has the shape `out`.
 
-    `anchored` says whether the expressions are the epilogue of an anchor; if not, they are a loop over memory.
-    `sources` has the source of each slot, `values` the expression of each value of the body.
+    `anchored` is True if the expressions are the epilogue of an anchor, and False if they are a loop over memory.
+    `sources` has the source of each slot, and `values` maps values of the body to their expressions.
     """
 
     out: tuple[int, ...]
@@ -56,13 +59,13 @@ class EpilogueBuilder:
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the slots of the `sources` that an earlier builder collected."""
+        """Make slots for the initial `sources`, which an earlier builder collected."""
         for n, source in enumerate(self.sources):
             self._slots[source.key] = self._load(n, source)
 
     def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
-        """Load numbers from the operation's attributes: a scalar, or one for each index of output dimension `axis`."""
+        """Load numbers of the operation's attributes: one number, or one per index of output dimension `axis`."""
         data: Any = later(np.ascontiguousarray, values, STORAGE[dtype]) if isinstance(values, Later) else \
             np.ascontiguousarray(values, STORAGE[dtype])
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
@@ -78,7 +81,7 @@ class EpilogueBuilder:
         return IN_BYTES[name](x) if name in IN_BYTES else x
 
     def slot(self, source: Source) -> Expr:
-        """The expression that loads `source`; sources with equal keys share one slot."""
+        """The expression that loads `source`. Sources with equal keys share a slot."""
         key = source.key
         if key not in self._slots:
             self._slots[key] = self._load(len(self.sources), source)
@@ -86,13 +89,12 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # A scalar is read before the kernel's loop, but the kernel itself stores row numbers, so they are loaded as
-        # rows.
+        # The kernel itself writes row numbers, after it has loaded scalars, so row numbers are always loaded as rows.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
-        """The arrays of operands that are equal for all rows and known at compile time, keyed by their loads."""
+        """The arrays of operands that are constant and equal for all rows, keyed by their loads."""
         of_loads = {}
         for source, x in zip(self.sources, self._slots.values(), strict=True):
             data = constants[source.index] if source.origin == "input" else source.data
@@ -101,14 +103,15 @@ class EpilogueBuilder:
         return of_loads
 
     def axis(self, node: Node) -> int | None:
-        """The output dimension along which the parameters of a (de)quantize vary; None if they are per tensor."""
+        """The output dimension along which a (de)quantize's parameters vary; None if per-tensor."""
         rank = len(node.output.type.dims)
         return node.attrs["axis"] % rank + len(self.out) - rank if node.attrs["qtype"] == "per_channel" else None
 
     def dequantized(self, x: Expr, node: Node, value: Value) -> Expr:
         """The expression (x - zp) * scale of a dequantize node, whose result is `value`.
 
-        x is in the range of the node's source type. If every user of `value` quantizes it back, the result is x itself.
+        x must be in the range of the type that the node dequantizes. If every user of `value` only quantizes it back,
+        the result is x itself.
         """
         if value.users and not value.is_output and all(_undoes(node, user) for user in value.users):
             return x
@@ -118,11 +121,11 @@ class EpilogueBuilder:
         return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
 
     def _kind(self, shape: tuple[int, ...]) -> str:
-        """The kind of the load of an operand of this shape: how the operand varies over the output.
+        """How an operand of this shape varies over the output, as the kind of its load.
 
         - "scalar": the operand does not vary.
-        - "row": it is the same along the last dimension of the output whose size is not 1.
-        - "column": it varies only along this dimension; there are such operands only after an anchor.
+        - "row": it is the same along the output's last dimension of a size other than 1.
+        - "column": it varies only along this dimension. Only epilogues of an anchor have columns.
         - "vector": it varies along this dimension, and perhaps along others.
 
         After an anchor, this dimension is always the last one, the anchor's columns, even if it has size 1.
@@ -136,7 +139,7 @@ class EpilogueBuilder:
 
 
 def of_bytes(y: Expr) -> bool:
-    """Whether y depends on the accumulator only through quantized numbers; it is then exact."""
+    """Whether y depends on the accumulator only through 8-bit quantized values, which makes y exact."""
     exact: dict[Expr, bool] = {}
     for x in walk(y):
         exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
@@ -144,9 +147,9 @@ def of_bytes(y: Expr) -> bool:
 
 
 def _undoes(dequantize: Node, node: Node) -> bool:
-    """Whether a node quantizes a dequantized number back to itself: rint((q - zp) * s / s) + zp is q.
+    """Whether `node` quantizes a dequantized number back to itself: rint((q - zp) * s / s) + zp is q.
 
-    If scales are neither huge nor tiny, the two roundings move q - zp by less than 2**-14.
+    The scale s must be neither huge nor tiny. Then the two roundings move q - zp by less than 2**-14.
     """
     def parameters(n: Node) -> tuple[Any, ...]:
         a = n.attrs
@@ -159,9 +162,9 @@ def _undoes(dequantize: Node, node: Node) -> bool:
 
 
 def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
-    """The expression of a node's result, made from the expressions of its operands by the operation's `lanes` rule.
+    """Make the expression of a node's result from its operands' expressions, with the operation's `lanes` rule.
 
-    Numbers in the attributes become operands: one kernel serves all their values.
+    Float attributes become operands, because one kernel then handles all their values.
     """
     if (convert := CONVERSIONS.get(node.op.name)) is not None:
         return convert(e, node, args)
@@ -174,13 +177,13 @@ def lane_wise(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
 
 
 def lane_wise_operations() -> list[str]:
-    """The names of the operations with a lane-wise rule."""
+    """The names of the operations that have a lane-wise rule."""
     return [name for name, x in OPS.items() if x.lanes is not None or name in CONVERSIONS]
 
 
 Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
 CONVERSIONS: dict[str, Rule] = {}
-"""The rules of casts, quantizes and dequantizes. They need the node and its sources, not only expressions."""
+"""The rules of casts, quantizes and dequantizes. They need the node, not only its operands' expressions."""
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
@@ -193,7 +196,7 @@ def _rule(name: str) -> Callable[[Rule], Rule]:
 
 @_rule("cast")
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Convert to f32, or convert f32 to s32: truncated towards zero and saturated, with 0 for NaN."""
+    """Convert to f32, or f32 to s32. The latter truncates towards zero, saturates, and turns NaN into 0."""
     x = args[0]
     if node.attrs["dtype"] == "f32":
         return op("to_f32", x)
@@ -210,12 +213,13 @@ def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 @_rule("quantize")
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Saturate rint(y / s) + zp, as the reference does.
+    """saturate(rint(y / s) + zp), as in the reference.
 
-    After an anchor it is rint(y * (1/s)), where 1/s is rounded once from f64.
+    y * (1/s) replaces the quotient if y comes directly from an anchor's sum and the result has 8 bits. 1/s is rounded
+    once from f64.
     """
     a, axis = node.attrs, e.axis(node)
-    if args[0].dtype == "s32":  # the dequantize before it gave the integers themselves (`dequantized`)
+    if args[0].dtype == "s32":  # `dequantized` left the integers as they are
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
@@ -229,14 +233,17 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 
 def inverse_scales(quantize: Node) -> np.ndarray:
-    """1/scale for each scale of a quantize, computed in f64 and rounded once to f32."""
+    """The reciprocal of each scale of a quantize, computed in f64 and rounded once to f32."""
     with np.errstate(over="ignore"):
         return (1 / np.asarray(quantize.attrs["scales"], np.float32).astype(np.float64)).astype(np.float32)
 
 
 @_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale; a difference of s32 may need 33 bits, and is the rounded sum of two exact parts."""
+    """(x - zp) * scale
+
+    A difference of two s32 may need 33 bits. It is therefore computed as the rounded sum of two exact parts.
+    """
     x, scale, *zps = args
     if not zps or zps[0] is None:
         return op("to_f32", x) * scale
@@ -247,9 +254,9 @@ def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Exp
 
 @_rule("dynamic_quantize")
 def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """saturate(rint(y / s) + zp); a NaN gives the saturated zp. Zero points are clamped to +-2**22.
+    """saturate(rint(y / s) + zp). NaN becomes the saturated zp.
 
-    The clamp changes a result only if |y / s| and the zero point are both above 2**22.
+    Zero points are clamped to +-2**22. The clamp changes a result only if |y / s| and the zero point exceed 2**22.
     """
     q, dtype = args[0] / args[1], node.attrs["dtype"].name
     zps = node.inputs[2] if len(node.inputs) > 2 else None
@@ -264,14 +271,14 @@ def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 IN_BYTES: Mapping[str, Callable[[Expr], Expr]] = {
     "boolean": lambda x: op("ne", x, 0), "u4": lambda x: op("and", x, 15),
     "s4": lambda x: op("sar", op("shl", x, 28), 28)}
-"""Types with a byte for each element but fewer bits: how a value is made of its byte."""
+"""Types of less than 8 bits with one byte per element, and the function that decodes a byte."""
 LOADS = frozenset({*STORAGE, *IN_BYTES})
 COMPARISONS = frozenset({"equal", "less", "less_equal", "greater"})
 INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
 
 
 def refuses(node: Node) -> str | None:
-    """A reason why no lane-wise rule computes this node; None if a rule does."""
+    """The reason why no lane-wise rule computes this node; None if a rule does."""
     if node.op.lanes is None and node.op.name not in CONVERSIONS:
         return f"no lane-wise rule for {node.op.name}"
     for v in node.operands:
@@ -293,7 +300,7 @@ def refuses(node: Node) -> str | None:
 
 
 def _groups_broadcast(node: Node) -> bool:
-    """Whether each group of a dynamic_dequantize is known to have one element, or all elements, along each axis."""
+    """Whether the scale groups of a dynamic_dequantize have one element, or all elements, along each axis."""
     shape, groups = node.output.shape, node.attrs["group_shape"]
     return shape is not None and all(group in (1, size) for group, size in zip(groups, shape, strict=True))
 
@@ -303,12 +310,12 @@ Anchor = tuple[Node, Callable[[list[Any]], Expr]]
 
 def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = (),
               own: Container[int] = (), result: Value | None = None) -> Expr:
-    """The expression of the body's result, or of `result`, a value that lane-wise nodes compute.
+    """Translate a body to the expression of its result, or of `result`, a value that lane-wise nodes compute.
 
-    The expression has the precision of the value's type. `anchor` is a node and a function that makes the expression of
-    the anchor's result from the expressions of its operands. Values that only the anchor's kernel reads have no
-    expression: the results of the nodes in `skip`, and the anchor's operands whose indices are in `own`. The function
-    gets None for them. The body must be one that `check_lanes` accepts.
+    `anchor` is a node and a function. The function makes the expression of the node's result from its operands'
+    expressions. Some values have no expression, because only the anchor's kernel reads them: the results of the nodes
+    in `skip`, and the anchor's operands with indices in `own`. The function gets None for these. `check_lanes` must
+    accept the body.
     """
     inner, result = result, body.outputs[0] if result is None else result
     exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
@@ -360,7 +367,7 @@ def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, exprs: dict[V
 
 
 def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:
-    """The shape of operand k of a lane-wise node, as it broadcasts to the result."""
+    """The shape in which operand k of a lane-wise node broadcasts to the result."""
     shape = value.type.dims
     rank = len(node.output.type.dims)
     if k == 1 and along_channels(node) and len(shape) == 1:

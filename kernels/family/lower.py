@@ -1,7 +1,7 @@
-"""Lowering: a partition's body becomes expressions for kernels and a NumPy formula, or is refused with a reason.
+"""Lower partitions: turn their bodies into expressions for kernels and NumPy formulas, or refuse them with a reason.
 
-Each kernel family has its own file for lowering, such as kernels/matmul/lower.py. This file has the code that they
-share, and the lowering of bodies without an anchor.
+This file has the code that all kernel families share, and lowers bodies without an anchor. Other families have files of
+their own, such as kernels/matmul/lower.py.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum
 
 
 class Axes(NamedTuple):
-    """Axes of a value of a body; a message shows them as `axis 1` or `axes 1 and 2`."""
+    """Axes of a value of a body. Messages show them as `axis 1` or `axes 1 and 2`."""
 
     value: Value
     axes: tuple[int, ...]
@@ -42,23 +42,23 @@ class Axes(NamedTuple):
 
 
 def called_axes(axes: list[int]) -> str:
-    """The text for some axes: `axis 1`, `axes 1 and 2`, `no axes`."""
+    """Name axes in a message: `axis 1`, `axes 1 and 2`, `no axes`."""
     if not axes:
         return "no axes"
     return f"{'axis' if len(axes) == 1 else 'axes'} {listing(map(str, axes), 'and')}"
 
 
 Mention: TypeAlias = Value | Axes
-"""A part of the body that a message can mention: a value, shown by its type, or axes of a value."""
+"""A thing in a message that depends on the graph: a value, shown by its type, or axes of a value."""
 
 
-class Unsupported(Exception):  # named without "Error", as it is a refusal with its reason and not a defect
-    """Kernels cannot compute a body as one partition; the message is the reason that reports show.
+class Unsupported(Exception):  # no "Error" in the name, because a refusal is no defect
+    """Kernels cannot compute a body as one partition. The message is the reason that reports show.
 
-    `edit` is the change of the graph that would make it possible. `operand` is the index of the anchor's operand that
-    is the obstacle, or None. Passes may have transposed the body's values, so their axes and types here may differ from
-    the user's graph. The message therefore has `{name}` instead of them, and `mentions` maps the name to the Axes or
-    the value. Reports fill in the axes and types of the user's graph (see `told`).
+    `edit` says how to change the graph to make fusion possible. `operand` is the index of the anchor's operand that is
+    the obstacle, or None. Passes may have transposed the body's values, and then their types and axes differ from the
+    user's graph. The message therefore contains placeholders `{name}`, and `mentions` maps each name to its value or
+    Axes. Reports fill in the types and axes of the user's graph (`told`).
     """
 
     def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
@@ -68,7 +68,7 @@ class Unsupported(Exception):  # named without "Error", as it is a refusal with 
         self.edit = self._filled(edit, _plain)
 
     def told(self, words: Callable[[Mention], str]) -> Unsupported:
-        """The same refusal, with each mention replaced by its text from `words`."""
+        """The same refusal with each mention replaced by `words(mention)`."""
         reason, edit = (self._filled(text, words) for text in self._texts)
         return Unsupported(reason, edit, self.operand)
 
@@ -82,9 +82,9 @@ def _plain(mention: Mention) -> str:
 
 def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, skip: Container[Node | None] = (),
                 own: Container[int] = (), result: Value | None = None, *, anchored: bool = False) -> None:
-    """Raise Unsupported if an operation, type or shape keeps `translate` from making an expression of shape `out`.
+    """Raise Unsupported if an operation, type or shape prevents `translate` from making an expression of shape `out`.
 
-    The arguments are the same as in `translate`; `anchored` has the same meaning as in EpilogueBuilder.
+    `anchored` has the same meaning as in EpilogueBuilder; the other arguments are the arguments of `translate`.
     """
     for node in body.nodes if result is None else above(result):
         if node in skip:
@@ -103,27 +103,27 @@ def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, s
                                   "give the quantize a scale above 2**-127")
     result = body.outputs[0] if result is None else result
     if result.type.dims != out:
-        raise Unsupported("the result {result} has not the shape " + str(list(out)),
+        raise Unsupported("the result {result} does not have the shape " + str(list(out)),
                           "quantize before the operation that changes the shape", result=result)
     if result.dtype.name not in STORAGE:
         raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
 
 
 def expect_positive(scales: Sequence[float] | np.ndarray) -> None:
-    """Raise Unsupported for a scale of 0 or below."""
+    """Raise Unsupported if a scale is not positive."""
     numbers = np.asarray(scales, np.float32).ravel()
     for scale in numbers[~(numbers > 0)][:1]:
         raise Unsupported(f"its kernels take positive scales, and a scale is {scale:g}", "make the scales positive")
 
 
 def check_loads(value: Value) -> None:
-    """Raise Unsupported if kernels do not load the operand's type."""
+    """Raise Unsupported if kernels cannot load the operand's type."""
     if value.dtype.name not in LOADS:
-        raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 before")
+        raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 first")
 
 
 def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
-    """Raise Unsupported if an operand of shape `shape` would broadcast the output to a larger shape."""
+    """Raise Unsupported if an operand of this shape would enlarge the output by broadcasting."""
     more = len(out) - len(shape)
     if more < 0 or any([a not in (1, b) for a, b in zip(shape, out[more:], strict=True)]):
         raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(out)}",
@@ -135,21 +135,21 @@ Arrays = Sequence[np.ndarray | None]
 
 @runtime_checkable
 class SumsAsWritten(Protocol):
-    """An accumulator that can also give the f32 sums of the graph as written."""
+    """An accumulator that can also compute the f32 sums that the graph states."""
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
-        """The f32 sums of the outputs at these flat indices, in the order that `how` describes."""
+        """The f32 sums of the outputs at flat `indices`, in the order that `how` describes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The f32 sum that the graph states instead of an integer anchor: `k` products of dequantized numbers.
+    """The f32 sum of `k` products of dequantized numbers that the graph states. Kernels add integers instead.
 
-    `node` is the anchor in the body. `total` is the expression of the sum, including the bias if the sum starts from
-    it. `activations` is the range of the activations minus their zero point. `weights` is a function that returns the
-    weights minus their zero points, as [columns, k] in the order of the sum, for `batch` matrices one after another. If
-    the weights are not constant, `weights` is their largest possible absolute value. `packed_zps` are the zero points
-    that kernels subtract from the packed weights.
+    `node` is the anchor in the body. `total` is the sum's expression, including the bias if the sum starts from it.
+    `activations` is the range of the activations minus their zero point. `weights` returns the weights minus their zero
+    points as [columns, k], in the order of the sum, for `batch` matrices one after another. If the weights are not
+    constant, `weights` is the largest possible absolute value instead. `packed_zps` are the zero points that kernels
+    subtract from the packed weights.
     """
 
     node: Node
@@ -164,30 +164,30 @@ class Products:
 
 
 class Accumulator(Protocol):
-    """The part of a partition that its anchor computes, before the epilogue.
+    """The computation of an anchor, before the epilogue.
 
-    Kernels leave in scratch memory either the accumulators or simpler numbers, such as an integer product that is not
-    yet corrected for zero points. In the second case the epilogue's expression begins with the correction (see
-    `Lowered.accumulated`).
+    Kernels store either these accumulators in scratch memory, or simpler numbers, such as integer sums without a
+    correction for zero points. In the second case, the epilogue's expression starts with the correction
+    (`Lowered.accumulated`).
     """
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The accumulators, s32 or f32, in the shape of the output, from the arrays of the partition's inputs."""
+        """The accumulators, s32 or f32, in the output's shape. `inputs` are the partition's inputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A partition as kernels compute it.
+    """A partition in the form that kernels compute.
 
-    `store` is the epilogue: it computes each output element. Slot k of its operands comes from `sources[k]`. `anchor`
-    computes the accumulators, and is None without accumulators. The expression of `store` starts from the numbers that
-    kernels leave in scratch memory. Its part `accumulated` computes the result of `anchor.accumulate`; None says that
-    kernels leave this result itself.
+    `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue, which computes each
+    output element. Slot k of its operands has the data of `sources[k]`. The epilogue's expression starts from the
+    numbers that kernels leave in scratch memory. Its subexpression `accumulated` equals the result of
+    `anchor.accumulate`; None means that kernels leave this result itself.
 
-    `products` describes the sum in the graph as written, if the anchor's sum is exact. `values` are the expressions of
-    the body's values after an anchor; `ties.attach` reads and drops them. It sets `ties` to one string for each
-    quantize after a sum: the kind of bound that finds outputs near a rounding tie ("proved" or "estimated"), or the
-    reason why they are not found.
+    `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
+    values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
+    after a sum. The string is "proved" or "estimated", after the kind of bound that finds outputs near a rounding tie,
+    or the reason why such outputs are not found.
     """
 
     out: tuple[int, ...]
@@ -200,13 +200,13 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """An equal partition with table look-ups instead of operations on one byte, if that is faster at `level`."""
+        """The same partition with table look-ups instead of operations on one byte, if look-ups are faster."""
         store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level.lanes),
                                                self.accumulated)
         return replace(self, store=store, sources=sources, accumulated=accumulated)
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The partition's result in NumPy, equal to every kernel's bit for bit, from the arrays of its inputs."""
+        """Compute the partition's result in NumPy, bit for bit like every kernel, from the arrays of its inputs."""
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [operand(s, inputs) for s in self.sources]
         direct = self._direct()
@@ -223,25 +223,25 @@ class Lowered:
         return result
 
     def _direct(self) -> dict[Expr, Expr]:
-        """The substitution that makes the store's expression start from the result of `anchor.accumulate`."""
+        """A substitution after which the store's expression starts from the result of `anchor.accumulate`."""
         if self.accumulated is None:
             return {}
         return {self.accumulated: acc("f32") if self.accumulated.dtype == "f32" else acc()}
 
 
 Check: TypeAlias = Callable[[Graph, Arrays], Any]
-"""The type of a family's `check(body, constants)`. It raises Unsupported if kernels cannot compute a body.
+"""The type of a family's `check(body, constants)`. It raises Unsupported if kernels cannot compute the body.
 
-`constants` are the arrays of constant inputs. `lower` of the same family begins with the result of `check`.
+`constants` has the arrays of the body's inputs, with None for inputs that are not constant.
 """
 Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
-"""The type of a family's `lower(body, constants)`. It returns the lowered partition and raises like `check`."""
+"""The type of a family's `lower(body, constants)`. It runs `check` first, and raises Unsupported if that does."""
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The array of an operand slot, in the shape that broadcasts; a table keeps its own shape.
+    """The array of an operand slot, in the shape that broadcasts. A table keeps its own shape.
 
-    Returns None for an operand that only kernels compute.
+    Returns None if only kernels compute the operand.
     """
     if source.origin == "table":
         return source.data
@@ -250,23 +250,23 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
-    """Whether every operand that is input `number` has the output's size along all dimensions but the last.
+    """Whether each operand from input `number` matches the output's size in all dimensions except the last.
 
-    The operands are the store's operands and the operands in `more`.
+    The operands are the store's operands and the sources in `more`.
     """
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)
 
 
 def check_eltwise(body: Graph, constants: Arrays = ()) -> tuple[int, ...]:
-    """The shape of the result of elementwise operations; raises Unsupported. `constants` are not used."""
+    """The shape of the result of lane-wise operations. Raises Unsupported. `constants` are ignored."""
     out = result_dims(body)
     check_lanes(body, out)
     return out
 
 
 def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body of elementwise operations; raises Unsupported."""
+    """Lower a body of lane-wise operations. Raises Unsupported."""
     out = check_eltwise(body)
     e = EpilogueBuilder(out)
     expr = translate(e, body)
@@ -274,7 +274,7 @@ def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
 
 
 def result_dims(body: Graph) -> tuple[int, ...]:
-    """The shape of the body's only result; raises Unsupported if the shape of an operand is open."""
+    """The shape of the body's only result. Raises Unsupported if the shape of an input or the result is open."""
     (result,) = body.outputs
     for v in body.inputs:
         if not v.type.known:

@@ -1,4 +1,4 @@
-"""Family: the record of a kernel family, with everything that passes, planning and reports need to know of it."""
+"""The record of a kernel family, with everything that passes, plans and reports need to know about the family."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,35 +21,34 @@ Count: TypeAlias = Callable[[Node], int]
 
 
 MAX_EPILOGUE = 24
-"""The most operations after the anchor, besides casts and quantizes; oneDNN's patterns have up to 20."""
+"""The most operations after the anchor, not counting casts and quantizes. oneDNN's patterns have up to 20."""
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """A kernel family: it computes partitions of one operation, the anchor, and the lane-wise operations around it.
+    """A kernel family computes partitions with one kind of anchor and the lane-wise operations around it.
 
-    `name` is the anchor of its partitions as reports show it. `operations` are the possible anchors: each partition has
-    exactly one of them. Only the family of lane-wise operations has no anchors.
+    `name` is the anchor's name in reports. `operations` are the possible anchors; a partition has exactly one. Only the
+    family of lane-wise operations has no anchors.
 
-    A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
-    built, `lower` turns the body into expressions and operands for kernels, and `steps` adds the plan steps that run
-    them.
+    `check` raises Unsupported if kernels cannot compute a body. When a plan is built, `lower` turns the body into
+    expressions and operands, and `steps` adds the plan steps that run the kernels.
 
-    Patterns say which operands the anchor has in a fusion; the fusion pass adds the epilogue (`passes/fuse.py`).
-    `quantized` is matched first, while each quantized constant is still followed by a dequantize that joins the
-    partition. `floats` is matched after constants have been dequantized. Patterns are functions at the top level of
-    modules, since passes are pickled.
+    Patterns describe the anchor and its operands; the fusion pass adds the epilogue (`passes/fuse.py`). `quantized` is
+    matched first, while quantized constants still have a dequantize, which joins the partition. `floats` is matched
+    after constants have been dequantized. Patterns must be functions at a module's top level because passes are
+    pickled.
 
-    `follows(lowered, k)` says whether the steps read input k of a partition only at the rows of the output that they
-    compute. The steps can then run strip by strip (some rows at a time) after the steps that make the input
-    (`plan.builder`). `follows` is None if the family's steps cannot run strip by strip.
+    `follows(lowered, k)` is True if the steps read input k only at the output rows that they compute. The steps can
+    then run strip by strip (some rows at a time) after the steps that make the input (`plan.builder`). `follows` is
+    None if the family's steps cannot run strip by strip.
 
-    `strided(lowered, k, order)` says whether input k, if it is the transpose `order` of another value, can be read from
-    the memory of that value (`PlanBuilder.strides`); the transpose then needs no step. The steps of a family that has
-    `strided` can also write the rows of their result in another order.
+    `strided(lowered, k, order)` is for an input k that is the transpose `order` of another value. It is True if the
+    steps can read that value's memory directly (`PlanBuilder.strides`), which saves the transpose. A family with
+    `strided` can also write the rows of its result in another order.
 
-    `channels_last` are the operations whose kernels read only channels-last tensors (data_format NXC). `macs` maps the
-    name of an operation to a function that counts the multiply-accumulates of a node.
+    `channels_last` are the operations whose kernels require channels-last tensors (data_format NXC). `macs` maps
+    operations to functions that count the multiply-accumulates of a node.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Family:
     def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
         """The reason why kernels cannot compute a body as one partition; None if they can.
 
-        The answer depends on types, shapes, attributes, and on `constants`, the arrays of constant inputs.
+        The reason depends on types, shapes, attributes and `constants`, the arrays of constant inputs.
         """
         if (refused := self.refuses_sizes(body.nodes, body.outputs[0])) is not None:
             return refused
@@ -78,7 +77,7 @@ class Family:
         return None
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
-        """The refusal of an epilogue that broadcasts the anchor's result to another size; None if it keeps the size."""
+        """The refusal of an epilogue that broadcasts the anchor's result to another size; otherwise None."""
         product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
         if product.type.known and result.type.known and result.type.size != product.type.size:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",
@@ -87,7 +86,7 @@ class Family:
 
 
 def any_operands(*names: str) -> Pattern:
-    """The pattern that matches operations of these names with any operands."""
+    """The pattern of one operation, any of `names`, with any operands."""
     return partial(_any_operands, names=names)
 
 

@@ -1,4 +1,4 @@
-"""The slots of a step: words of its argument block that locate the operands and the output of a Store."""
+"""The slots of a step: the words of its argument block that locate the operands and the output of a Store."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +14,16 @@ from graphq.plan.plan import Ref, Slot
 
 Strides: TypeAlias = tuple[int, ...]
 Operand: TypeAlias = tuple[Ref, Strides]
-"""The address of an operand, and its byte strides along the dimensions of the output (0 where it is broadcast)."""
+"""The address of an operand and its byte strides along the output's dimensions; 0 where it is broadcast."""
 
 
 def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
-    """The iteration domain of a partition, and the slots of its Store: its operands, then the output.
+    """The iteration domain of a partition, and the slots of its Store: the operands, then the output.
 
-    The output is contiguous, or its rows are (`PlanBuilder.strides`). `own` is for sources that the family computes
-    itself, such as column sums: it maps their origin to a function that gives the operand. `before` are operands whose
-    slots come before the slots of the Store, such as the operands of a product with sums that the Store reads. The last
-    `keep` dimensions are not merged (see `factor`).
+    The output is contiguous, or at least its rows are (`PlanBuilder.strides`). The family computes some sources itself,
+    such as column sums; `own` maps the origin of these sources to functions that return the operand. The slots of the
+    operands `before` come before the slots of the Store. The last `keep` dimensions are not merged (see `factor`).
     """
     operands = list(before)
     for s in lowered.sources:
@@ -38,8 +37,8 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
     """The iteration domain of an output of shape `out` (see `factor`).
 
-    If the step runs strip by strip (some rows at a time), its rows can be cut into strips (`apart`), and operands may
-    be in memory for a single strip (`in_room`).
+    If the step runs strip by strip (some rows at a time), the domain is split into strips (`apart`). An operand may
+    then lie in a room, memory for a single strip (`in_room`).
     """
     strides = [s for _, s in operands]
     if b.strips is None:
@@ -50,9 +49,9 @@ def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], ke
 
 
 def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
-    """The access map of a buffer with memory for a single strip of rows (a room); None for a buffer of a whole value.
+    """The access map of a buffer that is a room, memory for a single strip of rows; None for other buffers.
 
-    The strips of all batch elements use the same room.
+    All strips of all batch elements use the same room.
     """
     if b.strips is None or buffer not in b.strips.rooms:
         return None
@@ -60,7 +59,7 @@ def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
 
 
 def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:
-    """The buffer of a source (a new constant, or an input of `node`), and its byte strides broadcast to shape `out`."""
+    """The buffer of a source (a new constant, or an input of `node`) and its byte strides, broadcast to `out`."""
     if source.origin in ("parameter", "table"):
         assert source.data is not None
         buffer = b.constant(source.data)
@@ -70,5 +69,5 @@ def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) ->
 
 
 def slot(b: PlanBuilder, ref: Ref, walk: Walk) -> Slot:
-    """The slot of the data at `ref`, with the access map `walk`; the map's table becomes a constant of the plan."""
+    """The slot for data at `ref` with the access map `walk`. The map's table becomes a constant of the plan."""
     return ref, b.table(walk.table), walk.row

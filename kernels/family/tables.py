@@ -1,9 +1,9 @@
-"""Look-ups in tables that replace chains of operations on one byte: they give the same numbers in less time.
+"""Replace chains of operations on one byte by table look-ups, which give the same numbers in less time.
 
-In a chain quantize -> dequantize -> f -> quantize, the result of the second quantize is a function of the 256 possible
-results of the first, if the other operands of f are known at compile time. Activation functions of quantized models are
-such chains, of three operations or of thirty. The table holds the results of `evaluate` for the chain, so the numbers
-stay the same. Tables are operands: kernels that differ only in their tables share code.
+In a chain quantize -> dequantize -> f -> quantize, the second quantize depends only on the first one's 256 possible
+results, if the other operands of f are constants. Activation functions of quantized models are such chains, of 3 to 30
+operations. `evaluate` fills the tables, so the numbers stay the same. Tables are operands: kernels that differ only in
+their tables share code.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Origins = Mapping[Expr, frozenset[Expr]]
 
 
 def byte_type(x: Expr) -> str | None:
-    """The storage type of an s32 that is a byte, loaded per element or quantized; None for any other expression."""
+    """The storage type of an expression that is an 8-bit value, loaded per element or quantized; otherwise None."""
     if x.op == "load":
         return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
     number_and_type = elementary.unquantized(x)
@@ -43,9 +43,9 @@ def byte_type(x: Expr) -> str | None:
 
 
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
-    """Map each node of `exprs` to the leaves and bytes that decide its value; nodes in `known` do not count.
+    """Map each node of `exprs` to the leaves and bytes that determine its value. Nodes in `known` determine nothing.
 
-    A node in `bytes_` is a byte that counts as decided by itself, unless at most one other byte decides it.
+    A byte (a node in `bytes_`) maps to itself if anything but a single other byte determines it.
     """
     of: dict[Expr, frozenset[Expr]] = {}
     for node in walk(*exprs):
@@ -59,7 +59,7 @@ def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Or
 
 
 def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
-    """Whether x depends on at most one byte; the nodes in `known` do not count."""
+    """Whether at most one byte determines x. Nodes in `known` do not count."""
     bytes_ = {node for node in walk(x) if byte_type(node) is not None}
     decides = origins(x, bytes_=bytes_, known=known)[x]
     return len(decides) <= 1 and decides <= bytes_
@@ -69,9 +69,9 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
              least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
     """Replace chains of at least `least` operations on one byte by look-ups.
 
-    A shorter chain that only clamps the byte becomes `max` and `min`, such as a Clip between quantizes of one scale.
-    Returns the new store, the sources of its operands, and the replacement of `part`. `part` is a subexpression of the
-    store's expression, or None. `constants` has the arrays of constant inputs of the partition.
+    A shorter chain that only clamps the byte becomes `max` and `min`; an example is a Clip between quantizes of one
+    scale. `constants` has the arrays of the partition's constant inputs. `part` is a subexpression of the store's
+    expression, or None. Returns the new store, the sources of its operands, and the replacement of `part`.
     """
     constant_numbers = _numbers(store, sources, constants)
     operands = [constant_numbers.get(slot) for slot in range(len(sources))]
@@ -105,7 +105,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
 
 def _numbers(store: Store, sources: Sequence[Source],
              constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
-    """The operands that are a single number known to the plan: a map from slot to number."""
+    """The operands that are a single constant number: a map from slot to number."""
     numbers = {}
     for slot, _, kind in store.loads:
         source = sources[slot]
@@ -116,10 +116,9 @@ def _numbers(store: Store, sources: Sequence[Source],
 
 
 class _Chain(NamedTuple):
-    """A chain of operations on one byte, to be replaced by a look-up or a clamp.
+    """A chain of operations on one byte, which a look-up or a clamp replaces.
 
-    `expr` computes a result of type `dtype` from the load `byte`. In the epilogue the byte is the result of the node
-    `origin`.
+    `expr` computes a result of type `dtype` from the load `byte`. The node `origin` computes the byte in the epilogue.
     """
 
     expr: Expr
@@ -129,12 +128,12 @@ class _Chain(NamedTuple):
 
 
     def table(self, operands: Sequence[np.ndarray | None]) -> np.ndarray:
-        """The results for the bytes 0 to 255; `operands` has the known numbers by slot."""
+        """The chain's results for the bytes 0 to 255. `operands` has the constant numbers by slot."""
         index = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]])
         return evaluate(Store(self.expr, self.dtype), None, [*operands, index])
 
     def bounds(self, operands: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
-        """The least and the largest result of a chain that clamps the byte to them; None for any other chain."""
+        """The smallest and the largest result of a chain that clamps the byte to this range; otherwise None."""
         results = self.table(operands)
         low, high = int(results.min()), int(results.max())
         values = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]]).astype(np.int32)
@@ -142,9 +141,9 @@ class _Chain(NamedTuple):
 
 
 def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
-    """Find the nodes to compute by look-up or clamp, and the chain of each that is `worth` it.
+    """Find the nodes to replace, and the chain of each node. Only chains that are `worth` it count.
 
-    Nodes inside a chain have no users outside of it. In a chain's expression, the byte is a load of slot `slot`.
+    Nodes inside a chain have no users outside of it. A chain's expression loads the byte from slot `slot`.
     """
     bytes_ = _bytes(store)
     of = origins(store.expr, bytes_=bytes_, known=known)
@@ -169,9 +168,9 @@ def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain],
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes whose values are bytes, with their types.
+    """The nodes with 8-bit values, and their types.
 
-    These are loads of bytes, results of `elementary.quantized`, and the stored result if its type is a byte.
+    They are loads of bytes, results of `elementary.quantized`, and the stored result if its type has 8 bits.
     """
     byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})
@@ -179,7 +178,7 @@ def _bytes(store: Store) -> dict[Expr, str]:
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """The number of basic operations per element; operations on constants run before the loop."""
+    """The number of basic operations per element. Operations on constants do not count; they run before the loop."""
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)
@@ -188,7 +187,7 @@ def _operations(chain: Expr, byte: Expr) -> int:
 
 def _renumbered(store: Store, sources: Sequence[Source],
                 part: Expr | None) -> tuple[Store, tuple[Source, ...], Expr | None]:
-    """Renumber the slots from 0 on, and drop slots that are no longer loaded."""
+    """Number the slots from 0 on, without slots that are no longer loaded."""
     loads = store.loads
     if [x[0] for x in loads] == list(range(len(sources))):
         return store, tuple(sources), part

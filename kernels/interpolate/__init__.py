@@ -1,1 +1,1 @@
-"""The family of interpolations."""
+"""Kernels of interpolations (resizing)."""

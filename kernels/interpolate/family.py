@@ -1,11 +1,10 @@
-"""The family of interpolations: its record, the plan steps of all modes, and the kernel of linear modes.
+"""The kernel family of interpolations: its record, the plan steps of all modes, and the kernel of the linear modes.
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
 d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the f32 product of
-two numbers, from a table [height, ko] and from a table [width, ki]. The tables follow each other in memory
-(`windows.WINDOWS`). A tap of weight 0 should point to the padding, whose elements are 0: 0 times an infinity would be
-NaN.
+an entry of a table [height, ko] and an entry of a table [width, ki]. The second table follows the first in memory. Taps
+of weight 0 should read the padding, whose elements are 0, because 0 times an infinity would be NaN.
 """
 from __future__ import annotations
 
@@ -42,14 +41,14 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target
 
 ADDRESSES = 8 * (16 + 1)
-"""Bytes for the addresses of a pixel's taps; interpolation along four spatial axes has 16 taps."""
+"""Bytes for the addresses of a pixel's taps. Interpolation along four spatial axes has 16 taps."""
 
 
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
-    """Make the function that emits the means of one output pixel of a ko x ki window.
+    """Make the function that emits the weighted means of one output pixel with a ko x ki window.
 
-    Taps are dequantized by the `means.tables` at the frame's `weights`; the f64 numbers of these tables are the weights
-    along both axes.
+    The frame's `weights` is the address of the `means.tables`. They dequantize the taps, and their f64 numbers are the
+    weights of the taps along both axes.
     """
     locate, itemsize = tap_locator(ko, ki), STORAGE[dtype].itemsize
 
@@ -80,15 +79,15 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
 
 
 def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
-    """Make the module of tiles of one pixel of a ko x ki window."""
+    """Make the module of tiles of one pixel with a ko x ki window."""
     return tile_functions(ADDRESSES, blending(dtype, lanes, ko, ki))
 
 
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
-    """Plan weighted means of at most 16 taps each.
+    """Plan weighted means of at most 16 taps.
 
-    The caller fills in the addresses of `pixels.blocks.PIXELS`. The word `weights` is the address of the tables that
-    `means.tables` packs; their numbers are the weights along both axes.
+    The caller fills in the addresses of `pixels.blocks.PIXELS`. Field `weights` is the address of the `means.tables`,
+    whose f64 numbers are the weights of the taps along both axes.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
@@ -97,7 +96,7 @@ def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
 
 
 def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step; the tables of its windows and its weights are constants."""
+    """Add the step. The tables of its windows and weights are constants."""
     p = lowered.anchor
     if not isinstance(p, Blend):
         return pool_steps(b, node, lowered)

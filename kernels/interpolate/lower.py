@@ -1,8 +1,8 @@
-"""Lowering of an interpolate's body, and the NumPy formula of the same numbers.
+"""Lower interpolations, and define their NumPy formula.
 
-Mode nearest reads one pixel: it is a pool of one tap, and exact. Modes linear, bilinear and trilinear (one computation
-for any number of axes) read two elements along every axis. With x the dequantized source, in f32, and w[t] the product
-of the axes' weights,
+Mode nearest reads one pixel. It becomes a pool of one tap and is exact. The modes linear, bilinear and trilinear are
+one computation for different numbers of axes. They read two elements along every axis. With x the dequantized operand
+in f32, and w[t] the product of the weights along the axes,
 
     y = sum_t w[t] * x[t]        tap by tap, weights, products and sums in f32
 """
@@ -24,10 +24,10 @@ from graphq.ops.interpolate import elements
 
 
 class Blend(NamedTuple):
-    """Weighted means of pixels of the partition's input `source`, viewed as `shape` [images, spatial..., channels].
+    """Weighted means of the pixels of input `source`, which has the shape [images, spatial..., channels].
 
-    Weights are f32, `outer` [height, ko] and `inner` [width, ki], in the order of the tables of the windows. `pad` is a
-    padding pixel. Integer sources have `scales`.
+    The f32 weights, `outer` [height, ko] and `inner` [width, ki], have the order of the window's tables. `pad` is a
+    padding pixel. Only integer inputs have `scales`.
     """
 
     source: int
@@ -41,7 +41,7 @@ class Blend(NamedTuple):
     scales: Scales | None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The weighted means of the window pixels, in f32."""
+        """The weighted means of the windows' pixels, in f32."""
         weights = self.outer[:, None, :, None] * self.inner[None, :, None, :]
         weights = weights.reshape(self.windows.pixels, self.windows.taps, 1)
         total: Any = None
@@ -54,7 +54,7 @@ class Blend(NamedTuple):
 
 
 def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
-    """Find the interpolate, the dequantize of its source (or None), and the Pool or Blend to compute.
+    """Find the interpolate, the dequantize of its operand (or None), and the Pool or Blend that computes it.
 
     Raises Unsupported.
     """
@@ -68,7 +68,7 @@ def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node |
 
 
 def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body that `check_interpolate` accepts; raises Unsupported."""
+    """Lower a body that `check_interpolate` accepts. Raises Unsupported."""
     return lower_pixels(body, *check_interpolate(body))
 
 
@@ -98,7 +98,7 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
 
 
 def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
-    """The byte offsets [outputs, taps] along `axis`, given as (size, new size, mode, coordinate transformation)."""
+    """The byte offsets [outputs, taps] along an axis, given as (size, new size, mode, coordinate transformation)."""
     low, high, part = elements(*axis)
     if axis[2] == "nearest":
         return np.asarray((low * step)[:, None])
