@@ -1,1 +1,1 @@
-"""Compiling kernels by Numba and LLVM, keeping them on disk and loading them; ISA levels and their instructions."""
+"""Compile kernels with Numba and LLVM, cache the machine code on disk, and load it; ISA levels and instructions."""

@@ -1,12 +1,12 @@
-"""The cache of compiled kernels and models on disk: files in one folder per user, shared by all processes.
+"""The disk cache of compiled kernels and models: one folder per user, shared by all processes.
 
-A file's name has a hash of everything that its code depends on (`Entry.key`). The file itself contains that key and a
-checksum, so an old file, a damaged file or the file of another kernel is never run. Code is read only from files and
-folders that belong to the user and that nobody else can write to; every read checks this. If the folder is not safe to
-use, the process uses a private temporary folder instead.
+A file's name contains a hash of everything that its code depends on (`Entry.key`). The file also contains the full key
+and a checksum, so outdated, damaged or foreign files are never run. Code is read only if its file and folder belong to
+the user and nobody else can write to them; every read checks this. If the folder is not safe, the process uses a
+private temporary folder instead.
 
-Files that have not been used for a month are removed. While the folder is larger than MOST_BYTES, the least recently
-used files are removed as well. A process that looks for a removed file compiles the kernel again.
+Files that have not been used for a month are removed. If the folder exceeds MOST_BYTES, the least recently used files
+are removed as well. A process that misses a removed file compiles the kernel again.
 """
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from graphq.kernels.jit import isa
 log = logging.getLogger("graphq")
 
 MOST_BYTES = 1 << 30
-"""The most bytes of all files in the cache. The kernels of 100 models take a quarter of it, saved models the rest."""
+"""The most bytes of all files. The kernels of 100 models take a quarter of them; the rest is for saved models."""
 MOST_OF_A_MODEL = MOST_BYTES // 4
-"""The most bytes of a model's file in the cache: a few larger files would displace all others."""
+"""The most bytes of a model's file. A few larger files would displace all other files."""
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
 _OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq|\.plan)|\.graphq\.[0-9a-f]{32}")
-"""The names of files that the cache writes: kernels, models and their later plans, finished or unfinished."""
+"""The names of files that the cache writes: kernels, models, later plans of models, and unfinished files of these."""
 _DIGEST = hashlib.sha256().digest_size
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Code(NamedTuple):
-    """An object file and the names of its functions."""
+    """An object file and the names of the functions in it."""
 
     object: bytes | memoryview
     names: tuple[str, ...]
@@ -57,15 +57,15 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Use compiled code from elsewhere, keyed by `Entry.key`; the cache prefers it to files.
+    """Add compiled code from elsewhere, keyed by `Entry.key`. The cache prefers this code to files.
 
-    The caller guarantees that this user compiled it.
+    The caller guarantees that this user compiled the code.
     """
     _provided.update(codes)
 
 
 class Info(NamedTuple):
-    """The cache's contents: its folder, the numbers of kernel modules and of models, and the bytes of all files."""
+    """The cache's contents: folder, number of kernel modules, number of models, and bytes of all files."""
 
     path: Path
     modules: int
@@ -74,7 +74,7 @@ class Info(NamedTuple):
 
 
 class Entry:
-    """A kernel module's file in the cache folder; environment variables choose the folder when the entry is made."""
+    """The file of a kernel module in the cache. Environment variables choose the folder when an entry is created."""
 
     def __init__(self, kind: str, source: str) -> None:
         self._wanted = _wanted()
@@ -82,7 +82,7 @@ class Entry:
         self.name = f"{kind}_{self.key[:32]}.o"
 
     def read(self) -> Code | None:
-        """Read the code; None if there is no file, or if it is not a file that this user wrote for this key."""
+        """Read the code. Returns None if the file is missing, damaged, unsafe, or written for another key."""
         if self.key in _provided:
             return _provided[self.key]
         try:
@@ -102,7 +102,7 @@ class Entry:
         return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
 
     def write(self, code: Code) -> None:
-        """Write the code to a file; other processes see the whole file or no file. A failure is logged as a warning."""
+        """Write the code in one atomic step, so other processes never see a part of a file. Failures are logged."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
             path = _safe(self._wanted) / self.name
@@ -124,17 +124,17 @@ class Entry:
 
 
 def model_name(digest: str) -> str:
-    """The file name of a compiled model; `digest` is the hexadecimal digest of all that decides the model's code."""
+    """The file name of a compiled model. `digest` is a hexadecimal digest of everything that its code depends on."""
     return f"model_{digest[:32]}.graphq"
 
 
 def plan_name(digest: str, sizes: Sequence[int]) -> str:
-    """The file name of a plan that a call added to a compiled model for these sizes."""
+    """The file name of a plan that a call added to a compiled model for the open sizes `sizes`."""
     return f"{_plan_prefix(digest)}{hashlib.sha256(repr(tuple(sizes)).encode()).hexdigest()[:32]}.plan"
 
 
 def plan_files(path: Path, digest: str) -> list[Path]:
-    """The files of the plans that calls have added to a compiled model, the latest first. Raises OSError."""
+    """The files of plans that calls have added to a compiled model, the latest first. Raises OSError."""
     found = [(facts.st_mtime, entry.path) for entry, facts in _files(path)
              if entry.name.startswith(_plan_prefix(digest)) and entry.name.endswith(".plan")]
     return [Path(name) for _, name in sorted(found, reverse=True)]
@@ -145,13 +145,13 @@ def _plan_prefix(digest: str) -> str:
 
 
 def used(path: Path) -> None:
-    """Mark a file as used now, to keep it longer. Raises OSError."""
+    """Mark a file as used now, which postpones its removal. Raises OSError."""
     if time.time() - path.stat().st_mtime > DAY:
         os.utime(path)
 
 
 def lasting() -> Path | None:
-    """The cache folder; None if the process uses a temporary folder that ends with the process."""
+    """The cache folder, or None if this process uses a temporary folder that is removed at its end."""
     path = _wanted()
     return None if path is None or _unsafe(path) is not None else path.resolve()
 
@@ -170,33 +170,33 @@ def _opened(path: str, flags: int) -> int:
 
 @cache
 def versions() -> str:
-    """A text of everything that compiled code depends on, except the module's source and the machine."""
+    """The versions and kernel sources that compiled code depends on, as a text."""
     try:
         own = version("graphq-compiler")
     except PackageNotFoundError:
         own = "source"
     digest = hashlib.sha256()
-    add_sources(digest, Path(__file__).parents[1])  # the sources of all kernels
+    add_sources(digest, Path(__file__).parents[1])
     return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
 
 
 def add_sources(digest: Any, top: Path) -> None:
-    """Add all Python files of a folder and its subfolders to a digest, including files that are links."""
+    """Add all Python files of a folder and its subfolders to a digest, including symbolic links."""
     for name in sorted(glob("**/*.py", root_dir=top, recursive=True)):
         digest.update(name.encode() + b"\0" + (top / name).read_bytes() + b"\0")
 
 
 def folder() -> Path:
-    """The cache folder: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq; made if it does not exist.
+    """The cache folder: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq. It is created if missing.
 
-    Code is loaded from the folder, so it must belong to this user, and no other user may be able to write to it.
-    Otherwise a temporary folder replaces it.
+    Code is loaded from the folder, so it must belong to this user, and no other user may be able to write to it. A
+    temporary folder replaces an unsafe folder.
     """
     return _safe(_wanted())
 
 
 def _safe(path: Path | None) -> Path:
-    """The folder `path` if only this user can write to it, otherwise a temporary folder."""
+    """Return `path` if it is safe to use, otherwise a temporary folder."""
     if path is None:
         reason: str | None = "the user has no home folder"
     else:
@@ -208,7 +208,7 @@ def _safe(path: Path | None) -> Path:
 
 
 def _wanted() -> Path | None:
-    """The path that the cache should have; None if the user has no home folder."""
+    """The configured path of the cache; None if the user has no home folder."""
     if chosen := os.environ.get("GRAPHQ_CACHE_DIR"):
         return Path(chosen).absolute()
     if (base := os.environ.get("XDG_CACHE_HOME")) and os.path.isabs(base):
@@ -233,13 +233,13 @@ def _temporary() -> Path:
 
 
 def _remove_temporary(path: Path, owner: int) -> None:
-    """Remove the temporary folder when the process that made it ends; a forked child does not remove it."""
+    """Remove the temporary folder at the end of the process `owner`, but not at the end of its forks."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _unsafe(path: Path) -> str | None:
-    """Make the folder if it does not exist. Returns the reason why it cannot be used, or None."""
+    """Create the folder if it is missing. Returns the reason why it is not safe to use, or None."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = path.resolve()
@@ -253,7 +253,7 @@ def _unsafe(path: Path) -> str | None:
         return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return "it is read-only"
-    for parent, facts in above:  # a user who can rename the folder can replace it by another folder
+    for parent, facts in above:  # whoever can rename the folder can replace it
         if facts.st_uid not in (0, os.geteuid()):
             return f"{parent} belongs to another user"
         if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
@@ -262,7 +262,7 @@ def _unsafe(path: Path) -> str | None:
 
 
 def _others_write(facts: os.stat_result) -> bool:
-    """Whether another user may write; a group with the user's name and no other members does not count."""
+    """Whether another user may write. A group with the user's name and no other members does not count."""
     if facts.st_mode & stat.S_IWOTH:
         return True
     return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()
@@ -295,7 +295,7 @@ def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
 
 @cache
 def _tidy_once(path: Path) -> None:
-    """Tidy a folder when this process writes its first file there."""
+    """Tidy a folder once per process, when the process writes its first file there."""
     try:
         tidy(path)
     except OSError as error:
@@ -303,16 +303,16 @@ def _tidy_once(path: Path) -> None:
 
 
 def tidy(path: Path, now: float | None = None) -> int:
-    """Remove files that have not been used for UNUSED_DAYS, and the least recently used files beyond MOST_BYTES.
+    """Remove files unused for UNUSED_DAYS, then the least recently used files beyond MOST_BYTES.
 
-    Returns the number of removed files. Processes that use the folder are not disturbed, because they read a file whole
-    or not at all.
+    Returns the number of removed files. Other processes are not disturbed, because they read a file completely or not
+    at all.
     """
     now = time.time() if now is None else now
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # left by a process that was killed
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # by a process that was killed
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1
@@ -320,13 +320,13 @@ def tidy(path: Path, now: float | None = None) -> int:
 
 
 def info() -> Info:
-    """The cache's folder, and how much it holds."""
+    """The cache's folder, and the number and size of its files."""
     path = folder()
     return _counted(path, {entry.name: facts.st_size for entry, facts in _files(path)})
 
 
 def clear() -> Info:
-    """Remove the cache's files, and no others; returns the removed files. Loaded code stays usable."""
+    """Remove only the cache's own files, and return their numbers and size. Loaded code stays usable."""
     path, sizes = folder(), {}
     for entry, facts in list(_files(path)):
         Path(entry.path).unlink(missing_ok=True)

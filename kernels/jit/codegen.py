@@ -1,9 +1,10 @@
-"""From the factory of a kernel module to object code, and from there into memory.
+"""Compile kernel modules to object code, and load object code into memory.
 
-graphq uses Numba by its public interface: `numba.njit` without wrappers for Python gives the LLVM IR of a function with
-all its callees (`inspect_llvm`). The IR of a module's functions is linked into one LLVM module; only the names of these
-functions are visible from outside. LLVM optimizes it and emits a position-independent object. The compiling processes
-(`compiling`) run with NUMBA_OPT=0, since Numba's own optimization would do the same work twice.
+A kernel module is a set of functions that a factory makes (`Functions`). graphq uses Numba's public interface:
+`numba.njit` without wrappers for Python, then `inspect_llvm`, gives the LLVM IR of a function and all its callees. The
+IR of a module's functions is linked into one LLVM module, which exports only these functions. LLVM optimizes this
+module and emits a position-independent object. Compiling processes (`compiling.py`) run with NUMBA_OPT=0, because
+Numba's own optimization would repeat LLVM's work.
 """
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from graphq.kernels.jit.intrinsics import store_s64
 from graphq.kernels.jit.values import I64, Builder, Value
 
 llvm_lock = Lock(fork_waits=True)
-"""Held while this process runs code of LLVM or Numba: their own locks do not survive a fork."""
+"""Held while this process runs code of LLVM or Numba, whose own locks do not survive a fork."""
 _numbers = count()
 _loaded: list[object] = []
-"""Loaded code. It stays in memory until the process ends, since plans hold its addresses."""
+"""Loaded code. It stays in memory until the process ends, because plans hold its addresses."""
 
 
 def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
-    """Load an object file; returns the addresses of the named functions. Raises KernelError if LLVM refuses it."""
+    """Load an object file and return the addresses of the functions `names`. Raises KernelError if LLVM rejects it."""
     with llvm_lock.hold:
         try:
             import llvmlite.binding as llvm
@@ -49,7 +50,7 @@ def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
 
 @cache
 def _linker() -> Any:
-    """LLVM's JITLink; it loads an object into one piece of memory, where constants are within 2 GB of the code."""
+    """LLVM's JITLink. It keeps an object in one block of memory, with constants within 2 GB of the code."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -59,14 +60,14 @@ def _linker() -> Any:
 
 
 class Functions:
-    """The result of a factory: the functions of a kernel module, under the names that callers use.
+    """The result of a factory: the functions of a kernel module, by name.
 
-    A function takes 64-bit integers. It is Python code without a result, or a function that `emits` marks. Variables of
-    the factory are constants inside the functions, and branches that these constants exclude are not compiled. Division
-    by zero is not checked (error_model "numpy"), so the code has no path for exceptions.
+    A function takes 64-bit integers. It is a Python function without a result, or a function marked by `emits`. The
+    factory's variables are constants inside the functions, and branches that these constants exclude are not compiled.
+    Division by zero is not checked (error_model "numpy"), so the code needs no exceptions.
 
-    `speed` is LLVM's level of optimization. At level 1 the passes take half of the time of level 2, for code of the
-    same size. Level 3 unrolls loops more; the innermost loops of kernels use it.
+    `speed` is LLVM's optimization level. Level 1 takes half of level 2's time, for code of the same size. Level 3
+    unrolls more loops; kernels with hot inner loops use it.
     """
 
     def __init__(self, *, speed: int = 1, **named: Callable[..., object]) -> None:
@@ -74,11 +75,11 @@ class Functions:
 
 
 class Source(NamedTuple):
-    """The source of a kernel module: a factory (a function at the top level of a file) and its arguments.
+    """The recipe of a kernel module: a factory (a function at the top level of a file) and its arguments.
 
-    Arguments are plain values whose `repr` is different for different values in every process: numbers, strings,
-    booleans, None, tuples of them, and Stores. `without` are features of this machine that LLVM may not use, in LLVM's
-    names (`isa.withheld`).
+    Arguments are values whose `repr` is the same in every process and differs between different values: numbers,
+    strings, booleans, None, tuples of these, and Stores. `without` lists features of this machine that LLVM must not
+    use, by LLVM's names (`isa.withheld`).
     """
 
     factory: Callable[..., Functions]
@@ -87,7 +88,7 @@ class Source(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A text that is equal for equal sources in all processes, and different for different sources."""
+        """A text that is the same in all processes for equal recipes, and differs between different recipes."""
         without = "".join(f" -{feature}" for feature in self.without)
         return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{without}"
 
@@ -105,7 +106,7 @@ define void @"{name}"({parameters}) {{
 
 
 def first_module() -> Functions:
-    """The first module of a new compiling process; with it, Numba makes its lazy imports before any job."""
+    """The module that a new compiling process compiles first. Numba then makes its lazy imports before any job."""
 
     def block(args: int, index: int) -> None:
         for k in range(index // 2, max(index, 3)):
@@ -115,19 +116,19 @@ def first_module() -> Functions:
 
 
 def object_code(source: Source) -> tuple[bytes, tuple[str, ...]]:
-    """Compile a kernel module; returns an object file, and the names of its functions."""
+    """Compile a kernel module. Returns an object file and the names of its functions."""
     module, names = optimized(source)
     return _machine(source.without).emit_object(module), names
 
 
 def assembly(source: Source) -> str:
-    """The assembly of a kernel module, as LLVM prints it."""
+    """The assembly of a kernel module as text, for reading."""
     text: str = _machine(source.without).emit_assembly(optimized(source)[0])
     return text
 
 
 def whole_module(functions: Functions) -> Any:
-    """The LLVM module of all functions, before optimization; only the functions' names are visible from outside."""
+    """Make one LLVM module of all functions, not optimized. It exports only these functions."""
     whole, *others = (_emitted(name, x) if isinstance(x, Emitter) else _lowered(name, x)
                       for name, x in functions.named.items())
     for other in others:
@@ -139,7 +140,7 @@ def whole_module(functions: Functions) -> Any:
 
 
 def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
-    """The LLVM module of a source after optimization, and the names of its functions."""
+    """Make the optimized LLVM module. Returns it with the names of its functions."""
     import llvmlite.binding as llvm
 
     functions = source.factory(*source.arguments)
@@ -147,7 +148,7 @@ def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
     builder = llvm.create_pass_builder(
         _machine(source.without), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
     unused = llvm.create_new_module_pass_manager()
-    unused.add_global_dead_code_eliminate_pass()  # drop the code that Numba emits for Python
+    unused.add_global_dead_code_eliminate_pass()  # remove the code that Numba emits for Python
     unused.run(whole, builder)
     builder.getModulePassManager().run(whole, builder)
     return whole, tuple(functions.named)
@@ -155,7 +156,7 @@ def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
 
 @cache
 def _machine(without: tuple[str, ...] = ()) -> Any:
-    """LLVM's code generator for this machine, without the features `without` and the features that depend on them."""
+    """LLVM's code generator for this machine, without the features `without` and all features that need them."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -175,7 +176,7 @@ def _parsed(text: str) -> Any:
 
 
 def _emitted(name: str, emitter: Emitter) -> Any:
-    """The LLVM module of a function of 64-bit integers that emits its code; Numba is not needed."""
+    """Make the LLVM module of one function that emits its code itself, without Numba."""
     module, result = ir.Module(name), ir.VoidType() if emitter.result == "None" else I64
     function = ir.Function(module, ir.FunctionType(result, [I64] * len(emitter.kinds)), name)
     b = Builder(ir.IRBuilder(function.append_basic_block()))
@@ -185,7 +186,7 @@ def _emitted(name: str, emitter: Emitter) -> Any:
 
 
 def _lowered(name: str, body: Any) -> Any:
-    """The LLVM module of a Python function: Numba compiles it, and C can call it as `name`."""
+    """Make the LLVM module of one Python function with Numba, and export the function under `name`."""
     count = len(inspect.signature(body).parameters)
     kinds = (types.intp,) * count
     copy = bound(body)

@@ -1,15 +1,14 @@
-"""Compilation of kernels in other processes: meanwhile this process plans, and never imports Numba for a kernel.
+"""Compile kernels in other processes, while this process plans. This process never imports Numba for a kernel.
 
-A `Job` that is wanted is put into a queue. Workers are threads of this process; each worker has a separate process and
-hands it one job after another (`codegen`). One of these processes imports Numba, and the others are forks of it. When
-all workers have been idle for a while, they end, and their processes with them. Numba's optimization is off there
-(NUMBA_OPT=0): LLVM optimizes each module once, when it is complete. If no process can be started, the thread that waits
-for a job does the job itself.
+A `Job` compiles one kernel module. It is *wanted* once somebody needs its code, and is then put into a queue. Workers
+are threads of this process. Each worker has a process of its own, which does one job after another (`codegen`). The
+first of these processes imports Numba; the others are its forks. They run with NUMBA_OPT=0, because LLVM optimizes each
+complete module anyway. When the workers have been idle for a while, workers and processes end. If no process can be
+started, the thread that waits for a job does the job itself.
 
-A plan for open sizes also has kernels that the first call's sizes do not need. These kernels are not wanted at first.
-When a worker has nothing else to do, it starts another worker for them. The process of this worker does their jobs one
-after another, and runs only on cores that nobody else needs. If such a job becomes wanted meanwhile, another worker
-does it once more.
+A plan for open sizes also has kernels that the first call does not need. Their jobs are not wanted at first. When a
+worker has nothing to do, it starts the idle worker for these jobs. The idle worker's process runs only on cores that
+nobody else needs. If a job becomes wanted while the idle worker does it, another worker does the job as well.
 """
 from __future__ import annotations
 
@@ -38,9 +37,9 @@ if TYPE_CHECKING:  # imported only if something is compiled
 log = logging.getLogger("graphq")
 
 MOST_WORKERS = 4
-"""The most compiling processes; the kernels of one model seldom keep more than these busy."""
+"""The most compiling processes. One model's kernels seldom keep more of them busy."""
 MOST_JOBS = 1000
-"""The most jobs of a process before a new process replaces it: each job leaves 0.3 to 1 MB in Numba and LLVM."""
+"""The most jobs of a process before a new one replaces it, because each job leaks 0.3 to 1 MB in Numba and LLVM."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
@@ -53,15 +52,15 @@ sys.modules["graphq"].__path__[:] = {package!r}
 from graphq.kernels.jit import compiling
 compiling.serve({descriptors}, {idle})
 """
-"""The first code of a compiling process: it makes `graphq` a package without running its `__init__`."""
+"""The code that starts a compiling process. It makes `graphq` a package without running its `__init__`."""
 
 
 class Job:
-    """A call of a function of `codegen` with a kernel module's source, in another process; `want` starts it.
+    """A call of a function of `codegen` in another process, with the source of a kernel module as the argument.
 
-    A job with `first` comes before other jobs that wait. When `done` is set, there is either an `error` or an `answer`,
-    and `keep` has been called with the answer. `here` is set if no process can do the job; the thread that waits for it
-    must then do it. `process` is the id of the process that put the job into the queue.
+    `want` starts the job. Jobs with `first` overtake other jobs. Once `done` is set, either `error` or `answer` is set,
+    and `keep` has been called with the answer. `here` is set if no process can do the job, so the waiting thread must
+    do it. `process` is the id of the process that put the job into the queue.
     """
 
     def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
@@ -80,7 +79,7 @@ class Job:
             _later.append(self)
 
     def want(self) -> None:
-        """Start the compilation, unless it has started."""
+        """Put the job into the queue, unless that has happened."""
         if self.process != os.getpid():
             if self.process:  # after a fork this process has no worker threads
                 self._ticket = [self]
@@ -93,8 +92,8 @@ class Job:
                 self.here = True
 
     def take(self) -> bool:
-        """Take the job out of both queues; returns True for the first call and False for every later call."""
-        # the process that takes the job; in a forked child, `want` puts the job into a queue again
+        """Take the job out of the queue. Returns True for the first caller and False for all later callers."""
+        # the id of this process: in a forked child, `want` puts the job into the queue again
         self.process = os.getpid()
         with suppress(IndexError):
             return bool(self._ticket.pop())
@@ -103,7 +102,8 @@ class Job:
     def result(self) -> Any:
         """Wait for the answer. Raises KernelError with the reason if the job failed.
 
-        The thread polls. With a lock, a signal handler that interrupts the thread holding the lock would wait forever.
+        The thread polls instead of using a lock. With a lock, a signal handler could wait forever for the thread that
+        it interrupted.
         """
         while not self.done:
             self.want()
@@ -116,7 +116,7 @@ class Job:
         return self.answer
 
     def _run_here(self) -> None:
-        """Do the job on this thread, since no process can."""
+        """Do the job on this thread."""
         from graphq.kernels.jit import codegen
 
         with llvm_lock.hold:
@@ -128,10 +128,9 @@ class Job:
                 self.end(answer, error)
 
     def end(self, answer: Any, error: str | None) -> None:
-        """Accept the answer or the error.
+        """Store the answer or the error. Only the first call counts.
 
-        `keep` stores an answer on disk before waiting threads see it, because they may then exit. Only the first call
-        counts.
+        `keep` writes the answer to disk before waiting threads see it, because the process may end soon afterwards.
         """
         if self.done:
             return
@@ -147,27 +146,27 @@ class Job:
 
 _queue: SimpleQueue[Job] = SimpleQueue()
 _first: deque[Job] = deque()
-"""Jobs to take before the other jobs of the queue; they are in the queue as well."""
+"""Jobs that overtake other jobs. They are in `_queue` as well."""
 _later: deque[Job] = deque()
-"""Jobs that were not wanted when they were created; the worker `_idle` takes them."""
+"""Jobs that were not wanted when they were created. The idle worker does them."""
 _starting = Lock(fork_waits=True)
-"""Held while workers or a process are started; a forked child has to close the connections of `_workers`."""
+"""Held while workers or processes are started. A forked child must close the connections of `_workers`."""
 _workers: set[_Worker] = set()
 _idle: _IdleWorker | None = None
 _processes_work: bool | None = None
-"""True once a process has answered; False if no process can be started, or if the first ended before it answered."""
+"""True once a process has answered. False if no process can be started, or if the first one died without an answer."""
 
 
 class _Process:
-    """A compiling process and its forks, with a connection to each. An `idle` process gives way to all other work."""
+    """A compiling process and its forks, with one connection to each. An `idle` process yields to all other work."""
 
     def __init__(self, count: int, idle: bool = False) -> None:
         from multiprocessing import Pipe
         from subprocess import DEVNULL, Popen
 
-        # -P: nothing is imported from the current directory. A separate process group keeps Ctrl-C away from the
-        # process. An idle process stays in the session of this process, because Linux shares cores between sessions
-        # before it looks at priorities.
+        # -P prevents imports from the current directory. A process group of its own protects the process from Ctrl-C.
+        # An idle process stays in this session, because Linux divides cores between sessions before it looks at
+        # priorities.
         command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
@@ -185,17 +184,17 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection; the process at its other end then ends.
+        """Close a connection, which ends the process at its other end.
 
-        When all connections are closed, wait for the first process to end.
+        After the last connection is closed, wait for the first process to end.
         """
         connection.close()
         if all(x.closed for x in self.connections):
-            self.popen.terminate()  # it may still be importing Numba, but nobody needs it now
+            self.popen.terminate()  # it may still be importing Numba
             self.popen.wait()
 
     def forget(self) -> None:
-        """In a forked child, close the connections; only the parent waits for the compiling processes."""
+        """Close the connections in a forked child. Only the parent waits for the compiling processes."""
         for x in self.connections:
             x.close()
         self.popen.returncode = 0
@@ -207,14 +206,14 @@ class _Worker(threading.Thread):
     def __init__(self, process: _Process | None, number: int) -> None:
         super().__init__(name=f"graphq-compiling-{number}", daemon=True)
         self.process, self.connection = process, process.connections[number] if process else None
-        self.jobs = 0  # jobs that its process has done
+        self.jobs = 0  # jobs done by the current process
 
     def run(self) -> None:
         while True:
             try:
                 job = _next_job()
             except Empty:
-                _workers.discard(self)  # a job put later starts new workers; a job put before is seen here
+                _workers.discard(self)  # jobs put after this line start new workers
                 if _queue.empty():
                     return self.leave()
                 _workers.add(self)
@@ -225,8 +224,8 @@ class _Worker(threading.Thread):
     def do(self, job: Job) -> None:
         """Let the process do a job.
 
-        If the process ends before it answers, a new process tries once more: the first may have been killed for lack of
-        memory.
+        If the process ends without an answer, a new process tries once more, because lack of memory may have killed the
+        first.
         """
         global _processes_work
         for _ in range(2):
@@ -263,7 +262,7 @@ class _Worker(threading.Thread):
 
 
 class _IdleWorker(_Worker):
-    """The worker of jobs that nobody has wanted yet; it ends after the last job."""
+    """The worker of jobs that nobody has wanted yet. It ends after the last of them."""
 
     idle = True
 
@@ -277,7 +276,7 @@ class _IdleWorker(_Worker):
 
 
 def _next_job() -> Job:
-    """The next wanted job. Raises Empty if no job has come for a while."""
+    """Take the next wanted job. Raises Empty if none comes for a while."""
     with suppress(IndexError):
         return _first.popleft()
     with suppress(Empty):
@@ -305,7 +304,7 @@ def _start_process(count: int, idle: bool = False) -> _Process | None:
 
 
 def start_workers() -> None:
-    """Start the workers unless they are running; they need about a second before they can compile."""
+    """Start the workers unless they are running. They can compile after about a second."""
     with _starting.hold:
         if any(worker.is_alive() for worker in list(_workers)):
             return
@@ -335,13 +334,13 @@ def _in_child() -> None:
 
 os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-    _processes_work = False  # in an application that embeds Python, sys.executable may be any program
+    _processes_work = False  # sys.executable is another program if Python is embedded
 
 
 def serve(descriptors: list[int], idle: bool = False) -> None:
-    """Do the jobs that come through each connection, in one process per connection.
+    """Do the jobs that arrive through the connections, in one process per connection.
 
-    A process ends when its connection is closed or idle for long. An `idle` process runs only on cores that no other
+    A process ends when its connection is closed, or idle for long. An `idle` process runs only on cores that no other
     process needs.
     """
     import gc
@@ -353,10 +352,10 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
     if idle:
         with suppress(OSError):  # a container may forbid it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks then leave no zombies when they end
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # prevents zombies of forks
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
-    gc.set_threshold(100_000)  # Numba makes millions of small objects; collecting them took 1/12 of the time
+    gc.set_threshold(100_000)  # garbage collection took 1/12 of the time
     own = descriptors[0]
     for other in descriptors[1:]:
         if os.fork() == 0:
@@ -372,7 +371,7 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
         except EOFError:
             return
         try:
-            function, source = pickle.loads(message)  # loads the factory by its name, and so imports the factory's file
+            function, source = pickle.loads(message)  # imports the factory's file
             answer, error = getattr(codegen, function)(source), None
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"

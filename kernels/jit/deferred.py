@@ -1,8 +1,7 @@
-"""Deferred use of Numba's decorators: a process that finds all kernels compiled never imports Numba.
+"""Deferred versions of Numba's decorators. Without them, a process would import Numba even if all kernels are compiled.
 
-`njit` marks functions in kernels/ that Numba compiles; `emits` marks functions that emit LLVM IR themselves. In the
-process that compiles (`compiling`), each becomes an object of Numba (`Deferred.made`). `types` has Numba's types; the
-first use imports them.
+`njit` marks functions that Numba compiles; `emits` marks functions that emit LLVM IR themselves. Only a compiling
+process turns them into Numba's objects (`Deferred.made`). `types` stands for numba.types and imports it on first use.
 """
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from graphq.kernels.jit.values import Builder, Value
 F = TypeVar("F", bound=Callable[..., object])
 
 Intrinsic: TypeAlias = Callable[..., Any]
-"""A function that compiled code calls, for type checkers; arguments are integers or values of other Numba types."""
+"""The type of functions that compiled code calls. Arguments are integers or values of other Numba types."""
 
 
 class Deferred:
-    """A function that compiled code calls; Numba's decorator is applied only when it is needed."""
+    """A function that compiled code calls. Numba's decorator is applied when it is first needed."""
 
     def __init__(self, body: Callable[..., object], make: Callable[..., object]) -> None:
         self.body, self._make = body, make
@@ -35,12 +34,12 @@ class Deferred:
 
     @lazy_property
     def made(self) -> Any:
-        """The object that Numba's decorator makes of the function."""
+        """The decorated function, an object of Numba."""
         return self._make(self.body)
 
 
 class _Types:
-    """The module numba.types, imported when a type is first used."""
+    """A proxy of numba.types that imports it when a type is first used."""
 
     def __getattr__(self, name: str) -> object:
         from numba import types
@@ -52,28 +51,28 @@ types: Any = _Types()
 
 
 def njit(body: F) -> F:
-    """Mark a function that other compiled code calls. It has no exceptions, so division by zero is not checked."""
+    """Mark a function that other compiled code calls. It has no exceptions: division by zero is not checked."""
     return cast(F, Deferred(body, _helper))
 
 
 def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
-    """Mark `body(b, *arguments)`, a function that emits LLVM IR into the compiled code that calls it.
+    """Mark `body(b, *arguments)`, which emits LLVM IR into the compiled code that calls it.
 
-    Its annotations give the types of arguments and result: Value is a 64-bit integer, F32Value an f32. int is a
-    literal; the body gets it as a Python number. The result None means that there is no result. If the body takes
-    `*values`, these are 64-bit integers, and `arity` is their number. Raises TypeError for other annotations.
+    Its annotations are the types of arguments and result. Value is a 64-bit integer and F32Value an f32. An int must be
+    a literal, and the body gets it as a Python number. The result None means no result. If the body takes `*values`,
+    these are 64-bit integers, and `arity` is their number. Raises TypeError for other annotations.
     """
     return cast(Intrinsic, Emitter(body, arity))
 
 
 ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
-"""The annotations that an emitting function may have, for parameters and for the result."""
+"""The annotations that functions marked by `emits` may have, for parameters and for the result."""
 
 
 class Emitter(Deferred):
-    """A function that emits LLVM IR, marked by `emits`; for Numba it is a numba.extending.intrinsic.
+    """A function that emits LLVM IR, marked by `emits`. For Numba it becomes a numba.extending.intrinsic.
 
-    `kinds` are the annotations of the parameters after the builder, `result` is the annotation of the result.
+    `kinds` are the annotations of the parameters after the builder; `result` is the annotation of the result.
     """
 
     def __init__(self, body: Callable[..., Value | None], arity: int | None) -> None:
@@ -97,7 +96,7 @@ class Emitter(Deferred):
                 raise TypeError(f"{body.__name__} takes {len(wanted)} arguments, got {len(arguments)}")
             literals = [x.literal_value if isinstance(x, types.IntegerLiteral) else None for x in arguments]
             if any(kind == "int" and x is None for kind, x in zip(wanted, literals, strict=True)):
-                return None  # for Numba: no signature fits these arguments
+                return None  # None is Numba's answer that no signature fits
 
             def code(context: Any, builder: ir.IRBuilder, signature: object, values: Sequence[ir.Value]) -> ir.Value:
                 b = Builder(builder)
@@ -114,7 +113,7 @@ class Emitter(Deferred):
 
 
 def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -> object:
-    """Make an intrinsic of Numba from a function `(typing context, *types) -> (signature, code generator)`."""
+    """Make a Numba intrinsic from a function `(typing context, *types) -> (signature, code generator)`."""
     from numba.extending import intrinsic
 
     function: object = intrinsic(prefer_literal=prefer_literal)(body)
@@ -124,8 +123,8 @@ def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -
 def _helper(body: FunctionType) -> Any:
     """Compile a function with Numba.
 
-    If all annotations are int, float or None, they are its only signature. Otherwise Numba compiles it for each list of
-    argument types.
+    If all annotations are int, float or None, they are the only signature. Otherwise Numba compiles the function for
+    each list of argument types.
     """
     kinds: dict[str, Any] = {"int": types.intp, "float": types.float32, "None": types.void}
     *parameters, result = (kinds.get(body.__annotations__.get(x, "")) for x in (*signature(body).parameters, "return"))
@@ -133,15 +132,15 @@ def _helper(body: FunctionType) -> Any:
 
 
 def jitted(body: FunctionType, *signatures: Any) -> Any:
-    """Compile with Numba, for these signatures or for any, without wrappers for Python and without exceptions."""
+    """Compile with Numba, for the given signatures or any, without wrappers for Python and without exceptions."""
     import numba
 
-    decorator: Any = numba.njit  # Any, since Numba's stubs lack two options
+    decorator: Any = numba.njit  # Any because Numba's stubs lack two options
     return decorator(*signatures, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(body)
 
 
 def bound(body: FunctionType) -> FunctionType:
-    """A copy of a function that refers to Numba's objects instead of deferred functions."""
+    """Copy a function and make the copy refer to Numba's objects instead of deferred functions."""
     global_names = {name: _made(body.__globals__[name]) for name in _names(body.__code__) if name in body.__globals__}
     cells = tuple(CellType(_made(cell.cell_contents)) for cell in body.__closure__ or ())
     copy = FunctionType(body.__code__, {**global_names, "__name__": body.__module__, "__builtins__": __builtins__},
@@ -155,7 +154,7 @@ def _made(x: Any) -> Any:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a code object uses, including names in its inner functions and comprehensions."""
+    """The global names that a code object uses, also in its inner functions and comprehensions."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -1,11 +1,11 @@
-"""The vocabulary of kernel code: loops, shuffles, memory access, calls; records, the layouts of argument blocks.
+"""Building blocks of kernel code: loops, shuffles, memory access, calls, and layouts of argument blocks (`Record`).
 
-Addresses are signed integers (`intp`), because in Numba uintp + intp is a float. Offsets and sizes are in bytes unless
-the text says otherwise.
+Addresses are signed integers (`intp`), because intp + uintp is a float in Numba. Offsets and sizes are in bytes unless
+stated otherwise.
 
-A kernel has `GATHER = Record(...)` and `view = GATHER.view` at the top of its file. Its code uses `a = view(args)`,
-then `a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. Read a loop's bounds into
-variables before the loop: LLVM would read a field again after each store that might have changed it.
+A kernel file starts with `GATHER = Record(...)` and `view = GATHER.view`. The kernel uses `a = view(args)`, then
+`a.rows` or `a.rows = n`; a wrong name is an error when the kernel is compiled. Read a loop's bounds into variables
+before the loop. Otherwise LLVM reads a field again after each store that might have changed it.
 """
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from graphq.kernels.jit.deferred import Deferred, Intrinsic, emits, numba_intrin
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
 
 FUNCTIONS = 0
-"""The index of the argument block's word with the address of the epilogue's table of functions (`outputs`)."""
+"""The index of the word that holds the address of the epilogue's function table (see `lanes/outputs.py`)."""
 HEADER_WORDS = 40
-"""The words of an argument block before its slots; the first of them are the fields of each kernel."""
+"""The number of words of an argument block before its slots. The kernel's own fields come first."""
 
 
 def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
-    """LLVM's metadata for a loop that must not be unrolled; by LLVM's rules, the node is its own first element."""
+    """LLVM's metadata for a loop that must not be unrolled. LLVM requires that the node's first element is itself."""
     option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
     loop.operands = (loop, option)
@@ -39,7 +39,7 @@ def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
 def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
     """Emit `for k in range(start, stop, step)` over 64-bit integers, and yield `k`. The body may run zero times.
 
-    If `unroll` is true, LLVM may unroll the loop; this puts dozens of instructions before it.
+    With `unroll`, LLVM may unroll the loop, which adds dozens of instructions in front of it.
     """
     before = b.block
     head, body, after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))
@@ -58,7 +58,7 @@ def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: boo
 
 
 def stack_memory(b: Builder, nbytes: int) -> Value:
-    """Reserve `nbytes` (a literal) of stack memory once per function call; returns its address, aligned to 64 bytes."""
+    """Reserve `nbytes` (a literal) of stack once per function call. Returns the address, aligned to 64 bytes."""
     with b.goto_entry_block():
         room = b.alloca(ir.ArrayType(I8, nbytes))
         room.ir.align = 64
@@ -76,9 +76,9 @@ def call_block(b: Builder, function: Value, args: Value, index: Value) -> None:
 
 
 def outer(number: int, arity: int) -> Intrinsic:
-    """Make the function (args, ...) -> intp that calls function `number` of a table.
+    """Make the function (args, ...) -> intp that calls entry `number` of a function table.
 
-    The word FUNCTIONS of the argument block at `args` is the address of the table. The function has `arity` arguments,
+    The word FUNCTIONS of the argument block at `args` is the table's address. The function has `arity` arguments,
     including `args`.
     """
 
@@ -115,7 +115,7 @@ store_u8, store_s32, store_s64 = _writer(I8, "u8"), _writer(I32, "s32"), _writer
 
 
 def transpose_tiles(rows: list[Value]) -> list[Value]:
-    """Emit the transposes of all n x n blocks in n vectors, by log2(n) rounds of perfect shuffles."""
+    """Transpose all n x n blocks in n vectors, by log2(n) rounds of perfect shuffles."""
     n, lanes = len(rows), rows[0].type.count
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
                for x in (i, i + lanes)] for start in (0, n // 2)]
@@ -125,24 +125,24 @@ def transpose_tiles(rows: list[Value]) -> list[Value]:
 
 
 def columns_of(rows: Sequence[Value]) -> list[Value]:
-    """Emit the four columns of a matrix of eight rows and four columns, given as eight rows."""
+    """The four columns of an 8 x 4 matrix, given as eight rows."""
     return transpose_tiles([rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
 
 
 def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
-    """Emit a vector of the lanes at `places` (vector, lane), with one shuffle for each vector after the first."""
+    """Make a vector of the lanes at `places` (vector, lane), with one shuffle per vector after the first."""
     n = vectors[0].type.count
     out = vectors[0]
     lanes = [lane if k == 0 else 0 for k, lane in places]
     for v in range(1, len(vectors)):
-        # For v > 1 the lanes of earlier vectors are already in place.
+        # From the second shuffle on, lanes of earlier vectors are already in position.
         lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
         out = out.shuffle(vectors[v], lanes)
     return out
 
 
 def repeated(x: Value, multiplier: int, lanes: int) -> Value:
-    """Emit a vector of `lanes` lanes that repeats each lane of `x` `multiplier` times."""
+    """Make a vector of `lanes` lanes that repeats each lane of `x` `multiplier` times."""
     if lanes <= multiplier:
         return x.splat(lanes)
     return x if multiplier == 1 else x.shuffle(x, [k // multiplier for k in range(lanes)])
@@ -152,7 +152,7 @@ T = TypeVar("T")
 
 
 class Record:
-    """The fields of an argument block, in their order."""
+    """The layout of an argument block: its fields in order, one 64-bit word each."""
 
     def __init__(self, *fields: str) -> None:
         assert len(fields) <= HEADER_WORDS, "slots begin after so many words"
@@ -170,7 +170,7 @@ class Record:
 
     @lazy_property
     def view(self) -> Intrinsic:
-        """The function that gives compiled code the record at an address."""
+        """The function that gives compiled code access to the record at an address."""
 
         def view(_typing: object, address: object) -> object:
             from numba import from_dtype
@@ -187,29 +187,29 @@ class Record:
         return (address + 8 * self.number(name)).load(I64, 8)
 
     def named(self, values: Mapping[str, T]) -> dict[str, T | int]:
-        """The values of all fields by name, in the order of the fields; fields without a value are 0.
+        """The values of all fields by name, in field order. Fields without a value are 0.
 
         Raises KernelError for an unknown name.
         """
         return filled(dict.fromkeys(self.fields, 0), values)
 
     def words(self, values: Mapping[str, T]) -> list[T | int]:
-        """The values of all fields in order; fields without a value are 0. Raises KernelError for an unknown field."""
+        """The values of all fields, in order. Fields without a value are 0. Raises KernelError for an unknown name."""
         return [*self.named(values).values()]
 
 
 def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
-    """Copy an argument block's words, by name, and set these values. Raises KernelError for an unknown name."""
+    """Copy the words of an argument block, and set `values` in the copy. Raises KernelError for an unknown name."""
     if unknown := values.keys() - words.keys():
         raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(words)}")
     return {**words, **values}
 
 
 SLOT = Record("address", "table", "stride")
-"""An operand or the output of a Store in an argument block: three words.
+"""The three words in an argument block for an operand or output of a Store.
 
-`address` is its address, `table` the address of a table of byte offsets by batch index (or 0), and `stride` the bytes
-from one row to the next.
+`address` is the data's address. `table` is the address of a table of byte offsets by batch index, or 0. `stride` is the
+number of bytes from one row to the next.
 """
 SLOTS = 8 * HEADER_WORDS
-"""The bytes of an argument block before its slots."""
+"""The number of bytes of an argument block before its slots."""

@@ -1,9 +1,8 @@
-"""ISA levels: the levels that exist, the levels of this machine, and the level that a compilation uses.
+"""ISA levels: sets of instructions that kernels may use, and which levels this machine has.
 
-A machine has a level if the CPU reports all features of the level; the name of a CPU is not reliable. A level includes
-every level whose features are among its own. These are all levels before it in LEVELS, except that CPUs with AVX-512
-may lack avx_vnni. For tests, `emulate` adds a level that the machine lacks: kernels then run with plain IR instead of
-the level's decisive instructions.
+A machine has a level if its CPU reports all features of the level; CPU names are not reliable. A level includes each
+level whose features it has. That is every level before it in LEVELS, except that AVX-512 levels do not include
+avx_vnni. Tests can `emulate` a level that the machine lacks: plain IR then replaces the level's special instructions.
 """
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from graphq.errors import KernelError
 
 
 class Level(NamedTuple):
-    """An instruction set level: the `lanes` (f32 or s32) of its vectors, and its CPU `features` in LLVM's names."""
+    """An ISA level: the number of f32 or s32 `lanes` of its vectors, and its CPU `features` by LLVM's names."""
 
     name: str
     lanes: int
@@ -27,7 +26,7 @@ class Level(NamedTuple):
     emulated: bool = False
 
     def includes(self, name: str) -> bool:
-        """Whether kernels of level `name` run at this level, because it has all their features."""
+        """Whether this level has all features of level `name`, so that it can run that level's kernels."""
         return set(level_named(name).features) <= set(self.features)
 
     def has(self, extension: str) -> bool:
@@ -39,14 +38,14 @@ class Level(NamedTuple):
 
     @property
     def base(self) -> Level:
-        """The lowest level with vectors of this width; all code without integer products is compiled for it."""
+        """The lowest level with vectors of this width. All code except integer products is compiled for it."""
         return lowest(self.lanes)
 
     @property
     def of_products(self) -> Level:
-        """The lowest level with vectors of this width, with VNNI if this level has it, for code of integer products.
+        """The level that code of integer products is compiled for: the lowest with this width and, if available, VNNI.
 
-        For sums of pairs of 16-bit products, LLVM uses VNNI's instructions as well.
+        LLVM uses VNNI's instructions for sums of two 16-bit products as well.
         """
         return lowest(self.lanes, *["vnni"] * self.has("vnni"))
 
@@ -67,19 +66,19 @@ LEVELS = (
     Level("avx512_bf16", 16, _AVX512_BF16),
     Level("amx", 16, (*_AVX512_BF16, "amx-tile", "amx-int8")),
 )
-"""The levels from the lowest to the highest; the best level of a machine is the last level that it has."""
+"""The levels from lowest to highest. The best level of a machine is the last level that it has."""
 _BY_NAME = {level.name: level for level in LEVELS}
 _lock = Lock()
 _emulated: list[str] = []
 
 
 def lowest(lanes: int, *extensions: str) -> Level:
-    """The lowest level whose vectors have `lanes` lanes and that has these extensions."""
+    """The lowest level with vectors of `lanes` lanes and these extensions."""
     return next(level for level in LEVELS if level.lanes == lanes and all(map(level.has, extensions)))
 
 
 def level_named(name: str) -> Level:
-    """Find a level by name; raises KernelError with the names of all levels if no level has the name."""
+    """Look up a level by name. Raises KernelError with the names of all levels if there is none."""
     level = _BY_NAME.get(name) if isinstance(name, str) else None
     if level is None:
         raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(_BY_NAME)}")
@@ -88,7 +87,7 @@ def level_named(name: str) -> Level:
 
 @cache
 def cpu() -> str:
-    """Describe the machine's processor by its kind and its features; code compiled for it depends on nothing else."""
+    """Describe the CPU by its model and features. Two CPUs with equal descriptions can run the same compiled code."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             first = dict(line.split(":", 1) for line in iter(file.readline, "\n") if ":" in line)
@@ -100,9 +99,9 @@ def cpu() -> str:
 
 @cache
 def _features() -> frozenset[str]:
-    """The features that programs may use, by LLVM's names without hyphens and underscores.
+    """The CPU features that programs may use, by LLVM's names without hyphens and underscores.
 
-    On x86, Linux lists the features. Elsewhere LLVM lists them; loading LLVM takes 50 MB of memory and 50 ms.
+    On x86, Linux lists them. Elsewhere LLVM lists them, and loading LLVM takes 50 MB of memory and 50 ms.
     """
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -118,13 +117,13 @@ def _features() -> frozenset[str]:
 
 
 def has(*features: str) -> bool:
-    """Whether programs may use all these features of the machine (LLVM's names)."""
+    """Whether programs may use all these features (LLVM's names) on this machine."""
     return all(name.replace("-", "") in _features() for name in features)
 
 
 @cache
 def withheld(level: Level) -> tuple[str, ...]:
-    """The machine's features that only other levels need, by LLVM's names: code of a level must not use them."""
+    """The features of this machine that the level lacks and other levels have. The level's code must not use them."""
     others = {feature for x in LEVELS for feature in x.features if feature not in level.features}
     return tuple(sorted(feature for feature in others if has(feature)))
 
@@ -137,7 +136,7 @@ def native() -> tuple[Level, ...]:
 
 
 def _request_amx() -> bool:
-    """Ask Linux for the tile registers: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA), for all threads of the process."""
+    """Ask Linux for tile registers in all threads: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
     try:
         return ctypes.CDLL(None).arch_prctl(0x1023, 18) == 0
     except (OSError, AttributeError):
@@ -145,20 +144,20 @@ def _request_amx() -> bool:
 
 
 def available() -> tuple[Level, ...]:
-    """The levels that can be used now, lowest first: the machine's levels, and emulated levels."""
+    """The levels that can be used now, lowest first: native levels and emulated levels."""
     here = native()
     return tuple(level._replace(emulated=True) if level.name in _emulated else level
                  for level in LEVELS if level in here or level.name in _emulated)
 
 
 def is_emulated(name: str) -> bool:
-    """Whether kernels of level `name` emulate instructions: `emulate` was called for it, or the machine lacks it."""
+    """Whether kernels of level `name` emulate instructions, because of `emulate` or because the machine lacks it."""
     return name in _emulated or level_named(name) not in native()
 
 
 @contextmanager
 def emulate(name: str) -> Iterator[Level]:
-    """Make level `name` available for tests, with its decisive instructions emulated on every machine."""
+    """Make level `name` available for tests. Its special instructions are emulated on every machine."""
     level = level_named(name)._replace(emulated=True)
     with _lock.hold:
         _emulated.append(name)

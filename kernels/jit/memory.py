@@ -1,4 +1,4 @@
-"""Memory for weights and temporary buffers, aligned to the cache lines that kernels read; addresses of arrays."""
+"""Allocate memory for weights and temporary buffers, aligned to cache lines, and find the addresses of arrays."""
 from __future__ import annotations
 
 import ctypes
@@ -11,37 +11,37 @@ from operator import index
 import numpy as np
 
 LINE = 64
-"""The bytes of a cache line, and of the widest vector register."""
+"""Bytes of a cache line, and of the widest vector register."""
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""The bytes of a chunk of memory for small lasting arrays. A chunk is freed with its last array."""
+"""Bytes of a chunk, which is shared by small arrays that live long. It is freed together with the last of them."""
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
-"""Chunks, and how many of their bytes are in use.
+"""Chunks with free bytes, and how many bytes of each are in use.
 
-A thread that cuts an array from a chunk removes the chunk from the list meanwhile. No other thread or signal handler
-then uses it at the same time.
+A thread removes a chunk from the list while it cuts an array from the chunk. No other thread or signal handler can then
+use the chunk at the same time.
 """
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:
-    """An uninitialized u8 array of `nbytes`, aligned to LINE; raises MemoryError."""
+    """Make an uninitialized u8 array of `nbytes`, aligned to LINE. Raises MemoryError."""
     try:
         room = np.empty(nbytes + LINE, np.uint8)
-    except ValueError:  # raised for more bytes than an array can have
+    except ValueError:  # NumPy's error if an array cannot have so many bytes
         raise MemoryError(f"an array cannot have {nbytes} bytes") from None
-    # two steps: NumPy gives an empty slice the address of `room` itself
+    # two slices, because an empty slice has the address of `room` itself, which is not aligned
     return room[-room.ctypes.data % LINE:][:nbytes]
 
 
 def lasting_empty(nbytes: int) -> np.ndarray:
-    """An `aligned_empty` array for data that lives as long as a model, on huge pages if the system has them.
+    """Like `aligned_empty`, for data that lives as long as a model. Uses huge pages if the system has them.
 
-    A run reads all weights of a plan once. With pages of 4 KB it would wait for the table entries of most pages:
-    ResNet-50 takes 3 % longer (virtual machine on Zen 5).
+    Each run reads all weights of a plan once. With pages of 4 KB, most pages would miss in the TLB: ResNet-50 takes 3 %
+    longer (virtual machine on Zen 5).
     """
-    nbytes = index(nbytes)  # an open size must not get into `_begun`, because plans of all models share it
+    nbytes = index(nbytes)  # no open size may enter `_begun`, which all models share
     if nbytes > CHUNK // 2:
         return _mapped(nbytes)
     chunk, used = None, 0
@@ -80,8 +80,8 @@ _interface = ctypes.PYFUNCTYPE(ctypes.POINTER(_Interface), ctypes.py_object, cty
 def address_of(array: np.ndarray) -> int:
     """The address of the data of a contiguous array.
 
-    The buffer protocol takes a fourth of the time of `array.ctypes`. It does not serve empty and read-only arrays: they
-    use NumPy's C interface, in half of that time.
+    The buffer protocol takes a quarter of the time of `array.ctypes`, but does not work for empty and read-only arrays.
+    They use NumPy's C interface, which takes half of that time.
     """
     try:
         return ctypes.addressof(_byte(array))

@@ -1,6 +1,6 @@
-"""Kernel modules: functions that a factory makes, compiled or found in the cache, and called by address.
+"""Kernel modules: functions that a factory makes, compiled or read from the cache, and called by address.
 
-`load` returns at once; the first use of an address waits for the code. So kernels are compiled while a plan is built.
+`load` returns at once, and kernels are compiled while a plan is built. The first use of an address waits for the code.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphq.kernels.jit.isa import Level, withheld
 
 
 class Statistics(NamedTuple):
-    """The numbers of modules compiled and of modules loaded from the cache folder since the process began."""
+    """The number of modules compiled, and of modules loaded from the cache, since the process started."""
 
     compiled: int = 0
     loaded: int = 0
@@ -31,7 +31,7 @@ _modules: dict[str, Module] = {}
 
 
 def statistics() -> Statistics:
-    """Count the modules compiled and loaded so far."""
+    """The modules compiled and loaded so far."""
     return _statistics
 
 
@@ -41,7 +41,7 @@ def _count(compiled: int = 0, loaded: int = 0) -> None:
 
 
 class Function:
-    """A function of a module, with 64-bit integers as arguments; converted to an integer, it is its code's address."""
+    """A function of a module with 64-bit integer arguments. `int()` gives the address of its code."""
 
     def __init__(self, module: Module, name: str) -> None:
         self.module, self.name = module, name
@@ -55,7 +55,7 @@ class Function:
 
     @property
     def address(self) -> int:
-        """The address of the code; waits for the code. Raises KernelError if it cannot be compiled."""
+        """The address of the code, after waiting for it. Raises KernelError if it cannot be compiled."""
         return self.module.address(self.name)
 
     def __index__(self) -> int:
@@ -64,15 +64,15 @@ class Function:
     __int__ = __index__
 
     def __call__(self, *args: int) -> None:
-        """Call the function through ctypes, without a result; for tests and self-tests."""
+        """Call the function through ctypes and ignore its result. For tests and self-tests."""
         ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(args))(self.address)(*args)
 
 
 class FunctionTable:
-    """Functions and integers as an array of words; `int()` gives the array's address.
+    """An array of words that are integers or addresses of functions. `int()` gives the array's address.
 
-    The array exists from the beginning, so its address never changes. Each `int()` waits for the functions' code and
-    writes the words. Threads that call it at the same time write the same words.
+    The array exists from the start, so its address never changes. Each `int()` waits for the code of all functions and
+    writes the words. Concurrent threads write the same words.
     """
 
     def __init__(self, entries: Sequence[Function | int]) -> None:
@@ -80,7 +80,7 @@ class FunctionTable:
         self._words = np.zeros(len(self.entries), np.int64)
 
     def want(self) -> None:
-        """Start the compilation of the modules of its functions if it was deferred."""
+        """Start the compilation of all modules in the table that were deferred."""
         for x in self.entries:
             if isinstance(x, Function):
                 x.want()
@@ -93,7 +93,7 @@ class FunctionTable:
 
 
 class Module:
-    """A kernel module; its functions are its attributes."""
+    """A kernel module. Its attributes are its functions."""
 
     def __init__(self, kind: str, source: Source, cache: bool) -> None:
         self.name, self.source = kind, source
@@ -111,13 +111,13 @@ class Module:
         return f"<kernel module {self.name}>"
 
     def begin(self, wanted: bool = True, first: bool = False) -> None:
-        """Read the code from the cache folder; if it is not there and the module is `wanted`, start to compile it."""
+        """Read the code from the cache. If it is not there, create the job that compiles the module."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
             self._job = Job("object_code", self.source, self._keep, wanted=wanted, first=first)
 
     def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
-        """Write the code to the cache folder even if this process does not use it: the next process may need it."""
+        """Write the code to the cache folder for later processes, even if this process does not use it."""
         if self._entry is not None:
             self._entry.write(folder.Code(*answer))
 
@@ -133,12 +133,12 @@ class Module:
 
     @property
     def code(self) -> folder.Code:
-        """The object code, once it is compiled and kept in the cache. Raises KernelError if it cannot be compiled."""
+        """The object code, after waiting for it. Raises KernelError if it cannot be compiled."""
         self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 
     def address(self, name: str) -> int:
-        """The address of a function; waits until the module's code is loaded."""
+        """The address of a function, after waiting until the module's code is loaded."""
         addresses = self._ready()
         if name not in addresses:
             raise KernelError(f"kernel module {self.name} has no function {name!r}")
@@ -150,7 +150,7 @@ class Module:
         return self._addresses
 
     def _link(self) -> None:
-        """Load the code. If the code from the cache folder is damaged, compile it again."""
+        """Load the code. If LLVM rejects code from the cache folder, compile it again."""
         found, job = self._found, self._job
         if found is not None:
             try:
@@ -166,12 +166,12 @@ class Module:
             if self._addresses is None:
                 self._addresses = addresses
                 _count(compiled=1)
-        else:  # no other thread has begun yet, or the file in the folder is damaged
+        else:  # the code from the folder was rejected, or `begin` has not run
             self._job = Job("object_code", self.source, self._keep)
 
 
 class SavedModule(Module):
-    """A module with object code but without a source."""
+    """A module with object code but without source, as saved models have it."""
 
     def __init__(self, kind: str, key: str, code: folder.Code) -> None:
         self.name, self._key, self._code = kind, key, code
@@ -198,20 +198,20 @@ _saved: dict[str, SavedModule] = {}
 
 
 def saved(kind: str, key: str, code: folder.Code) -> Module:
-    """The module of code that this user compiled before, under this key; each key has one object."""
+    """The module for code that this user compiled before under `key`. Each key has one module."""
     return _saved.setdefault(key, SavedModule(kind, key, code))
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,
          wanted: bool = True, first: bool = False) -> Module:
-    """The module that `factory`, a function at the top level of a file, makes of these arguments (`Source`); made once.
+    """The kernel module that `factory` makes from these arguments (see `Source`). Equal calls return the same module.
 
-    `kind` (an identifier) begins the name of its file. The code uses only the instructions of `level`; without a level
-    it uses all instructions of the machine. With `cache=False` no file is read or written. Open sizes among the
-    arguments become the numbers that are assumed for them.
+    `kind` (an identifier) is the prefix of the file's name in the cache. The code uses only the instructions of
+    `level`; without a level it uses all instructions of the machine. With `cache=False` no file is read or written.
+    Open sizes in the arguments are replaced by the numbers assumed for them.
 
-    A module that is not `wanted` is compiled when somebody asks for it (`Module.want`), or when a compiling process has
-    nothing else to do. A module that takes long to compile should be compiled `first`, before other modules that wait.
+    A module that is not `wanted` is compiled on request (`Module.want`), or when a compiling process has nothing else
+    to do. Modules that take long to compile should be `first`, which lets them overtake waiting modules.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")

@@ -1,15 +1,15 @@
-"""Values of LLVM's IR with Python's operators, and the builder that emits them.
+"""Values of LLVM IR with Python's operators, and the builder that emits them.
 
     row = (g & 7) + rows
     (first + row * stride).prefetch()
 
-An operator emits an instruction at the builder's position; Python numbers become constants of the other operand's type,
-in every lane of a vector. Operators whose operands are all constants give constants, and emit nothing. Addresses are
-64-bit integers, and offsets count bytes.
+An operator emits an instruction at the builder's position. A Python number becomes a constant of the other operand's
+type, in every lane of a vector. If all operands are constants, the result is a constant and nothing is emitted.
+Addresses are 64-bit integers, and offsets count bytes.
 
 LLVM's integer types have no sign; the operation decides. `//`, `>>`, `<`, `<=`, `>`, `>=` and `sext` read integers as
-signed, `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` as unsigned. `//` rounds towards zero. Comparisons of
-floats are ordered: false if one of them is NaN.
+signed. `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` read them as unsigned. `//` rounds towards zero.
+Comparisons of floats are ordered: they are false if an operand is NaN.
 """
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FLOATS = (ir.HalfType, ir.FloatType, ir.DoubleType)
 Type: TypeAlias = ir.Type
 Operand: TypeAlias = "Value | int | float"
 F32Value: TypeAlias = "Value"
-"""The type of an f32 in annotations of functions for compiled code (`deferred.emits`)."""
+"""The annotation for f32 parameters and results of functions marked by `deferred.emits`."""
 
 
 def element(kind: Type) -> Type:
-    """The element type of a vector type; any other type itself."""
+    """The element type of a vector type. A scalar type is returned as it is."""
     return kind.element if isinstance(kind, ir.VectorType) else kind
 
 
 def like(kind: Type, lane: Type) -> Type:
-    """The type `kind` with its element type replaced by `lane`: a vector keeps its number of elements."""
+    """The type `kind` with `lane` as its element type. A vector keeps its number of elements."""
     return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
@@ -45,26 +45,29 @@ def vector(lane: Type, lanes: int) -> Type:
 
 
 def constant(kind: Type, number: float | Sequence[float]) -> Value:
-    """A constant: one number in every lane of a vector, or the numbers of its lanes. It belongs to no builder."""
+    """Make a constant from one number, which fills every lane of a vector, or from the numbers of all lanes.
+
+    A constant belongs to no builder.
+    """
     if isinstance(number, Sequence):
         return Value(None, ir.Constant(kind, [*number]))
     return Value(None, ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number))
 
 
 def c64(number: int) -> Value:
-    """A constant of type I64."""
+    """Make a constant of type I64."""
     return constant(I64, number)
 
 
 def raw(x: object) -> Any:
-    """The llvmlite object of a Value, or of each Value in a list; anything else is returned as it is."""
+    """The llvmlite object of a Value, or of each Value in a list. Anything else is returned as it is."""
     if isinstance(x, Value):
         return x.ir
     return [raw(y) for y in x] if isinstance(x, list | tuple) else x
 
 
 class Value:
-    """A value of the function that `builder` emits, or a constant."""
+    """A value of the function that `builder` emits, or a constant without a builder."""
 
     __slots__ = "builder", "ir"
 
@@ -73,7 +76,7 @@ class Value:
 
     @property
     def type(self) -> Type:
-        """The LLVM type of the value."""
+        """The value's LLVM type."""
         return self.ir.type
 
     @property
@@ -87,11 +90,11 @@ class Value:
         return isinstance(element(self.ir.type), FLOATS)
 
     def _of(self, x: Operand) -> Value:
-        """An operand as a Value; a number becomes a constant of this value's type."""
+        """Turn an operand into a Value. A number becomes a constant of this value's type."""
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
-        """Emit an instruction with the builder of the first operand that has one; fold it if all are constants."""
+        """Emit an instruction with the builder of any operand. If all operands are constants, fold it instead."""
         operands = (self, *args)
         for x in operands:
             if isinstance(x, Value) and x.builder is not None:
@@ -165,27 +168,27 @@ class Value:
         return self._compare(">=", other)
 
     def eq(self, other: Operand) -> Value:
-        """Whether both are equal."""
+        """Whether both values are equal."""
         return self._compare("==", other)
 
     def ne(self, other: Operand) -> Value:
-        """Whether they differ."""
+        """Whether the values differ."""
         return self._compare("!=", other)
 
     def ult(self, other: Operand) -> Value:
-        """Whether this is less than `other`, both as unsigned integers."""
+        """Unsigned integers: whether this value is less than `other`."""
         return self._compare("<", other, "icmp_unsigned")
 
     def ule(self, other: Operand) -> Value:
-        """Whether this is at most `other`, both as unsigned integers."""
+        """Unsigned integers: whether this value is at most `other`."""
         return self._compare("<=", other, "icmp_unsigned")
 
     def ugt(self, other: Operand) -> Value:
-        """Whether this is greater than `other`, both as unsigned integers."""
+        """Unsigned integers: whether this value is greater than `other`."""
         return self._compare(">", other, "icmp_unsigned")
 
     def shr(self, bits: Operand) -> Value:
-        """Shift right by `bits`, as an unsigned integer."""
+        """Shift an unsigned integer right by `bits`."""
         return self._binary("lshr", bits)
 
     def udiv(self, other: Operand) -> Value:
@@ -197,7 +200,7 @@ class Value:
         return self._binary("urem", other)
 
     def select(self, x: Operand, y: Operand) -> Value:
-        """`x` where this bool is true, else `y`. If one of them is a number, the number gets the other's type."""
+        """`x` in lanes where this bool is true, otherwise `y`. A number gets the type of the other operand."""
         typed = x if isinstance(x, Value) else y
         assert isinstance(typed, Value)
         return self._emit("select", typed._of(x), typed._of(y))
@@ -206,7 +209,7 @@ class Value:
         return self._emit(name, like(self.ir.type, element(kind)))
 
     def sext(self, kind: Type) -> Value:
-        """Sign-extend integers. Here and in the other conversions `kind` is the type of a lane or of the vector."""
+        """Sign-extend integers to `kind`, the type of a lane or of the vector, as in the next conversions."""
         return self._to("sext", kind)
 
     def zext(self, kind: Type) -> Value:
@@ -214,11 +217,11 @@ class Value:
         return self._to("zext", kind)
 
     def trunc(self, kind: Type) -> Value:
-        """Truncate integers to the low bits that the narrower type `kind` holds."""
+        """Truncate integers to the low bits that fit into the narrower type `kind`."""
         return self._to("trunc", kind)
 
     def to_float(self, kind: Type) -> Value:
-        """Convert signed integers or other floats to floats, rounded to nearest even."""
+        """Convert signed integers or floats to floats of type `kind`, rounded to nearest even."""
         wider = FLOATS.index(type(element(kind))) > FLOATS.index(type(element(self.type))) if self.is_float else None
         return self._to("sitofp" if wider is None else "fpext" if wider else "fptrunc", kind)
 
@@ -231,46 +234,46 @@ class Value:
         return self._emit("bitcast", kind) if self.builder is not None else Value(None, self.ir.bitcast(kind))
 
     def pointer(self, kind: Type) -> Value:
-        """The address as LLVM's pointer to `kind`."""
+        """Convert this address to an LLVM pointer to `kind`."""
         return self._emit("inttoptr", kind.as_pointer())
 
     def load(self, kind: Type, align: int = 1) -> Value:
-        """Load from this address."""
+        """Load a `kind` from this address."""
         x = self.pointer(kind)._emit("load")
         x.ir.align = align
         return x
 
     def load_invariant(self, kind: Type, align: int = 1) -> Value:
-        """Load memory that no kernel writes while it runs; LLVM may move the load out of loops that store."""
+        """Load from memory that no kernel writes. LLVM may hoist the load out of loops that store."""
         x = self.load(kind, align)
         x.ir.set_metadata("invariant.load", self._b.module.add_metadata([]))
         return x
 
     def store(self, address: Value, align: int = 1) -> None:
-        """Store this value at an address."""
+        """Store this value at `address`."""
         self._emit("store", address.pointer(self.ir.type)).ir.align = align
 
     def load_where(self, mask: Value, kind: Type) -> Value:
-        """Load the lanes of a vector where a mask is set; the remaining lanes are 0, and their memory is not read."""
+        """Load the lanes of a vector where `mask` is set. Other lanes become 0, and their memory is not read."""
         name = f"llvm.masked.load.v{kind.count}{kind.element.intrinsic_name}.p0"
         return self._b.call_named(name, kind, self.pointer(kind), constant(I32, 1), mask, constant(kind, 0))
 
     def store_where(self, mask: Value, address: Value) -> None:
-        """Store the lanes of this vector where a mask is set; the memory of the other lanes is not touched."""
+        """Store the lanes of this vector where `mask` is set. The memory of other lanes is not touched."""
         name = f"llvm.masked.store.v{self.type.count}{self.type.element.intrinsic_name}.p0"
         self._b.call_named(name, ir.VoidType(), self, address.pointer(self.type), constant(I32, 1), mask)
 
     def prefetch(self, level: int = 1) -> None:
-        """Prefetch the address's cache line into the caches from `level` on. Invalid addresses cause no fault."""
+        """Prefetch this address's line into the caches from `level` on. Invalid addresses cause no fault."""
         place = self.pointer(I8)
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
     def opaque(self) -> Value:
-        """Pass an integer through an empty piece of assembly, so LLVM knows nothing about its value."""
+        """Pass an integer through empty inline assembly, which hides its value from LLVM's optimizer."""
         return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:
-        """Call LLVM's function `name` (fma, sqrt, rint, ...) with this float, or vector of floats, and `others`."""
+        """Call LLVM's math intrinsic `name` (fma, sqrt, rint, ...). This value is the first operand."""
         kind = self.type
         lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
         b = next((x.builder for x in (self, *others) if x.builder is not None), None)
@@ -279,7 +282,7 @@ class Value:
         return b.call_named(f"llvm.{name}.{lanes}{element(kind).intrinsic_name}", kind, self, *others)
 
     def add_incoming(self, value: Operand, block: ir.Block) -> None:
-        """Add the value that this phi has when control comes from `block`."""
+        """Set the value of this phi for control flow that comes from `block`."""
         self.ir.add_incoming(raw(self._of(value)), block)
 
     def lane(self, number: Operand) -> Value:
@@ -287,14 +290,14 @@ class Value:
         return self._emit("extract_element", constant(I32, number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
-        """The vector of the elements `lanes` of this vector and `other`.
+        """Make a vector of the elements `lanes` of this vector and `other`.
 
         The elements of `other` are numbered after the elements of this vector.
         """
         return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def splat(self, lanes: int) -> Value:
-        """A vector with the value in every lane; with one lane, the value itself."""
+        """Make a vector with the value in every lane. With one lane, it is the value itself."""
         if lanes == 1:
             return self
         if self.builder is None:
@@ -311,7 +314,7 @@ class Builder:
         self.ir = builder
 
     def __getattr__(self, name: str) -> Any:
-        """A method of llvmlite's builder that takes and returns Values, or the builder's block, module or function."""
+        """Wrap a method of llvmlite's builder to take and return Values. Other attributes are passed through."""
         attribute = getattr(self.ir, name)
         if not callable(attribute):
             return attribute
@@ -323,21 +326,21 @@ class Builder:
         return emit
 
     def value(self, kind: Type, number: float) -> Value:
-        """A constant of type `kind` with this number, in every lane of a vector."""
+        """Make a constant of type `kind`, with this number in every lane of a vector."""
         return Value(self, constant(kind, number).ir)
 
     def call(self, function: Value | ir.Function | ir.InlineAsm, args: Sequence[Value]) -> Value:
-        """Call a function, or a piece of assembly."""
+        """Call a function or inline assembly."""
         return Value(self, self.ir.call(raw(function), raw(args)))
 
     def call_named(self, name: str, kind: Type, *args: Value) -> Value:
-        """Call an LLVM intrinsic by its full name (llvmlite cannot derive it for vectors); returns a `kind`."""
+        """Call an LLVM intrinsic by its full name and return a `kind`. llvmlite cannot derive names for vectors."""
         function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
 
 
 def joined(lanes: Sequence[Value]) -> Value:
-    """The vector with these scalars as lanes."""
+    """Make a vector with these scalars as lanes."""
     out = Value(None, ir.Constant(ir.VectorType(lanes[0].type, len(lanes)), ir.Undefined))
     for n, x in enumerate(lanes):
         out = out._emit("insert_element", x, constant(I32, n))
@@ -350,7 +353,7 @@ def larger(x: Value, y: Operand) -> Value:
 
 
 def smaller(x: Operand, y: Operand) -> Value:
-    """x if x < y, otherwise y, also if one of two floats is NaN.
+    """x if x < y, otherwise y. This holds for floats as well: if one is NaN, the result is y.
 
     Integers are signed. At least one operand is a Value.
     """
@@ -372,7 +375,7 @@ _FOLDED: dict[str, Callable[..., np.ndarray]] = {
     ">=": np.greater_equal, "==": np.equal, "!=": lambda x, y: (x < y) | (x > y),
     "sext": lambda x: np.where(x, -1, 0) if x.dtype == np.bool_ else x,
     **dict.fromkeys(("zext", "trunc", "sitofp", "fptosi", "fpext", "fptrunc"), lambda x: x)}
-"""The NumPy functions that fold instructions on constants; NumPy's integers wrap like LLVM's."""
+"""The NumPy functions that fold instructions on constants. NumPy's integers wrap like LLVM's."""
 _UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
 
 
@@ -387,13 +390,13 @@ def _lanes(x: ir.Constant) -> np.ndarray:
     lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")
-    # llvmlite has None for LLVM's zeroinitializer
+    # llvmlite represents LLVM's zeroinitializer by None
     numbers = np.array([0 if y is None else y for y in lanes]).astype(_dtype(x.type))
     return numbers if isinstance(x.type, ir.VectorType) else numbers.reshape(())
 
 
 def _folded(name: str, *args: Any) -> Value:
-    """Fold an instruction on constants. Raises TypeError for an instruction that has to be emitted."""
+    """Fold an instruction on constants. Raises TypeError if the instruction cannot be folded."""
     how = args[0] if isinstance(args[0], str) else name
     if how not in _FOLDED:
         raise TypeError(f"{name} of constants needs a builder")

@@ -1,9 +1,8 @@
-"""x86 instructions that kernels emit, each with an emulation of the same meaning in plain LLVM IR.
+"""Emit x86 instructions, or emulations with the same results in plain LLVM IR.
 
-`b` is the IR builder, addresses are 64-bit integers. With `emulated` a kernel runs, slowly, on a CPU that lacks the
-instruction: every kernel can be tested on every machine. LLVM's intrinsics change the types of their operands between
-releases (vpdpbusd takes <64 x i8> operands now). This file uses the old forms; LLVM upgrades them when it parses the
-module.
+`b` is the IR builder, and addresses are 64-bit integers. With `emulated`, a kernel runs slowly on CPUs that lack the
+instruction, so every machine can test every kernel. LLVM changes the operand types of its intrinsics between releases
+(vpdpbusd takes <64 x i8> operands now). This file uses the old types, and LLVM upgrades them when it parses the module.
 """
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Operand, Type,
 
 S32X16 = vector(I32, 16)
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
-"""Bits of MXCSR: DENORMALS_ARE_ZERO makes subnormal operands count as zeros, FLUSH_TO_ZERO subnormal results."""
+"""Bits of the register MXCSR: take subnormal operands as zeros, and flush subnormal results to zero."""
 
 
 def interleave(rows: Sequence[Value], lanes: int) -> Value:
-    """Interleave 1, 2 or 4 rows of `lanes` elements: the first element of every row, then the second, and so on."""
+    """Interleave 1, 2 or 4 rows of `lanes` elements: the first element of each row, then the second, and so on."""
     mix = [x for i in range(lanes) for x in (i, i + lanes)]
     bits = rows[0].type.count // lanes * rows[0].type.element.width
     while len(rows) > 1:
@@ -36,11 +35,12 @@ def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> V
 
 
 class Loop:
-    """A context manager that emits `for k in range(count)` in IR.
+    """Emit `for k in range(count)`, with the context manager's block as the body of the loop.
 
-    `carried` are the initial values of variables that `update` sets in every iteration. Inside, `.k` is the counter and
-    `.values` are the carried values. After the loop `.values` are the final values (the initial values if count <= 0).
-    The counter grows by `step`; an iteration may set `step`.
+    `carried` are the initial values of variables that change from iteration to iteration. Inside the loop, `.k` is the
+    counter and `.values` are the current values; `update` sets the values of the next iteration. After the loop,
+    `.values` are the final values, or the initial values if count <= 0. The counter grows by `step`, which the body may
+    set.
     """
 
     def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
@@ -76,10 +76,10 @@ class Loop:
 
 
 def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False, signed: bool = False) -> Value:
-    """Emit vpdpbusd: add the sums of four products u8 * s8 to `acc`, a vector of 16, 8 or 4 lanes of s32.
+    """Emit vpdpbusd: add sums of four u8 * s8 products to `acc`, a vector of 16, 8 or 4 s32 lanes.
 
-    `a` and `w` are vectors of bytes. Sums wrap around. For 8 lanes LLVM chooses between the forms of AVX-VNNI and
-    AVX-512, by the features of the CPU. With `signed` (only if `emulated`), `a` is s8, as for tdpbssd.
+    `a` and `w` are vectors of bytes. Sums wrap. For 8 lanes, LLVM chooses the AVX-VNNI or AVX-512 encoding by the CPU's
+    features. With `signed` (only if `emulated`), `a` is s8, as for tdpbssd.
     """
     if not emulated:
         return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
@@ -91,18 +91,19 @@ def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False,
 
 
 def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
-    """Emit vdpbf16ps for 16 or 8 lanes: fma(x low, w low, fma(x high, w high, acc)) for the halves of 32-bit words.
+    """Emit vdpbf16ps for 16 or 8 lanes: acc = fma(x low, w low, fma(x high, w high, acc)).
 
-    Subnormal operands count as zeros of their sign, and subnormal results of each of the two operations become zeros.
+    low and high are the bf16 halves of 32-bit words. Subnormal operands, and subnormal results of either fma, count as
+    zeros of their sign.
     """
     return instruction(b, f"avx512bf16.dpbf16ps.{32 * acc.type.count}", acc.type, [acc, x, w])
 
 
 def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
-    """Emit the code of `emit`, with subnormal operands and results taken as zeros; its results are vectors of f32.
+    """Run `emit`, and make its code take subnormal operands and results as zeros. Its results are vectors of f32.
 
-    Two bits of MXCSR make the CPU do so, and LLVM does not know of them. Pieces of inline assembly before and after the
-    code keep its operations between them: no load moves across the first, and the results pass through the second.
+    Two bits of MXCSR do this, but LLVM does not know about them. Inline assembly before and after the code keeps the
+    code's operations in between: no load moves across the first, and the results pass through the second.
     """
     with b.goto_entry_block():
         before, within = (b.alloca(I32) for _ in range(2))
@@ -124,18 +125,18 @@ def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
 
 
 def flushed(b: Builder, x: Value) -> Value:
-    """Emit x with each subnormal number replaced by a zero of the same sign."""
+    """Replace each subnormal number of x by a zero of the same sign."""
     bits = x.as_type(vector(I32, x.type.count))
     normal = bits & 0x7FFFFFFF
     return normal.ult(0x00800000).select(bits & -0x80000000, bits).as_type(x.type)
 
 
 def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
-    """Emit vpxord of s32 lanes and one number.
+    """Emit vpxord of a vector of s32 with the constant `bits`.
 
-    The instruction is emitted as assembly (`codegen` initializes the parser). LLVM would flip scalars before it
-    broadcasts them, and this takes two instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16
-    become 1.8 times as fast, tiles of 12 x 32 1.3 times.
+    The instruction is inline assembly, because LLVM would flip scalars before it broadcasts them. That takes two
+    instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as fast, and tiles of 12
+    x 32 1.3 times.
     """
     if emulated:
         return x ^ bits
@@ -146,7 +147,7 @@ def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
 
 
 def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddwd: the s32 sums of two neighboring s16 products; `a` and `w` are vectors of 16 or 32 s16."""
+    """Emit vpmaddwd: s32 sums of two neighboring s16 products. `a` and `w` are vectors of 16 or 32 s16."""
     lanes = a.type.count // 2
     s32 = vector(I32, lanes)
     if not emulated:
@@ -158,7 +159,7 @@ def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddubsw: the s16 sums of two neighboring products u8 * s8; sums saturate."""
+    """Emit vpmaddubsw: s16 sums of two neighboring u8 * s8 products. The sums saturate."""
     s16 = vector(I16, 2 * a.type.count)
     if not emulated:
         name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"
@@ -169,7 +170,10 @@ def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
-    """Emit a call of a function of 64-bit integers; `emit` makes its code once per module, as emulations are long."""
+    """Emit a call of a function of 64-bit integers. `emit` makes the function's code, once per module.
+
+    This keeps long emulations out of line.
+    """
     function = b.module.globals.get(name)
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
@@ -218,7 +222,7 @@ def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bo
 class Tiles:
     """The AMX instructions on the eight tile registers of 16 rows x 64 bytes, or their emulation in memory.
 
-    `state` is the address of a tile configuration (64 bytes; byte 48 + t has the rows of tile t). The emulated tile
+    `state` is the address of a 64-byte tile configuration; byte 48 + t is the number of rows of tile t. Emulated tile
     registers follow it, 1024 bytes each.
     """
 
@@ -229,29 +233,29 @@ class Tiles:
         instruction(self.b, name, ir.VoidType(), [*(constant(I8, t) for t in tiles), *args])
 
     def configure(self) -> None:
-        """Emit ldtilecfg: load the configuration at `state`."""
+        """Emit ldtilecfg, which loads the configuration at `state`."""
         if not self.emulated:
             self._x86("ldtilecfg", [], self.state.pointer(I8))
 
     def release(self) -> None:
-        """Emit tilerelease: set the tile registers back to their initial state."""
+        """Emit tilerelease, which resets the tile registers to their initial state."""
         if not self.emulated:
             self._x86("tilerelease", [])
 
     def zero(self, tile: int) -> None:
-        """Emit tilezero: set all 16 rows to 0."""
+        """Emit tilezero, which clears a tile."""
         if not self.emulated:
             return self._x86("tilezero", [tile])
         shared(self.b, "tile_zero", _tile_zero, self.state, tile)
 
     def load(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tileloadd: load rows of 64 bytes `stride` bytes apart; a stride of 0 repeats one row."""
+        """Emit tileloadd, which loads rows of 64 bytes, `stride` bytes apart. A stride of 0 repeats one row."""
         if not self.emulated:
             return self._x86("tileloadd64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
     def store(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tilestored: store the configured rows, 64 bytes each, at addresses `stride` bytes apart."""
+        """Emit tilestored, which stores the configured rows of 64 bytes, `stride` bytes apart."""
         if not self.emulated:
             return self._x86("tilestored64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)
@@ -259,7 +263,7 @@ class Tiles:
     def dot(self, c: int, a: int, w: int, signed: bool) -> None:
         """Emit tdpbusd, or tdpbssd if `signed`: c s32 += a (rows x 64 bytes) * w (16 groups x 16 columns x 4 bytes).
 
-        c, a and w are the numbers of tile registers.
+        c, a and w are indices of tile registers.
         """
         name = "tdpbssd" if signed else "tdpbusd"
         if not self.emulated:
@@ -268,20 +272,20 @@ class Tiles:
 
 
 def tail_mask(lanes: int, left: Value) -> Value:
-    """Emit the mask of the first `left` lanes."""
+    """Make the mask of the first `left` lanes."""
     return constant(vector(I32, lanes), range(lanes)) < left.trunc(I32).splat(lanes)
 
 
 def load_first(address: Value, count: Value, kind: Type) -> Value:
-    """Load the first `count` lanes of integers at an address, and zeros after them; reads no memory beyond them."""
+    """Load the first `count` lanes of integers at an address, followed by zeros. Reads no memory beyond them."""
     return address.load_where(tail_mask(kind.count, count), kind)
 
 
 def store_first(value: Value, address: Value, count: Value) -> None:
-    """Store the first `count` lanes of integers at an address; writes no memory beyond them."""
+    """Store the first `count` lanes of integers at an address. Writes no memory beyond them."""
     value.store_where(tail_mask(value.type.count, count), address)
 
 
 def load_bytes(address: Value, count: Value, lanes: int = 64) -> Value:
-    """Load the first `count` (0 to `lanes`) bytes at an address, and zeros after them."""
+    """Load the first `count` (0 to `lanes`) bytes at an address, followed by zeros."""
     return load_first(address, count, ir.VectorType(I8, lanes))
