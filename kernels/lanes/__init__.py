@@ -1,1 +1,1 @@
-"""The expression compiler: expressions of output elements, evaluated in NumPy and compiled to vector code."""
+"""The expression compiler: turns lane-wise expressions into NumPy results and into vector code."""

@@ -1,10 +1,9 @@
-"""Functions of f32 made of basic operations: every instruction set and NumPy give the same bits.
+"""Functions such as exp and tanh for f32, made of basic operations. All instruction sets and NumPy give the same bits.
 
-Each function is at most 2 ulp from the exact value over all of f32, subnormal results included. Softplus, mish and the
-gelus are exceptions, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp
-and erf are the functions of MLAS (ONNX Runtime), and give the bits that MLAS gives on CPUs with fused multiply-adds.
-The other polynomials are from Cephes (S. Moshier), except for gelu_erf and softplus, whose minimax fits were made for
-this file.
+Each function is within 2 ulp of the exact value over all of f32, including subnormal results. Exceptions are softplus,
+mish and the gelus, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp
+and erf are the functions of MLAS (ONNX Runtime), with its bits on CPUs that have fused multiply-adds. Other polynomials
+are from Cephes (S. Moshier), except for the minimax fits of gelu_erf and softplus, which were made for this file.
 """
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ from collections.abc import Callable, Sequence
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, define, maximum, minimum, op, select
 
 _LOG2E = 1.44269504088896341
-_LN2_HIGH = 0.693359375  # has few bits: its product with a whole number below 2**15 is exact
+_LN2_HIGH = 0.693359375  # has few bits, so its product with an integer below 2**15 is exact
 _LN2_LOW = -2.12194440e-4
 _SIGN = -(2**31)
 _ROUNDS = 12582912.0
-"""1.5 * 2**23: adding it to an f32 rounds to a whole number, since every f32 of this size is a whole number."""
+"""1.5 * 2**23. Adding it to an f32 rounds to an integer, because all f32 numbers of this size are integers."""
 _ROUNDS_BITS = 0x4B400000
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """Evaluate a polynomial by Horner's rule with fused multiply-adds; coefficients begin with the highest power."""
+    """Evaluate a polynomial by Horner's rule with fused multiply-adds. The highest power's coefficient comes first."""
     y: Expr = const(coefficients[0])
     for c in coefficients[1:]:
         y = op("fma", y, x, c)
@@ -34,20 +33,20 @@ def _absolute(x: Expr) -> Expr:
 
 
 def _with_sign(size: Expr, sign: Expr) -> Expr:
-    """Give `size` (not negative) the sign bit of `sign`."""
+    """Combine the magnitude `size` with the sign bit of `sign`."""
     return op("as_f32", op("or", op("as_s32", size), op("and", op("as_s32", sign), _SIGN)))
 
 
 def _power_of_two(n: Expr) -> Expr:
-    """2**n for whole n from -126 to 127: n + 127 is placed into the exponent bits."""
+    """2**n for integers n from -126 to 127, made by placing n + 127 into the exponent bits."""
     return op("as_f32", op("shl", n + 127, 23))
 
 
 def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (1 + rest + p) and return (rest, p, n as an s32).
 
-    `rest` is x without n times the upper part of ln 2, and exact; p has all other terms. |x| is at most 180, and
-    `low` is a small correction.
+    `rest` is x minus n times the upper bits of ln 2, and is exact. p has all other terms. |x| is at most 180, and `low`
+    is a small correction.
     """
     whole = op("rint", x * _LOG2E)
     rest = x - whole * _LN2_HIGH  # exact; exp(x + low) = 2**n * exp(r), |r| <= ln 2 / 2 + |low|
@@ -61,17 +60,17 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (high + rest) and return (high, rest, n as an s32).
 
-    Without `rest`, `high` has an error of at most 0.7 ulp.
+    `high` by itself has an error of at most 0.7 ulp.
     """
     rest, p, n = _exp_rest(x, low)
     first = rest + 1.0
-    p = (rest - (first - 1.0)) + p  # the second summand takes in the rounding error of the first sum
+    p = (rest - (first - 1.0)) + p  # adds the rounding error of `first`
     high = first + p
     return high, p - (high - first), n
 
 
 def _scale(x: Expr, n: Expr) -> Expr:
-    """Compute x * 2**n for n from -252 to 128 in two products; only the last one rounds a subnormal result."""
+    """Compute x * 2**n for n from -252 to 128, as two products. Only the second one can round a subnormal result."""
     half = op("sar", n, 1)
     return x * _power_of_two(half) * _power_of_two(n - half)
 
@@ -81,11 +80,11 @@ _EXP = (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-
 
 
 def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
-    """Split exp(x) into 2**n * exp(r) and return (r, n as an s32), where r is small enough for a polynomial.
+    """Split exp(x) into 2**n * exp(r) and return (r, n as an s32). r is small enough for a polynomial.
 
     |x| is at most 2**22 * ln 2.
     """
-    whole = op("fma", x, _LOG2E, _ROUNDS)  # the sum's last bits are the nearest whole number
+    whole = op("fma", x, _LOG2E, _ROUNDS)  # the sum's low bits are the nearest integer
     n = whole - _ROUNDS
     return op("fma", n, -1.42860677e-6, op("fma", n, -6.93145752e-1, x)), op("as_s32", whole) - _ROUNDS_BITS
 
@@ -93,7 +92,7 @@ def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
 @define("f32 -> f32")
 def exp(x: Expr) -> Expr:
     """e**x, within 0.84 ulp."""
-    # Beyond these bounds the result is 0 or inf in any case. A NaN passes, since `const < NaN` is false.
+    # Beyond these bounds the result is 0 or inf. max and min pass a NaN on, because they return their second operand.
     r, n = _exp_reduced(maximum(-103.9720840454, minimum(88.776262664795, x)))
     return _scale(_polynomial(r, _EXP), n)
 
@@ -103,7 +102,7 @@ def log(x: Expr) -> Expr:
     """Natural logarithm: -inf for zeros, NaN for negative numbers."""
     small = x < 2.0**-126
     bits = op("as_s32", select(small, x * 2.0**23, x))
-    e = op("sar", bits - 0x3F3504F3, 23)  # 0x3F3504F3 is sqrt(1/2): x = 2**e * m, m from sqrt(1/2) to sqrt(2)
+    e = op("sar", bits - 0x3F3504F3, 23)  # x = 2**e * m; 0x3F3504F3 is sqrt(1/2), the least m
     f = op("as_f32", bits - op("shl", e, 23)) - 1.0
     exponent = op("to_f32", e + select(small, const(-23, "s32"), const(0, "s32")))
     square = f * f
@@ -120,7 +119,7 @@ def tanh(x: Expr) -> Expr:
     t, square = _absolute(x), x * x
     inner = _polynomial(square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
                                  -3.33332819422e-1)) * square * t + t
-    r, n = _exp_reduced(minimum(20.0, t + t))  # from 18 on the result is 1
+    r, n = _exp_reduced(minimum(20.0, t + t))  # from 18 on, tanh is 1
     outer = 1.0 - 2.0 / (_polynomial(r, _EXP) * _power_of_two(n) + 1.0)
     return _with_sign(select(t < 0.625, inner, outer), x)
 
@@ -128,8 +127,8 @@ def tanh(x: Expr) -> Expr:
 @define("f32 -> f32")
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x)), within 1.83 ulp."""
-    # For x below zero the result is t / (1 + t) with t = exp(x), else 1 / (1 + t) with t = exp(-x), corrected by the
-    # rounding error of 1 + t. t is at most 1: a power of two that is too large by 2**64 is then a normal number.
+    # With t = exp(-|x|), the result is t / (1 + t) for x < 0, otherwise 1 / (1 + t), corrected by the rounding error of
+    # 1 + t. 2**n may be subnormal, so t is computed with 2**(n + 64) and then multiplied by 2**-64.
     r, n = _exp_reduced(maximum(-104.0, -_absolute(x)))
     t = _polynomial(r, _EXP) * _power_of_two(n + 64) * 2.0**-64
     total = t + 1.0
@@ -152,30 +151,30 @@ def erf(x: Expr) -> Expr:
 
 
 def _split(x: Expr) -> tuple[Expr, Expr]:
-    """Split x into high + low, where high has 12 significant bits: a product of two high parts is exact."""
+    """Split x into high + low. `high` has 12 significant bits, so the product of two such numbers is exact."""
     high = op("as_f32", op("and", op("as_s32", x), -0x1000))
     return high, x - high
 
 
 def _step(x: Expr, rest: Expr) -> Expr:
-    """max(x, 0) - rest, where `rest` must be 0 at infinities.
+    """max(x, 0) - rest, where `rest` is 0 at infinities.
 
-    At -inf the result is NaN, since it is computed with x * 0.
+    At -inf the result is NaN, because max(x, 0) is computed as x * 0 there.
     """
     return select(x < 0.0, x * 0.0, x) - rest
 
 
 @define("f32 -> f32")
 def gelu_erf(x: Expr) -> Expr:
-    """0.5 * x * (1 + erf(x / sqrt(2))); NaN at -inf, where the formula is -inf * 0."""
-    # x * Phi(x) = max(x, 0) - t * Phi(-t) for t = |x|. Phi(-t) = exp(-t**2 / 2) * P(u) for u = 1 / (t + 2.5). The
-    # polynomial P is fitted for all t up to 14.42, where the product is below 2**-150, with a relative error of 2**-26.
+    """0.5 * x * (1 + erf(x / sqrt(2))). NaN at -inf, where the formula is -inf * 0."""
+    # With t = |x|: x * Phi(x) = max(x, 0) - t * Phi(-t), and Phi(-t) = exp(-t**2 / 2) * P(u) for u = 1 / (t + 2.5). The
+    # polynomial P has a relative error of 2**-26 for t up to 14.42. At 14.42 the product is below 2**-150.
     t = minimum(14.42, _absolute(x))
     square = t * t
     low = op("fma", t, t, -square)  # exact: t**2 = square + low
     total = t + 2.5
     u = 1.0 / total
-    lost = t - (total - 2.5)  # the slope of P(u) * u over t is about -1.9 * u times itself
+    lost = t - (total - 2.5)  # P(u) * u has a slope over t of about -1.9 * u * P(u) * u
     e, _, n = _exp_parts(square * -0.5, low * -0.5 - lost * u * 1.9)
     p = _polynomial(u, (307.0673277, -674.1197592, 582.9507428, -228.0407293, 29.07418047, -2.596744829, 3.563940994,
                         2.080668318, 0.9976535172, 0.3989401152))
@@ -184,9 +183,9 @@ def gelu_erf(x: Expr) -> Expr:
 
 @define("f32 -> f32")
 def gelu_tanh(x: Expr) -> Expr:
-    """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))); NaN at -inf, where the formula is -inf * 0."""
+    """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))). NaN at -inf, where the formula is -inf * 0."""
     # x * sigmoid(a(x)) = max(x, 0) - t * exp(-a) / (1 + exp(-a)) for t = |x| and a = c * t * (t**2 + 1 / 0.044715).
-    # Four numbers are kept in two parts each: t**2, the sum, its product with t, and the product of that with c.
+    # t**2, the sum in brackets, t times this sum, and a are each kept as the unevaluated sum of two f32.
     t = minimum(10.8, _absolute(x))
     high, low = _split(t)
     square = high * high
@@ -199,14 +198,15 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def gelu(x: Expr, *, mode: str) -> Expr:
-    """The form of gelu that the operation's attribute `mode` names."""
+    """The gelu that the attribute `mode` of the operation names."""
     return gelu_erf(x) if mode == "gelu_erf" else gelu_tanh(x)
 
 
 @define("f32 -> f32")
 def mish(x: Expr) -> Expr:
-    """x * tanh(log(1 + exp(x))); NaN at -inf, where the formula is -inf * 0."""
-    # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2) for e = exp(x); above zero both sides are divided by e**2.
+    """x * tanh(log(1 + exp(x))). NaN at -inf, where the formula is -inf * 0."""
+    # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2) for e = exp(x). For x > 0, numerator
+    # and denominator are divided by e**2.
     negative = x < 0.0
     high, _, n = _exp_parts(maximum(-110.0, -_absolute(x)))
     e = _scale(high, n)
@@ -218,9 +218,9 @@ def mish(x: Expr) -> Expr:
 
 @define("f32 f32 -> f32")
 def softplus(x: Expr, beta: Expr) -> Expr:
-    """log(1 + exp(beta * x)) / beta; beta is not zero."""
-    # With z = beta * x it is max(x, 0) + log(1 + e) / beta for e = exp(-|z|). z is kept in two parts, and log(1 + e) is
-    # e * p(e) with a polynomial p.
+    """log(1 + exp(beta * x)) / beta, for beta other than 0."""
+    # With z = beta * x and e = exp(-|z|), it is max(x, 0) + log(1 + e) / beta. z is kept as a sum of two f32, and
+    # log(1 + e) is e * p(e) with a polynomial p.
     z = beta * x
     t, (a, a_low), (b, b_low) = _absolute(z), _split(_absolute(beta)), _split(_absolute(x))
     low = select(t < 174.0, ((t - a * b) - (a * b_low + a_low * b)) - a_low * b_low, 0.0)
@@ -232,7 +232,7 @@ def softplus(x: Expr, beta: Expr) -> Expr:
 
 @define("f32 f32 -> f32")
 def elu(x: Expr, alpha: Expr) -> Expr:
-    """x where x >= 0, else alpha * (exp(x) - 1)."""
+    """x if x >= 0, otherwise alpha * (exp(x) - 1)."""
     rest, p, n = _exp_rest(maximum(-40.0, x))
     power = _power_of_two(n)
     return select(x < 0.0, alpha * (power * (rest + p) + (power - 1.0)), x)
@@ -246,15 +246,15 @@ def hard_sigmoid(x: Expr, alpha: Expr, beta: Expr) -> Expr:
 
 @define("f32 -> f32")
 def hard_swish(x: Expr) -> Expr:
-    """x * max(0, min(1, x / 6 + 1/2)), computed with x * f32(1/6); NaN at -inf, where the formula is -inf * 0."""
+    """x * max(0, min(1, x / 6 + 1/2)), with x * f32(1/6). NaN at -inf, where the formula is -inf * 0."""
     return x * hard_sigmoid(x, const(1 / 6), const(0.5))
 
 
 def extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
-    """IEEE 754-2019 maximum or minimum: NaN if either operand is NaN, and -0 < +0.
+    """IEEE 754-2019 maximum or minimum: NaN if an operand is NaN, and -0 < +0.
 
-    `choose` selects the greater or the lesser number; `bits` ("and" or "or") combines the bits of equal operands, for
-    the sign of zeros.
+    `choose` selects the larger or the smaller number. `bits` ("and" or "or") combines the bits of equal operands, which
+    gives zeros the right sign.
     """
     same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
     chosen = select(op("eq", a, b), same, choose(a, b))
@@ -265,10 +265,10 @@ RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": 
 
 
 def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to `dtype`; NaN gives zp.
+    """Saturate rint(y * inv_scale) + zp to `dtype`. NaN gives zp.
 
-    The low bits of the resulting s32 are the number (see `quantized`). `zp` is an f32 whole number in the range of
-    `dtype`.
+    The result is an s32, and only its low bits are the number (see `quantized`). `zp` is an integer in f32, in the
+    range of `dtype`.
     """
     lo, hi = RANGES[dtype]
     return op("quantize_to", y, inv_scale, zp, lo, hi)
@@ -276,14 +276,13 @@ def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> 
 
 @define("f32 f32 f32 f32 f32 -> s32")
 def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers between -2**22 and 2**22.
+    """Saturate rint(y * inv_scale) + zp to [lo, hi], which are integers between -2**22 and 2**22.
 
-    For NaN the low 16 bits of the result are zp.
+    For NaN, the low 16 bits of the result are zp.
     """
-    # Clipping q to whole bounds before rounding gives the same as saturating after it, and makes the conversion safe.
-    # Rounding in the conversion saves an operation. zp is exact as an integer. min and max return their second operand
-    # if it is NaN, so a NaN reaches the conversion. The conversion makes it -2**31, with low bits of 0. An explicit
-    # test for NaN made requantization slower by a tenth.
+    # The bounds are integers, so clipping before rounding equals saturating afterwards. Clipped numbers fit into s32, so
+    # the conversion can round them, which saves an operation. min and max return their second operand if it is NaN. The
+    # conversion turns NaN into -2**31, whose low bits are 0. An explicit test for NaN slowed requantization by a tenth.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)
 
@@ -291,35 +290,35 @@ def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
 def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, dtype: str) -> Expr:
     """Saturate rint(y / scale) + zp to `dtype` like `quantize`, without a division.
 
-    `inv_scale` is 1 / scale, rounded once; scales must be in the range QUOTIENTS.
+    `inv_scale` is 1 / scale, rounded once. Scales must be in the range QUOTIENTS.
     """
     lo, hi = RANGES[dtype]
     return op("quantize_quotient_to", y, scale, inv_scale, zp, lo, hi)
 
 
 QUOTIENTS = (2.0**-100, 2.0**100)
-"""The range of scales; in it, `quantize_quotient` rounds like a division.
+"""The range of scales for which `quantize_quotient` rounds like a division.
 
-All its roundings are then of normal numbers.
+In this range, no intermediate result that matters overflows or underflows.
 """
 
 
 @define("f32 f32 f32 f32 f32 f32 -> s32")
 def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Quantize y as `quantize_to` does, but with the quotient y / scale, rounded once."""
-    # Markstein's theorem: t is near the quotient, the fma computes its remainder exactly, and so the correction rounds
-    # like a division. For 16 lanes a division takes 10 cycles on Zen 4 and 16 on Xeons with AMX; these operations take
-    # 2. y is clipped to the numbers that become lo and hi, because infinities would leave no remainder. If a quotient
-    # is so small that its remainder is not exact, it rounds to 0 anyway.
+    """Like `quantize_to`, with the quotient y / scale rounded once."""
+    # Markstein's theorem: if t is close to the quotient and the fma computes the remainder exactly, the corrected t is
+    # rounded like a division. For 16 lanes, these operations take 2 cycles; a division takes 10 on Zen 4, and 16 on
+    # Xeons with AMX. y is clipped first, because infinities have no remainder. If a quotient is too small for an exact
+    # remainder, it rounds to 0 anyway.
     clipped = minimum((hi - zp) * scale, maximum((lo - zp) * scale, y))
     t = clipped * inv_scale
     return op("round_s32", op("fma", op("fma", -t, scale, clipped), inv_scale, t)) + op("round_s32", zp)
 
 
 def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
-    """How near to a rounding tie `quantize` rounds y: |q - rint(q)| + slope * |q| for q = y * inv_scale.
+    """The closeness of a quantized y to a rounding tie: |q - rint(q)| + slope * |q| for q = y * inv_scale.
 
-    A result of 0.5 or more means that q is at a tie, or that an error of slope * |q| could reach a tie.
+    At 0.5 or above, q is at a tie, or an error of slope * |q| could move q to a tie.
     """
     lo, hi = RANGES[dtype]
     return op("tie", y, inv_scale, zp, lo, hi, slope)
@@ -327,7 +326,7 @@ def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Exp
 
 @define("f32 f32 f32 f32 f32 f32 -> f32")
 def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
-    """The measure of `near_tie` for a quantize of y to [lo, hi]; NaN gives NaN."""
+    """The result of `near_tie` for a quantize of y to [lo, hi]. NaN gives NaN."""
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
 
@@ -339,13 +338,13 @@ def saturate(x: Expr, lowest: Expr) -> Expr:
 
 
 def quantized(x: Expr, dtype: str) -> Expr:
-    """The number that a store of `quantize`'s result as `dtype` keeps: its low bits, extended to an s32."""
+    """The number that remains when the result of `quantize` is stored as `dtype`: its low bits, extended to s32."""
     bits = 8 * STORAGE[dtype].itemsize
     return op("and", x, (1 << bits) - 1) if dtype[0] == "u" else op("sar", op("shl", x, 32 - bits), 32 - bits)
 
 
 def unquantized(x: Expr) -> tuple[Expr, str] | None:
-    """The argument and the 8-bit type of `quantized`, if x is a result of it; otherwise None."""
+    """If x is a result of `quantized` with an 8-bit type, its argument and this type; otherwise None."""
     if x.op == "and" and x.args[1].value == 0xFF:
         return x.args[0], "u8"
     if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:
@@ -355,9 +354,9 @@ def unquantized(x: Expr) -> tuple[Expr, str] | None:
 
 @define("f32 -> f32")
 def round_bf16(x: Expr) -> Expr:
-    """Round to the nearest bf16, ties to even; NaN stays NaN."""
-    # Add half of the dropped part, minus one bit if the kept part is even, and cut. NaNs are returned as they are,
-    # since the addition could overflow their payload.
+    """Round to the nearest bf16, ties to even. NaN stays NaN."""
+    # Add half of the dropped bits' range, minus one if the kept bits are even, then cut. NaNs are returned unchanged,
+    # because the addition could overflow their payload.
     bits = op("as_s32", x)
     odd = op("and", op("shr", bits, 16), 1)
     kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))
@@ -366,9 +365,9 @@ def round_bf16(x: Expr) -> Expr:
 
 @define("s32 -> f32")
 def f16_value(bits: Expr) -> Expr:
-    """The number that has these f16 bits (0 to 0xFFFF), for CPUs without an instruction for it."""
-    # The 15 bits after the sign, moved to their place in an f32, are the number times 2**-112, also for subnormals. The
-    # product with 2**112 is exact.
+    """Convert f16 bits (0 to 0xFFFF) to a number, for CPUs without the instruction."""
+    # Exponent and mantissa bits, shifted to their position in an f32, are the number times 2**-112, also if it is
+    # subnormal. The product with 2**112 is exact.
     moved = op("shl", op("and", bits, 0x7FFF), 13)
     special = moved >= 0x0F800000  # inf and NaN
     size = select(special, op("as_f32", op("or", moved, 0x7F800000)), op("as_f32", moved) * 2.0**112)
@@ -377,12 +376,12 @@ def f16_value(bits: Expr) -> Expr:
 
 @define("f32 -> s32")
 def f16_bits(x: Expr) -> Expr:
-    """The bits of the nearest f16, ties to even, for CPUs without an instruction for it."""
+    """Convert a number to the bits of the nearest f16, ties to even, for CPUs without the instruction."""
     bits = op("as_s32", x)
     size = op("and", bits, 0x7FFFFFFF)
     odd = op("and", op("shr", size, 13), 1)
-    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as in round_bf16; the exponents' biases differ by 112
-    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to units of 2**-24, the smallest f16
+    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as in round_bf16; exponent biases differ by 112
+    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to multiples of the smallest f16
     kept = minimum(select(size < 0x38800000, small, normal), 0x7C00)
     kept = select(op("eq", x, x), kept, 0x7E00)
     return op("or", kept, op("and", op("shr", bits, 16), 0x8000))

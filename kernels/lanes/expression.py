@@ -1,12 +1,12 @@
-"""Lane-wise expressions: how a kernel computes an output element, stated once for NumPy and for machine code.
+"""Lane-wise expressions: the computation of an output element, stated once for both NumPy and machine code.
 
-An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation. `stores.evaluate` defines its
-meaning in NumPy, and `vector.emit` makes its machine code. Both do the same operations in the same order, so results
-are equal bit for bit. NaNs are an exception: both have a NaN in the same places, but its payload may differ. Equal
-expressions are one object, so `==` compares identity.
+An `Expr` is a typed DAG of basic operations. Each basic operation is one IEEE f32 or wrapping s32 operation.
+`stores.evaluate` defines its meaning in NumPy, and `vector.emit` makes its machine code. Both perform the same
+operations in the same order, so results are equal bit for bit. Only the payloads of NaNs may differ. Equal expressions
+are one object, so `==` compares identity.
 
-Storage types (of `load` and `stores.Store`): f32 s32 s8 u8 s16 u16 bf16 f16. Compute types: f32 s32 bool; a table can
-only be looked up in.
+Storage types, for loads and for results of a `stores.Store`: f32 s32 s8 u8 s16 u16 bf16 f16. Compute types: f32 s32
+bool. A table is only an operand of look-ups.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graphq.errors import KernelError
 
 Number: TypeAlias = float | int | bool
 ExprLike: TypeAlias = "Expr | float | int"
-"""An operand of the operators of expressions; a number stands for a constant."""
+"""An operand of an expression's operators. A number becomes a constant."""
 
 STORAGE: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
@@ -40,10 +40,10 @@ BYTES = ("s8", "u8")
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class Expr:
-    """A node of an expression; only the functions below make nodes.
+    """A node of an expression. Only the functions below make nodes.
 
-    `op` is "acc", "load", "const", or the name of a basic operation or a definition. The `value` of a load is (slot,
-    storage dtype, kind); the `value` of a constant is its number.
+    `op` is "acc", "load", "const", or the name of a basic operation or definition. The `value` of a load is (slot,
+    storage type, kind); the `value` of a constant is its number.
     """
 
     op: str
@@ -100,9 +100,9 @@ class Expr:
 
 @dataclass(frozen=True)
 class Basic:
-    """A basic operation: its meaning in NumPy, and its types.
+    """A basic operation: a NumPy function and its types.
 
-    `types` gives the result type for each list of argument types, as in "f32 f32 -> f32, s32 s32 -> s32".
+    `types` lists the result type for each combination of argument types, as in "f32 f32 -> f32, s32 s32 -> s32".
     """
 
     types: str
@@ -136,10 +136,10 @@ def _logical_shift(x: Any, n: Any) -> Any:
 
 def fused(a: Any, b: Any, c: Any) -> np.ndarray:
     """a * b + c in f32, rounded once."""
-    # The product of two f32 is exact in f64. The error of the sum is computed exactly as well (Knuth's TwoSum), and its
-    # sign says on which side of the rounded sum the exact sum is. If the error is not 0, a sum with an even last bit
-    # moves to its odd neighbor on that side. An odd f64 is never halfway between two f32, so the last rounding gives
-    # the rounded exact sum, for subnormals too (Boldo and Melquiond, round to odd).
+    # The product of two f32 is exact in f64. Knuth's TwoSum computes the rounding error of the sum exactly; its sign
+    # says on which side of the rounded sum the exact sum lies. If the error is not 0 and the sum's last bit is even,
+    # the sum moves to its odd neighbor on that side. An odd f64 is never halfway between two f32, so the final rounding
+    # to f32 gives the exact sum rounded once, also for subnormals (Boldo and Melquiond, round to odd).
     with np.errstate(all="ignore"):
         p, c = np.asarray(a, np.float64) * b, np.asarray(c, np.float64)
         total = np.atleast_1d(p + c)
@@ -157,10 +157,10 @@ def _round_s32(x: Any) -> Any:
     return np.where(np.abs(x) < 2**31, np.rint(x), -2.0**31).astype(np.int32)
 
 
-# s32 operations wrap. max and min follow x86: they give the second operand if one is NaN or both are zeros. All
-# comparisons but ne are false for NaN. round_s32 rounds ties to even; for NaN and for numbers that an s32 cannot hold
-# it gives -2**31, as x86 does. to_s32 truncates; its operand must be in the range of s32. min_u16 takes the lesser of
-# each unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are constants from 0 to 31.
+# s32 operations wrap. Like x86, max and min return the second operand if an operand is NaN or both are zeros. For NaN,
+# all comparisons except ne are false. round_s32 rounds ties to even and, like x86, returns -2**31 for NaN and for
+# numbers outside of s32. to_s32 truncates; its operand must be in the range of s32. min_u16 is the minimum of each
+# unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are constants from 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
@@ -196,12 +196,12 @@ BASIC: dict[str, Basic] = {
     "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
     "round_f16": Basic(_FLOAT, lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
     "round_s32": Basic("f32 -> s32", _round_s32),
-    "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by low byte
+    "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by the low byte
 }
 
 
 class Definition(NamedTuple):
-    """A function made of basic operations, kept as one node until it is evaluated or compiled."""
+    """A function made of basic operations. It is one node until it is evaluated or compiled."""
 
     types: tuple[str, ...]
     result: str
@@ -214,7 +214,7 @@ _LOCK = Lock()
 
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
-    """The only node with these contents; makes the node if it does not exist yet."""
+    """The unique node with these contents, made if it does not exist."""
     key = (name, args, dtype, str(value) if type(value) is float else value)  # the text distinguishes -0.0 from 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
@@ -229,11 +229,11 @@ def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
 
 
 def load(slot: int, dtype: str, kind: str) -> Expr:
-    """The load of operand `slot` of storage type `dtype`; s8 and u8 become s32, bf16 and f16 become f32, exactly.
+    """Load operand `slot`, which has the storage type `dtype`. s8 and u8 become s32, bf16 and f16 become f32, exactly.
 
-    `kind` says how many elements the operand has: "vector" (one for each output), "row" (one for each row), "column"
-    (one for each column) or "scalar" (one for all outputs). An operand of s8 or u8 may be a "table" of 256 elements for
-    the operation "lookup"; its index is the low byte of the other operand.
+    `kind` says how many elements the operand has: "vector" (one per output), "row" (one per row), "column" (one per
+    column) or "scalar" (one for all outputs). An s8 or u8 operand may also be a "table" of 256 elements for the
+    operation "lookup", whose index is the low byte of an s32.
     """
     if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
@@ -254,9 +254,9 @@ def const(value: Number, dtype: str = "f32") -> Expr:
 
 
 def op(name: str, *args: ExprLike) -> Expr:
-    """Apply a basic operation or definition; Python numbers become constants of the operation's argument types.
+    """Apply a basic operation or definition. Python numbers become constants of the required types.
 
-    Raises KernelError for an unknown name, a wrong number of arguments or wrong types.
+    Raises KernelError for an unknown name, or for a wrong number or types of arguments.
     """
     types, result = _types(name, tuple([a.dtype if isinstance(a, Expr) else None for a in args]))
     nodes = tuple([a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True)])
@@ -267,9 +267,9 @@ def op(name: str, *args: ExprLike) -> Expr:
 
 @cache
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
-    """The types of an operation's arguments, and of its result.
+    """The types of an operation's arguments and the type of its result.
 
-    `argument_types` has the types of the given arguments; None stands for a Python number; it fits any type.
+    `argument_types` has None for Python numbers, which fit any type.
     """
     if name in BASIC:
         rules = BASIC[name].results
@@ -289,7 +289,7 @@ def _fit(argument_types: tuple[str | None, ...], types: tuple[str, ...]) -> bool
 
 
 def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
-    """Make a decorator that registers a function of expressions as a `Definition`; `types` is "f32 f32 -> f32"."""
+    """Make a decorator that registers a function as a `Definition`. `types` is, for example, "f32 f32 -> f32"."""
     args, result = types.split("->")
 
     def register(body: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -318,7 +318,7 @@ def minimum(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """The expression `condition ? a : b`; raises KernelError for a condition that Python has computed."""
+    """The expression `condition ? a : b`. Raises KernelError if `condition` is no expression, such as a Python bool."""
     if not isinstance(condition, Expr):
         raise KernelError(f"select({condition!r}, ...): the condition must be an expression; op('eq', a, b) compares "
                           "in each lane, `==` says whether two expressions are one")
@@ -327,10 +327,10 @@ def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 @lru_cache(maxsize=512)
 def walk(*exprs: Expr) -> tuple[Expr, ...]:
-    """Every node of the expressions once, arguments before users; not recursive, since chains may be long."""
+    """Each node of the expressions once, arguments before users. Not recursive, because chains can be long."""
     seen: set[Expr] = set()
     in_order: list[Expr] = []
-    todo: list[Expr | None] = [*exprs[::-1]]  # None after a node says that the node's arguments are done
+    todo: list[Expr | None] = [*exprs[::-1]]  # None: the arguments of the last node in `open_` are done
     open_: list[Expr] = []
     while todo:
         node = todo.pop()
@@ -348,9 +348,9 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
 
 
 def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
-    """`expr` with the nodes in `new` replaced.
+    """Replace the nodes in `new` within `expr`.
 
-    `done` maps expressions that were seen before to their results; new results are added to it.
+    `done` maps expressions from earlier calls to their results, and receives the new results.
     """
     done = {} if done is None else done
     for node in walk(expr) if expr not in done else ():
@@ -360,7 +360,7 @@ def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | No
 
 
 def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The operation of `node` on other arguments."""
+    """The operation of `node` applied to other arguments."""
     return node if args == node.args else make(node.op, args, node.dtype, node.value)
 
 

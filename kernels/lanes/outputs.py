@@ -1,13 +1,12 @@
-"""Functions that are called by address: functions of a Store, and the second look at its outputs near a rounding tie.
+"""The functions of a Store that kernels call by address, in a table.
 
-A Store has a test for outputs near a tie; `outputs.write` leaves an entry for each group that contains such outputs. A
-kernel hands the entries of a tile over by `look_again`. The function that recomputes the outputs is registered here, so
-that kernels and `ties` need not import each other.
+The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). The others serve the *second
+look*, which recomputes outputs near a rounding tie. `exact` and `rewrite` are other forms of the epilogue. The rest
+return a column's numbers for the second sum, such as the scale of its weights. A call takes 2 ns.
 
-The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
-`store_code.epilogue` of the Store. If outputs near a rounding tie are computed again (`LOOK`), `exact` and `rewrite`
-are the other two forms of the epilogue, and the remaining functions give the numbers that the second sum needs for a
-column. A call takes 2 ns.
+`write` also lists groups of outputs that contain outputs near a tie, as entries. Kernels pass the entries of a tile to
+`look_again`. The function that recomputes outputs registers itself here, so kernels and `ties` do not import each
+other.
 """
 from __future__ import annotations
 
@@ -23,20 +22,19 @@ from graphq.kernels.lanes.store_code import epilogue, factor
 from graphq.kernels.lanes.stores import Store
 
 HEAD = ("functions", "again", "terms")
-"""The first fields of the argument blocks of kernels with an epilogue.
+"""The first fields in the argument block of a kernel with an epilogue.
 
-`functions` is the address of the epilogue's table of functions (`outputs`). If outputs near a rounding tie are computed
-again, `again` is the address of the function that does so, and `terms` the address of the TERMS record of
-`operands.space`.
+`functions` is the address of a STORE_FUNCTIONS table. With a second look, `again` is the address of the function that
+recomputes outputs, and `terms` is the address of the TERMS record of `operands.space`.
 """
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
-"""A tile with outputs near a rounding tie: the argument of the function that computes them again.
+"""The argument of the function that recomputes outputs near a rounding tie: a tile and its entries.
 
-    args                   the argument block of the kernel
+    args                   the kernel's argument block
     batch, row, column     the indices of the tile's first output
     rows, columns          the size of the tile
-    sums, stride           its accumulators, and the bytes from one row of them to the next
-    entries                the groups of outputs near a tie, as the epilogue has listed them (`store_code.epilogue`)
+    sums, stride           the tile's accumulators, and the bytes from one row of them to the next
+    entries                the groups of outputs that the epilogue listed (see `store_code.epilogue`)
     frame                  the frame that the tile function was called with
 """
 view_head, view_look = Record(*HEAD).view, LOOK.view
@@ -46,15 +44,15 @@ _FACTORIES: list[Callable[[bool], Functions]] = []
 
 
 def register_second_look(factory: Callable[[bool], Functions]) -> None:
-    """Register the factory of the block function `look_again`. It takes a LOOK and the number of entries.
+    """Register the factory of the block function `look_again`, which takes a LOOK and the number of entries.
 
-    The factory's argument says whether the block function is for kernels over pixels or for matmuls.
+    The factory's argument is True for kernels over pixels and False for matmuls.
     """
     _FACTORIES[:] = [factory]
 
 
 def load_second_look(store: Store, level: Level, cache: bool, *, of_pixels: bool = False) -> modules.Function | int:
-    """Load the block function that recomputes a Store's outputs near rounding ties; 0 if it needs no second look."""
+    """Load the block function that recomputes a Store's outputs near rounding ties; 0 without a second look."""
     if store.second_look is None:
         return 0
     (factory,) = _FACTORIES
@@ -64,7 +62,7 @@ def load_second_look(store: Store, level: Level, cache: bool, *, of_pixels: bool
 @njit
 def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
                entries: int, count: int, frame: int) -> None:
-    """Recompute the outputs near rounding ties that `count` entries list; other arguments are fields of LOOK."""
+    """Recompute outputs near rounding ties, listed in `count` entries. The other arguments are fields of LOOK."""
     look = stack(LOOK_BYTES)
     x = view_look(look)
     x.args = args
@@ -83,17 +81,17 @@ def look_again(args: int, batch: int, row: int, column: int, rows: int, columns:
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
 STORE_FUNCTIONS = Record(*NAMES, "lanes")
-"""The table of an epilogue's functions: their addresses (0 for missing functions), and the lanes of vectors."""
+"""The table of a Store's functions: addresses (0 for missing functions), and the lanes of their vectors."""
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
 @njit
 def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int, entries: int,
            count: int, frame: int) -> None:
-    """Write a tile's outputs; outputs near a rounding tie are passed on, to be computed again.
+    """Write a tile's outputs, and recompute outputs near a rounding tie.
 
-    If the tile function has written the outputs already, `count` is the number of its entries (groups of outputs near a
-    tie), otherwise -1. The other arguments are fields of a `LOOK`.
+    If the tile function has already written the outputs, `count` is the number of entries that it has listed. Otherwise
+    `count` is -1. The other arguments are fields of LOOK.
     """
     if count < 0:
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)
@@ -102,12 +100,12 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
 
 
 def packs(lanes: int, store: Store) -> bool:
-    """Whether the byte outputs of a Store are packed four vectors at a time."""
+    """Whether 8-bit outputs of a Store are packed from four vectors into one."""
     return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes).name)
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
-    """Make the module that writes a Store's outputs in vectors of `lanes`; `packed` is the result of `packs`."""
+    """Make the module of a Store's functions, for vectors of `lanes`. `packed` is the result of `packs`."""
     functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes, packs=packed)}
     if store.second_look is not None:
         functions |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}
@@ -117,7 +115,7 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
 
 
 def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
-    """Load the STORE_FUNCTIONS of a Store for vectors of a level; with `cache` the module is kept on disk."""
+    """Load the STORE_FUNCTIONS of a Store for a level. With `cache`, the module is kept on disk."""
     lanes = level.lanes
     count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
     module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), level=level.base,

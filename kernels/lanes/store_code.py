@@ -1,8 +1,7 @@
-"""LLVM code for Stores (epilogues): `epilogue` makes the loops over a block of outputs.
+"""Emit LLVM code for Stores, the epilogues of kernels: `epilogue` makes the loops over a block of outputs.
 
-The results are equal to the results of `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS
-words that the kernel uses itself. Slots of three words (`SLOT`) follow, one for each operand of the Store and one for
-its output.
+Results equal `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS words for the kernel
+itself. Three words (`SLOT`) follow for each operand of the Store, and three for its output.
 """
 from __future__ import annotations
 
@@ -41,28 +40,27 @@ from graphq.kernels.lanes.vector import (
 SLOT_WORDS = 3
 Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""The number of rows whose outputs in one vector of columns are tested together for being near a rounding tie.
+"""The number of rows that share one test for outputs near a rounding tie, per vector of columns.
 
-With 8 rows instead, ResNet-50 takes 1 to 2 % longer on AMX. MobileNetV2 takes the same time as with 4, and so do both
-models at lower ISA levels.
+With 8 rows, ResNet-50 takes 1 to 2 % longer on AMX, and as long as with 4 at lower levels. MobileNetV2's time does not
+change.
 """
 PACKED = 4
-"""How many vectors of 16 columns fill one vector of 64 bytes with their outputs."""
+"""The number of vectors of 16 columns whose 8-bit outputs fill one vector of 64 bytes."""
 BESIDE, LONG = 4, 16
 """If an output takes more than LONG operations, BESIDE vectors are computed side by side.
 
-The operations of one vector wait for each other, but operations of several vectors overlap: gelu and sigmoid take 15 %
-less time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
+The operations of one vector wait for each other, but operations of different vectors overlap. gelu and sigmoid take 15
+% less time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
 """
 
 
 @dataclass(frozen=True)
 class SlotOperand:
-    """An operand in one slot of the argument block: an address, a table or 0, and the bytes from one row to the next.
+    """The operand of one slot (see SLOT), with the address of its first element for a block of outputs.
 
-    The table has a byte offset for each batch index. Element (batch, i, j) of a vector operand is at address +
-    table[batch] + i * stride + j * itemsize. A row operand has no column j, and a scalar is at the address itself. The
-    field `address` is the address of the first element of a block of outputs.
+    The slot's table has a byte offset for each batch index. Element (batch, i, j) of a "vector" operand is at address +
+    table[batch] + i * stride + j * itemsize. A "row" operand has no column j. A "scalar" is at the address itself.
     """
 
     address: Value
@@ -71,7 +69,7 @@ class SlotOperand:
 
     @staticmethod
     def read(builder: Builder, first: Sequence[Value], slot: int, dtype: str, kind: str) -> SlotOperand:
-        """Emit the loads of the words of slot `slot` for the block of outputs that starts at `first`."""
+        """Emit the loads of the words of slot `slot`, for the block of outputs that starts at `first`."""
         args, batch, i0, j0 = first
         words = HEADER_WORDS + SLOT_WORDS * slot
         address, table, stride = ((args + 8 * (words + n)).load_invariant(I64, 8) for n in range(SLOT_WORDS))
@@ -92,7 +90,7 @@ class SlotOperand:
 
 
 def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
-    """How often each node's value changes: with every vector of outputs ("vector"), every "row", "column", or never."""
+    """How often each node's value changes: per "vector" of outputs, per "row", per "column", or never ("scalar")."""
     rates: dict[Expr, str] = {}
     for node in nodes:
         if node.op == "acc":
@@ -106,16 +104,16 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 
 
 class Row(NamedTuple):
-    """A row of a block of outputs: the addresses of its data, and the values that are the same in the whole row."""
+    """A row in a block of outputs: the addresses of its data, and the values that all its outputs share."""
 
     values: Emitted
-    operands: Mapping[int, Value]  # keys are the slots of the operands
-    out: Value | None  # None: outputs replace the accumulators
-    acc: Value | None  # None: the accumulators are in registers
+    operands: Mapping[int, Value]  # addresses by slot
+    out: Value | None  # None if outputs replace the accumulators
+    acc: Value | None  # None if accumulators are in registers
 
 
 class Entries:
-    """A list, at `address`, of outputs that are or may be near a rounding tie; it counts its entries."""
+    """The list at `address` of outputs that are or may be near a rounding tie, and the count of its entries."""
 
     def __init__(self, b: Builder, address: Value) -> None:
         self.b, self.address = b, address
@@ -124,17 +122,17 @@ class Entries:
         b.store(c64(0), self.count)
 
     def append(self, entry: Value, bits: Value) -> None:
-        """Store an entry, and count it if any of the bits is set; otherwise the next entry overwrites it."""
+        """Store an entry, and count it if any of `bits` is set. Otherwise the next entry overwrites it."""
         count: Value = self.b.load(self.count)
         entry.store(self.address + (count << 3), 8)
         self.b.store(count + bits.ne(0).zext(I64), self.count)
 
 
 class EpilogueEmitter:
-    """Emits a Store (the epilogue) for a block of outputs, whose accumulators are in memory or in registers.
+    """Emits a Store (the epilogue) for a block of outputs whose accumulators are in memory or in registers.
 
     `first` has the address of the argument block, and the batch element, row and column of the first output. Outputs
-    that are or may be near a rounding tie are listed from the address `entries` on (see `epilogue`).
+    that are or may be near a rounding tie are listed at address `entries` (see `epilogue`).
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
@@ -158,7 +156,7 @@ class EpilogueEmitter:
         read = partial(SlotOperand.read, builder, first)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if into_acc else read(store.slots, store.dtype, "vector")
-        self.fixed: Emitted = {}  # values that are the same for all outputs of the block
+        self.fixed: Emitted = {}  # values that all outputs of the block share
         emit_nodes(builder, self.at("scalar"), self.fixed, lanes, partial(self.broadcast, None))
         self.entries = None if entries is None else Entries(builder, entries)
 
@@ -169,8 +167,8 @@ class EpilogueEmitter:
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops over a block of rows and columns.
 
-        The outer loop is over columns if operands vary by column, because a column's values are then loaded once, or if
-        outputs may be near rounding ties. Otherwise it is over rows, the order of the outputs in memory.
+        The outer loop is over columns if operands vary by column, because each column's values are then loaded once.
+        The same holds if outputs may be near rounding ties. Otherwise the outer loop is over rows, the order in memory.
         """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
@@ -184,10 +182,10 @@ class EpilogueEmitter:
                         self.store_vector(columns, row, values)
 
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
-        """Emit the outputs of all rows at these columns, and entries for outputs that are near a rounding tie.
+        """Emit the outputs of all rows at these columns, and entries for outputs near a rounding tie.
 
-        One test per group of rows decides whether any output is near a tie: each lane keeps the least distance to a
-        tie, at the cost of one operation per vector.
+        A group of rows shares one test. Each lane keeps the smallest distance to a tie in the group, which takes one
+        operation per vector.
         """
         b, per_column = self.builder, [self.column(columns) for columns in group]
         if self.distance is None or self.band is None:
@@ -218,9 +216,9 @@ class EpilogueEmitter:
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns.
 
-        If outputs are packed, the bytes of four vectors are handled together. Taking the upper halves of four vectors
-        together takes 4 operations; shifting, saturating and narrowing takes 4 for each vector. A look-up of 64 bytes
-        takes as many operations as one of 16.
+        Packing handles the bytes of four vectors at once. To take the upper halves of four vectors takes 4 operations;
+        to shift, saturate and narrow a single vector takes 4 as well. A look-up of 64 bytes takes as many operations as
+        one of 16.
         """
         if not self.packs or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
@@ -245,7 +243,7 @@ class EpilogueEmitter:
                 (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
     def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
-        """Append an entry for these columns if a group of rows has an output near a rounding tie."""
+        """Append an entry for these columns if an output in a group of rows is near a rounding tie."""
         assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
         lower = self.builder.value(vector(I32, self.lanes), 0xFFFF)
@@ -257,7 +255,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry with a bit for each of these columns that is near a rounding tie, if any column is."""
+        """Append an entry with one bit per column near a rounding tie, if there is such a column."""
         assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask
@@ -276,7 +274,7 @@ class EpilogueEmitter:
             yield [columns]
 
     def vectors(self, first: Value, cols: Value) -> Iterator[Columns]:
-        """Emit a loop over whole vectors of columns from `first` on; a masked vector for the rest follows."""
+        """Emit a loop over whole vectors of columns from `first` on, then a masked vector for the tail."""
         b, lanes = self.builder, self.lanes
         whole = cols - cols.urem(lanes)
         with counted(b, first, whole, lanes) as j:
@@ -286,7 +284,7 @@ class EpilogueEmitter:
                 yield Columns(b, lanes, whole, tail_mask(lanes, cols - whole))
 
     def emit_registers(self, rows: Sequence[Sequence[Value]], mask: Value | None = None) -> None:
-        """Emit the outputs of accumulators in the vectors `rows`; `mask` selects the first lanes of a row."""
+        """Emit the outputs for accumulators in registers. `rows` has their vectors; `mask` selects valid lanes."""
         b, each = self.builder, len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
@@ -306,20 +304,20 @@ class EpilogueEmitter:
                     self.enter_near(columns, c64(top << 16), x, values)
 
     def row(self, r: Value, acc: Value | None = None) -> Row:
-        """Emit the values that are the same for all outputs of row `r`, whose accumulators are at `acc`."""
+        """Emit the values that all outputs of row `r` share. The row's accumulators are at address `acc`."""
         values = dict(self.fixed)
         emit_nodes(self.builder, self.at("row"), values, self.lanes, partial(self.broadcast, r))
         operands = {slot: operand.row(r) for slot, operand in self.operands.items()}
         return Row(values, operands, acc if self.out is None else self.out.row(r), acc)
 
     def column(self, columns: Columns) -> Emitted:
-        """Emit the values that are the same for all outputs of these columns."""
+        """Emit the values that are the same in all rows of these columns."""
         values = dict(self.fixed)
         emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns, None, None))
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
-        """Load the operand of row `r`, or a scalar if `r` is None, into all lanes; a table as a LookupTable."""
+        """Load the operand of row `r`, or a scalar if `r` is None, into all lanes. Tables become LookupTables."""
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:
@@ -331,8 +329,8 @@ class EpilogueEmitter:
                   accs: Sequence[Value] = ()) -> list[Emitted]:
         """Compute all nodes of the row for each of these vectors of columns.
 
-        The vectors are computed side by side, but one after another if outputs are packed. `accs` are the accumulators,
-        unless they are in memory.
+        The vectors are computed side by side, but one after another if outputs are packed. `accs` has the accumulators
+        if they are in registers.
         """
         of_group = [{**row.values, **values} for values in per_column]
         leaves = [partial(self.leaf, columns, row, acc) for columns, acc in zip_longest(group, accs)]
@@ -349,9 +347,10 @@ class EpilogueEmitter:
                       STORAGE[dtype].itemsize)
 
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
-        """The value of a leaf: the accumulators (`acc`, or loaded from memory), or a loaded operand of this vector.
+        """The value of a leaf in these columns: an accumulator, or a loaded operand.
 
-        Without a row, it loads an operand that varies only by column.
+        An accumulator is `acc`, or is loaded if `acc` is None. Without a row, only operands that vary by column can be
+        loaded.
         """
         if node.op == "acc" and acc is not None:
             return acc
@@ -365,7 +364,7 @@ class EpilogueEmitter:
 
 
 def _zero(builder: Builder) -> ir.GlobalVariable:
-    """The address of a 64-bit zero. It serves operands without a table, so code need not test for a table."""
+    """The address of a 64-bit zero. Operands without a table use it as their table, so code needs no branch."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
     out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out
@@ -376,19 +375,18 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
              packs: bool = False) -> Intrinsic:
     """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
-    The block has rows x cols outputs, and (i0, j0) is the first. `args` is the address of the argument block. The
-    accumulator of output (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
-    (1, 8 or 16); the last vector of a row is masked. Nothing outside of the operands and outputs is read or written.
-    With `into_acc` the outputs replace the accumulators in memory, and there is no slot for the output. `packs` says
-    that the CPU has packuswb and packsswb of AVX-512.
+    The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
+    accumulator of the block's output (r, c) is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
+    (1, 8 or 16), with a mask for the tail of a row. The function accesses no memory outside of operands and outputs.
+    With `into_acc`, outputs replace the accumulators in memory, and the output has no slot. `packs` requires AVX-512's
+    packuswb and packsswb.
 
-    If outputs near a rounding tie are computed again (`stores.SecondLook`), the function has three forms, and returns
-    the number of entries that it has written to `entries`. `entries` must have room for one more entry than there are
-    vectors:
+    If the Store has a second look (`stores.SecondLook`), the function has three forms and returns the number of entries
+    that it wrote to `entries`. There must be memory for one entry more than there are vectors:
 
-    - "fast" computes outputs with fewer operations. For each group of GROUP rows and `lanes` columns with an output
-      near a tie it writes an entry of 8 bytes: column << 32 | first row << 16 | other bits.
-    - "exact" writes an entry for outputs of a row that are near a tie, with a bit for each column.
+    - "fast" computes outputs with fewer operations. It writes an 8-byte entry for each group of GROUP rows and `lanes`
+      columns that has an output near a tie: column << 32 | first row << 16 | other bits.
+    - "exact" writes an entry for the outputs of one row that are near a tie, with one bit per column.
     - "again" computes these outputs from the accumulators of the second look.
     """
 
@@ -406,10 +404,9 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
 
 def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j) that returns one number for column j, such as the scale of its weights.
+    """Make the function (args, batch, j) that returns `look.factors[number]` for column j, such as its weights' scale.
 
-    The second sum of outputs near rounding ties needs this number, entry `number` of `look.factors`. Its 4 bytes are
-    returned as an integer.
+    The second sum of outputs near rounding ties needs this number. Its 4 bytes are returned as an integer.
     """
     expr = lower(look.factors[number])
 

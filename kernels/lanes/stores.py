@@ -1,7 +1,4 @@
-"""Store, the epilogue of a kernel: an expression for each output and the outputs' type.
-
-`evaluate` is its NumPy form.
-"""
+"""The epilogue of a kernel (`Store`): an expression per output and the outputs' type. `evaluate` runs it in NumPy."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +18,15 @@ Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 
 
 class SecondLook(NamedTuple):
-    """How outputs near a rounding tie are computed a second time, from another accumulator than the kernel's.
+    """How outputs near a rounding tie are computed a second time, from an f32 sum in the graph's order.
 
-    The second look is at outputs whose bool expression `needed` is true. An f32 sum in the graph's order replaces their
-    accumulator, and partners in `again` replace the expressions that depend on it. `factors` are numbers that the
-    second sum needs from operands: scale and zero point of the weights, and the number that the sum starts from.
+    The outputs are those with a true bool expression `needed`. In their expression, the f32 sum replaces the
+    accumulator, and the pairs in `again` replace the subexpressions that depend on it. `factors` are numbers that the
+    second sum takes from operands: the scale and zero point of the weights, and the initial value of the sum.
 
-    A faster test comes first. An output may need a second look only if its `distance` (the lower half of an s32) is
-    below `band`; the band may vary by column. Few other outputs pass this test. For outputs outside of the band, the
-    expressions in `fast` may be replaced by their partners with fewer operations.
+    A faster test comes first: an output can need a second look only if its `distance` (the low half of an s32) is below
+    `band`. The band may vary by column. Few other outputs pass this test. For outputs that fail it, the pairs in `fast`
+    may replace subexpressions by others with fewer operations.
     """
 
     needed: Expr
@@ -52,9 +49,9 @@ class SecondLook(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """The epilogue of a kernel: an expression, the storage type of results, and how results near ties are recomputed.
+    """The epilogue of a kernel: an expression, the storage type of its results, and an optional second look.
 
-    For s8 and u8 the expression gives an s32 in range, and its low byte is stored; bf16 and f16 are rounded to nearest
+    For s8 and u8 the expression gives an s32 in range, and the low byte is stored. bf16 and f16 are rounded to nearest
     even.
     """
 
@@ -72,7 +69,7 @@ class Store:
             raise KernelError(f"a slot is loaded in two ways: {loads}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the store as a flat list of nodes: long chains would exceed the recursion limit."""
+        """Pickle the store as a flat list of nodes, because nested long chains would exceed the recursion limit."""
         return _of_flat, _flat(self)
 
     @lazy_property
@@ -80,17 +77,17 @@ class Store:
         return f"Store{_flat(self)}"
 
     def __repr__(self) -> str:
-        """A text that is the same for equal stores, in every process, and different for different stores."""
+        """A text that is the same for equal stores in every process, and differs between different stores."""
         return self._text
 
     @property
     def again(self) -> Expr:
-        """The expression of an output that is computed again because it is near a rounding tie (`SecondLook`)."""
+        """The expression for outputs near a rounding tie (see SecondLook)."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.again))
 
     @property
     def fast(self) -> Expr:
-        """The expression with fewer operations; it is exact for outputs whose `distance` is not below the band."""
+        """The expression with fewer operations. It is exact for outputs whose `distance` is not below the band."""
         return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.fast))
 
     @property
@@ -99,7 +96,7 @@ class Store:
         return self.expr, *(() if self.second_look is None else self.second_look.roots)
 
     def renamed(self, new: Mapping[Expr, Expr]) -> Store:
-        """The store with these nodes replaced."""
+        """The store with the nodes in `new` replaced."""
         one = partial(substitute, new=new, done={})
         return Store(one(self.expr), self.dtype, None if self.second_look is None else self.second_look.each(one))
 
@@ -110,12 +107,12 @@ class Store:
 
     @property
     def slots(self) -> int:
-        """The number of operand slots, and also the number of the output's slot."""
+        """The number of operand slots. It is also the index of the output's slot."""
         return max((x[0] + 1 for x in self.loads), default=0)
 
     @property
     def uses_acc(self) -> bool:
-        """Whether the anchor's accumulator is read."""
+        """Whether the expression reads the anchor's accumulator."""
         return any(x.op == "acc" for x in walk(self.expr))
 
 
@@ -127,19 +124,19 @@ def _widen(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert a compute type to a storage type, with the roundings of a Store."""
+    """Convert a compute type to a storage type, rounding as a Store does."""
     if dtype != "bf16":
         return x.astype(STORAGE[dtype])
-    bits = x.view(np.uint32)  # add half of the dropped part, minus one bit if the kept part is even: ties to even
+    bits = x.view(np.uint32)  # round as `elementary.round_bf16` does
     kept = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(x), 0x7FC0, kept).astype(np.uint16).view(STORAGE["bf16"])
 
 
 def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarray:
-    """Evaluate a Store or an Expr in NumPy; this defines the results of kernels.
+    """Evaluate a Store or an Expr in NumPy. This defines the results of kernels.
 
-    `acc` (of its type, or None) and `operands` broadcast to the output. The result has the compute type of an Expr, or
-    the storage type of a Store. Raises KernelError if an operand has another dtype than its load.
+    `acc` and `operands` broadcast to the output; `acc` may be None. The result of an Expr has its compute type, the
+    result of a Store its storage type. Raises KernelError if an operand's dtype differs from the dtype of its load.
     """
     done: dict[Expr, Any] = {}
     with np.errstate(all="ignore"):
@@ -161,10 +158,10 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
 
 
 Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, str, tuple[Any, ...] | None]
-"""A store as plain values: its nodes, the number of the stored node, the storage type, and its SecondLook or None.
+"""A store as plain values: its nodes, the stored node's index, the storage type, and its SecondLook or None.
 
-A node is (operation, numbers of its arguments, type, value); arguments come before their users. The SecondLook has
-numbers of nodes instead of expressions.
+A node is (operation, indices of arguments, type, value). Arguments come before their users. In the SecondLook, indices
+of nodes replace expressions.
 """
 
 

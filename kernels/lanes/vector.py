@@ -1,7 +1,7 @@
-"""LLVM code for expressions, on scalars and vectors: conversions to and from storage types, look-ups in tables.
+"""Emit LLVM code for expressions, on scalars or vectors, with conversions of storage types and table look-ups.
 
-A table is in registers if the CPU can permute bytes across a register (AVX-512 VBMI), otherwise in memory. The results
-are equal to the results of `stores.evaluate`.
+Results equal `stores.evaluate`. Tables are kept in registers if the CPU can permute bytes across a register (AVX-512
+VBMI), otherwise in memory.
 """
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from llvmlite import ir
 from graphq.kernels.jit import isa
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Type, Value, constant, joined, vector
 from graphq.kernels.jit.x86 import instruction
-from graphq.kernels.lanes import elementary  # imported because it registers operations that stores name
+from graphq.kernels.lanes import elementary  # also registers the definitions that stores use
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
 
 _LINE = 64
 
 
 def permutes(lanes: int) -> bool:
-    """Whether tables are in registers: vpermi2b of AVX-512 VBMI looks up 64 bytes at once among 128 entries."""
+    """Whether tables are in registers. AVX-512 VBMI's vpermi2b looks up 64 bytes at once among 128 entries."""
     return lanes == 16 and isa.has("avx512vbmi")
 
 
 def least_saved(lanes: int) -> int:
-    """The fewest operations that a look-up must replace to be faster than them."""
+    """The fewest operations that a look-up must replace to be faster than they are."""
     return 8 if permutes(lanes) else 3 * lanes
 
 
 class LookupTable(NamedTuple):
-    """A table of `dtype` at `address`, and its four quarters of 64 bytes if tables are in registers."""
+    """A table of `dtype` at `address`. If tables are in registers, `quarters` has its four quarters of 64 bytes."""
 
     dtype: str
     address: Value
@@ -41,7 +41,7 @@ class LookupTable(NamedTuple):
 
     @staticmethod
     def read(dtype: str, address: Value, lanes: int) -> LookupTable:
-        """Emit the loads of a table; they are marked invariant, so LLVM may hoist them out of loops."""
+        """Emit the loads of a table. They are marked invariant, which lets LLVM hoist them out of loops."""
         kind = vector(I8, _LINE)
         quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
@@ -59,9 +59,9 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
 
 
 def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
-    """Emit the look-up of the 64 bytes of `index` in a table that is in registers.
+    """Emit the look-up of the 64 bytes of `index` in a table in registers.
 
-    The low seven bits of an index look up in both halves of the table; the eighth bit selects one of the two results.
+    The low seven bits of each index select an entry in each half of the table. The top bit selects one of these two.
     """
     kind = vector(I8, _LINE)
     low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
@@ -70,7 +70,7 @@ def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
 
 
 def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
-    """Emit a byte load for each lane: vpgatherdd is slower on many CPUs, above all with microcode against Downfall."""
+    """Emit one byte load per lane. vpgatherdd is slower on many CPUs, especially with microcode against Downfall."""
     words = index.as_type(ir.VectorType(I64, lanes // 8))
     offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
     return joined([(table.address + offset).load(I8) for offset in offsets])
@@ -98,7 +98,7 @@ def min_u16(x: Value, y: Value) -> Value:
 
 
 def _high(low: int, high: int, b: Builder, lanes: int, x: Value) -> Value:
-    """Emit the upper 16 bits of each s32, saturated to the range from `low` to `high`."""
+    """Emit the upper 16 bits of each s32, saturated to [low, high]."""
     upper = x >> 16
     upper = (upper > low).select(upper, low)
     return (upper < high).select(upper, high)
@@ -116,7 +116,7 @@ EMIT: dict[str, Callable[..., Value]] = {
     "high_u8": partial(_high, 0, 255),
     "high_s8": partial(_high, -128, 127),
     "neg": lambda b, lanes, x: b.fneg(x),
-    "max": lambda b, lanes, x, y: (x > y).select(x, y),  # LLVM makes one vmaxps of it
+    "max": lambda b, lanes, x, y: (x > y).select(x, y),  # LLVM makes this a single vmaxps
     "min": lambda b, lanes, x, y: (x < y).select(x, y),
     "as_f32": lambda b, lanes, x: x.as_type(vector(F32, lanes)),
     "as_s32": lambda b, lanes, x: x.as_type(vector(I32, lanes)),
@@ -128,15 +128,15 @@ EMIT: dict[str, Callable[..., Value]] = {
 }
 
 Leaf: TypeAlias = Callable[[Expr], Value | LookupTable]
-"""The function that emits a leaf of an expression: a Value, or a LookupTable for the table of a look-up."""
+"""A function that emits a leaf of an expression: a Value, or a LookupTable for the operand of a look-up."""
 Emitted: TypeAlias = dict[Expr, Any]
 """The emitted code of each node: a Value, or a LookupTable for a table."""
 
 
 def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
-    """Emit `nodes` (basic operations and leaves, arguments first) and add the value of each to `values`.
+    """Emit `nodes` (basic operations and leaves, arguments first) and add their values to `values`.
 
-    `leaf` emits the leaves: accumulators and loads.
+    `leaf` emits accumulators and loads.
     """
     emit_beside(builder, nodes, [values], lanes, [leaf])
 
@@ -145,7 +145,7 @@ def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitte
                 leaves: Sequence[Leaf]) -> None:
     """Emit `nodes` for several vectors, node by node, and add their values to `values`.
 
-    While an operation of one vector waits for its operand, the CPU works on the other vectors.
+    While an operation of one vector waits for its operand, the CPU works on other vectors.
     """
     for node in nodes:
         for of_nodes, leaf in zip(values, leaves, strict=True):
@@ -158,12 +158,12 @@ def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitte
 
 
 def emit(builder: Builder, expr: Expr, lanes: int, leaf: Leaf) -> Value:
-    """Emit `expr` for `lanes` outputs at once (1: scalar code); `leaf` emits accumulators and loads."""
+    """Emit `expr` for `lanes` outputs at once (1: scalar code). `leaf` emits accumulators and loads."""
     return emit_each(builder, expr, lanes, [leaf])[0]
 
 
 def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) -> list[Value]:
-    """Emit `expr` for several vectors side by side; `leaves` has for each vector the function that emits its leaves."""
+    """Emit `expr` for several vectors side by side. `leaves` has the function that emits leaves for each vector."""
     values: list[Emitted] = [{} for _ in leaves]
     lowered = lower(expr)
     emit_beside(builder, walk(lowered), values, lanes, leaves)
@@ -173,7 +173,7 @@ def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) 
 def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
     """Convert a loaded value of a storage type to its compute type, exactly.
 
-    `emulated` is for CPUs without instructions for f16: LLVM would call a function that may not exist there. A single
+    `emulated` is for CPUs without f16 instructions, on which LLVM would call a function that may not exist. A single
     lane is always converted as with `emulated`.
     """
     match dtype:
@@ -192,9 +192,9 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = F
 
 
 def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
-    """Convert a compute type to a storage type: integers keep their low bits, floats are rounded to nearest even.
+    """Convert a compute type to a storage type. Integers keep their low bits; floats are rounded to nearest even.
 
-    `emulated` has the meaning that it has in `widen`.
+    `emulated` means the same as in `widen`.
     """
     match dtype:
         case "u8" | "s8":
@@ -205,7 +205,7 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
             return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
-        case "bf16":  # like stores._narrow, since vcvtneps2bf16 would flush subnormals
+        case "bf16":  # not vcvtneps2bf16, which flushes subnormals
             bits = x.as_type(vector(I32, lanes))
             kept = (bits + 0x7FFF + (bits.shr(16) & 1)).shr(16)
             kept = builder.fcmp_unordered("uno", x, x).select(0x7FC0, kept)
@@ -214,20 +214,20 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
 
 
 def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
-    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, by AVX-512's pack instructions."""
+    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, with AVX-512's pack instructions."""
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF, in a form that LLVM does not turn into a vpermt2w: that is three operations, most of
+        # x >> 16 | y & ~0xFFFF as vpternlogd. LLVM would otherwise use vpermt2w, which takes three operations, most of
         # them on one port.
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
     packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", vector(I8, 64), halves)
-    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # the bytes of two vectors alternate
+    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # packed alternates between two vectors
     return _in_turn(packed.shuffle(packed, [16 * q + n for q in range(4) for n in fours]))
 
 
 def low_bytes(b: Builder, vectors: list[Value]) -> Value:
-    """Emit the low bytes of four vectors of 16 s32 as one vector, by AVX-512's pack instructions."""
+    """Emit the low bytes of four vectors of 16 s32 as one vector, with AVX-512's pack instructions."""
     low = [x & 0xFF for x in vectors]
     pairs = zip(low[::2], low[1::2], strict=True)
     words = [instruction(b, "avx512.packusdw.512", vector(I16, 32), pair) for pair in pairs]
@@ -235,14 +235,14 @@ def low_bytes(b: Builder, vectors: list[Value]) -> Value:
 
 
 def _in_turn(bytes_: Value) -> Value:
-    """Put the bytes of four vectors in order: pack instructions interleave four bytes of each vector."""
+    """Restore the order of the bytes of four vectors. Pack instructions interleave them, four bytes at a time."""
     fours = bytes_.as_type(vector(I32, 16))
     return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighboring columns of a block from column `j` on; with a mask, only the columns whose bit is set."""
+    """`lanes` neighboring columns of a block, starting at column `j`. A mask selects the columns that exist."""
 
     builder: Builder
     lanes: int
@@ -250,7 +250,7 @@ class Columns:
     mask: Value | None = None
 
     def load(self, row: Value, kind: Type, itemsize: int) -> Value:
-        """Load from the row at address `row`; lanes where the mask is not set become 0."""
+        """Load from the row at address `row`. Lanes whose mask bit is not set become 0."""
         place, kinds = row + self.j * itemsize, vector(kind, self.lanes)
         return place.load(kinds) if self.mask is None else place.load_where(self.mask, kinds)
 
