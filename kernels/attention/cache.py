@@ -69,10 +69,7 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
 
 
 def packing(kept: str, emulated: bool) -> Intrinsic:
-    """Make the function that rounds `size` f32 numbers to the narrower type `kept` and stores them.
-
-    With `emulated`, the code uses no f16 instructions.
-    """
+    """Make the function that stores f32 numbers as the narrower type `kept`. `emulated` avoids f16 instructions."""
     half = 1 << WIDTHS[kept] - 1
 
     @emits

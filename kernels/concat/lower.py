@@ -30,10 +30,7 @@ from graphq.kernels.lanes.stores import Store
 
 
 class Part(NamedTuple):
-    """A slice of the result, starting at element `start` of the axis.
-
-    `lowered` computes the slice. Its input k is the partition's input `inputs[k]`.
-    """
+    """A slice of the result from element `start` of the axis on. `lowered` reads the partition's inputs `inputs`."""
 
     start: int
     lowered: Lowered

@@ -210,7 +210,7 @@ def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
 
 
 def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
-    """The constant weights of a phase's taps, minus zero points, as [groups, taps, channels, columns]."""
+    """The constant weights of a phase minus zero points, as [groups, taps, channels, columns] (`_arranged`)."""
     data = node.operand(c.b).data
     assert data is not None
     return _arranged(c, node, c.matrix(data), merged)[:, phase.taps]
@@ -272,10 +272,7 @@ def _packed_bytes(c: Convolution, node: Node, taps: int, merged: int) -> int:
 
 
 def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
-    """Pack weights [groups, taps, k, columns], given as s8 arrays `parts` whose sum is the weights.
-
-    The taps of the arrays follow one another. Each tap is padded to whole groups of 4 bytes.
-    """
+    """Pack s8 arrays [groups, taps, k, columns] one after another, with each tap padded to whole groups of 4 bytes."""
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, k, columns = w.shape
     rows = _whole_groups(k, w.itemsize)

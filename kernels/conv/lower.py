@@ -226,10 +226,7 @@ class FloatConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes the convolution.
-
-        In a transposed convolution, this kernel reads all taps of each window, although most taps are padding.
-        """
+        """Whether the depthwise kernel computes the convolution."""
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
@@ -264,10 +261,7 @@ class _Checked(NamedTuple):
 
 
 def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """Analyze a body of a convolution, an epilogue, and a dequantize of both operands or of neither operand.
-
-    Raises Unsupported with the reason if kernels cannot compute the body.
-    """
+    """Find a body's convolution and its quantization. Raises Unsupported if kernels cannot compute the body."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:

@@ -54,19 +54,13 @@ def pad_rows_block() -> Functions:
 
 
 def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, target: Target) -> Step:
-    """Plan a copy of adjacent rows of `length` bytes that adds `before` and `after` bytes of `value` to each row.
-
-    The caller fills in the addresses of PAD.
-    """
+    """Plan a copy of adjacent rows into rows with margins. The caller fills in the addresses of PAD."""
     words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
     return plan_rows(pad_rows_block, PAD, words, target, rows=rows, cycles=20 + length * 0.2)
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """The address of the padding byte if the activations' zero point is known only at run time, otherwise 0.
-
-    For an s32 zero point, this is the address of the low byte.
-    """
+    """The address of the low byte of a zero point known only at run time; 0 if the padding is a constant."""
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
     return Ref(b.of[node.operand(c.a_zp.index)])

@@ -107,10 +107,7 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 
 
 def table(windows: Windows, tile: Tile) -> np.ndarray:
-    """The byte offsets of the columns that tiles read, int64 [tiles in a line, runs, lines * LINE].
-
-    `Windows.block` appends this table to its own tables.
-    """
+    """The byte offsets of the columns that tiles read, int64 [tiles in a line, runs, lines * LINE]."""
     return later(_table, windows.inner, tile)
 
 
@@ -237,10 +234,7 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
 
 
 def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
-    """Plan a float depthwise convolution that `fits` accepts, in tiles from `choose`.
-
-    The caller fills in the addresses of TILES.
-    """
+    """Plan a float depthwise convolution that `fits` accepts. The caller fills in the addresses of TILES."""
     dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)

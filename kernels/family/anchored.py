@@ -115,9 +115,7 @@ def wrapped(x: np.ndarray) -> np.ndarray:
 
 
 def reach(dtype: str, zps: QuantParameter) -> int:
-    """The largest distance between a quantized number and its zero point.
-
-    A zero point that is known only at run time may be any number of the type.
+    """The largest |q - zp| of a quantized number q. If zp is known only at run time, it may be any number of the type.
     """
     low, high = RANGES[dtype]
     if zps.data is None:

@@ -64,10 +64,7 @@ class Family:
     macs: Mapping[str, Count] = field(default_factory=dict)
 
     def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
-        """The reason why kernels cannot compute a body as one partition; None if they can.
-
-        The reason depends on types, shapes, attributes and `constants`, the arrays of constant inputs.
-        """
+        """The reason why kernels cannot compute a body as one partition, or None. `constants` are its constants."""
         if (refused := self.refuses_sizes(body.nodes, body.outputs[0])) is not None:
             return refused
         try:

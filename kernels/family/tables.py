@@ -168,10 +168,7 @@ def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain],
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes with 8-bit values, and their types.
-
-    They are loads of bytes, results of `elementary.quantized`, and the stored result if its type has 8 bits.
-    """
+    """The nodes with 8-bit values and their types: loads, results of `elementary.quantized`, and a stored byte."""
     byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 

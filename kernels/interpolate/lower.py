@@ -54,10 +54,7 @@ class Blend(NamedTuple):
 
 
 def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
-    """Find the interpolate, the dequantize of its operand (or None), and the Pool or Blend that computes it.
-
-    Raises Unsupported.
-    """
+    """Find the interpolate, the dequantize before it (or None), and its Pool or Blend. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "interpolate")
     dequantize = dequantize_of(node)

@@ -57,10 +57,7 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Add compiled code from elsewhere, keyed by `Entry.key`. The cache prefers this code to files.
-
-    The caller guarantees that this user compiled the code.
-    """
+    """Add code by its `Entry.key`, to use instead of files. The caller guarantees that this user compiled the code."""
     _provided.update(codes)
 
 
@@ -295,7 +292,6 @@ def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
 
 @cache
 def _tidy_once(path: Path) -> None:
-    """Tidy a folder once per process, when the process writes its first file there."""
     try:
         tidy(path)
     except OSError as error:

@@ -116,7 +116,6 @@ class Job:
         return self.answer
 
     def _run_here(self) -> None:
-        """Do the job on this thread."""
         from graphq.kernels.jit import codegen
 
         with llvm_lock.hold:
@@ -184,10 +183,7 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection, which ends the process at its other end.
-
-        After the last connection is closed, wait for the first process to end.
-        """
+        """Close a connection, which ends its process. After the last one, wait for the first process to end."""
         connection.close()
         if all(x.closed for x in self.connections):
             self.popen.terminate()  # it may still be importing Numba

@@ -39,7 +39,6 @@ class Deferred:
 
 
 class _Types:
-    """A proxy of numba.types that imports it when a type is first used."""
 
     def __getattr__(self, name: str) -> object:
         from numba import types

@@ -187,14 +187,11 @@ class Record:
         return (address + 8 * self.number(name)).load(I64, 8)
 
     def named(self, values: Mapping[str, T]) -> dict[str, T | int]:
-        """The values of all fields by name, in field order. Fields without a value are 0.
-
-        Raises KernelError for an unknown name.
-        """
+        """The values of all fields by name; 0 for fields without a value. Raises KernelError for an unknown name."""
         return filled(dict.fromkeys(self.fields, 0), values)
 
     def words(self, values: Mapping[str, T]) -> list[T | int]:
-        """The values of all fields, in order. Fields without a value are 0. Raises KernelError for an unknown name."""
+        """The values of all fields in order; 0 for fields without a value. Raises KernelError for an unknown name."""
         return [*self.named(values).values()]
 
 

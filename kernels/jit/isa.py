@@ -30,10 +30,7 @@ class Level(NamedTuple):
         return set(level_named(name).features) <= set(self.features)
 
     def has(self, extension: str) -> bool:
-        """Whether the level has the feature `extension`, for vectors of any width.
-
-        "vnni" means avxvnni or avx512vnni, "bf16" means avx512bf16.
-        """
+        """Whether the level has a feature, at any vector width: "vnni" is avxvnni or avx512vnni, "bf16" avx512bf16."""
         return any(extension in (x, x.removeprefix("avx512"), x.removeprefix("avx")) for x in self.features)
 
     @property

@@ -45,10 +45,7 @@ def vector(lane: Type, lanes: int) -> Type:
 
 
 def constant(kind: Type, number: float | Sequence[float]) -> Value:
-    """Make a constant from one number, which fills every lane of a vector, or from the numbers of all lanes.
-
-    A constant belongs to no builder.
-    """
+    """Make a constant from one number for all lanes, or from one number per lane. It belongs to no builder."""
     if isinstance(number, Sequence):
         return Value(None, ir.Constant(kind, [*number]))
     return Value(None, ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number))
@@ -290,10 +287,7 @@ class Value:
         return self._emit("extract_element", constant(I32, number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
-        """Make a vector of the elements `lanes` of this vector and `other`.
-
-        The elements of `other` are numbered after the elements of this vector.
-        """
+        """Make a vector of the elements with the indices `lanes` in this vector followed by `other`."""
         return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def splat(self, lanes: int) -> Value:
@@ -353,10 +347,7 @@ def larger(x: Value, y: Operand) -> Value:
 
 
 def smaller(x: Operand, y: Operand) -> Value:
-    """x if x < y, otherwise y. This holds for floats as well: if one is NaN, the result is y.
-
-    Integers are signed. At least one operand is a Value.
-    """
+    """x if x < y, otherwise y, also if a float is NaN. Integers are signed. At least one operand is a Value."""
     if not isinstance(x, Value):
         assert isinstance(y, Value)
         x = y._of(x)

@@ -170,10 +170,7 @@ def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
-    """Emit a call of a function of 64-bit integers. `emit` makes the function's code, once per module.
-
-    This keeps long emulations out of line.
-    """
+    """Emit a call of a function of 64-bit integers. `emit` makes the function's code, once per module."""
     function = b.module.globals.get(name)
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)

@@ -58,10 +58,7 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 
 
 def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
-    """Split exp(x + low) into 2**n * (high + rest) and return (high, rest, n as an s32).
-
-    `high` by itself has an error of at most 0.7 ulp.
-    """
+    """Split exp(x + low) into 2**n * (high + rest) and return (high, rest, s32 n). `high` is off by at most 0.7 ulp."""
     rest, p, n = _exp_rest(x, low)
     first = rest + 1.0
     p = (rest - (first - 1.0)) + p  # adds the rounding error of `first`
@@ -80,10 +77,7 @@ _EXP = (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-
 
 
 def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
-    """Split exp(x) into 2**n * exp(r) and return (r, n as an s32). r is small enough for a polynomial.
-
-    |x| is at most 2**22 * ln 2.
-    """
+    """Split exp(x), |x| <= 2**22 * ln 2, into 2**n * exp(r) and return (r, n as an s32). r is small."""
     whole = op("fma", x, _LOG2E, _ROUNDS)  # the sum's low bits are the nearest integer
     n = whole - _ROUNDS
     return op("fma", n, -1.42860677e-6, op("fma", n, -6.93145752e-1, x)), op("as_s32", whole) - _ROUNDS_BITS
@@ -157,10 +151,7 @@ def _split(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _step(x: Expr, rest: Expr) -> Expr:
-    """max(x, 0) - rest, where `rest` is 0 at infinities.
-
-    At -inf the result is NaN, because max(x, 0) is computed as x * 0 there.
-    """
+    """max(x, 0) - rest, with rest = 0 at infinities. NaN at -inf, because max(x, 0) is computed as x * 0 there."""
     return select(x < 0.0, x * 0.0, x) - rest
 
 
@@ -276,13 +267,11 @@ def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> 
 
 @define("f32 f32 f32 f32 f32 -> s32")
 def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to [lo, hi], which are integers between -2**22 and 2**22.
-
-    For NaN, the low 16 bits of the result are zp.
-    """
-    # The bounds are integers, so clipping before rounding equals saturating afterwards. Clipped numbers fit into s32, so
-    # the conversion can round them, which saves an operation. min and max return their second operand if it is NaN. The
-    # conversion turns NaN into -2**31, whose low bits are 0. An explicit test for NaN slowed requantization by a tenth.
+    """Saturate rint(y * inv_scale) + zp to [lo, hi], integers within +-2**22. NaN gives zp in the low 16 bits."""
+    # The bounds are integers, so clipping before rounding equals saturating afterwards. Clipped numbers fit into s32,
+    # so the conversion can round them, which saves an operation. min and max return their second operand if it is NaN.
+    # The conversion turns NaN into -2**31, whose low bits are 0. An explicit test for NaN slowed requantization by a
+    # tenth.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)
 

@@ -100,10 +100,7 @@ class Expr:
 
 @dataclass(frozen=True)
 class Basic:
-    """A basic operation: a NumPy function and its types.
-
-    `types` lists the result type for each combination of argument types, as in "f32 f32 -> f32, s32 s32 -> s32".
-    """
+    """A basic operation: its NumPy function, and its types as in "f32 f32 -> f32, s32 s32 -> s32"."""
 
     types: str
     numpy: Callable[..., Any]
@@ -267,10 +264,7 @@ def op(name: str, *args: ExprLike) -> Expr:
 
 @cache
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
-    """The types of an operation's arguments and the type of its result.
-
-    `argument_types` has None for Python numbers, which fit any type.
-    """
+    """The types of an operation's arguments and of its result. Python numbers have the type None, which fits any."""
     if name in BASIC:
         rules = BASIC[name].results
     elif name in DEFINITIONS:
@@ -348,10 +342,7 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
 
 
 def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
-    """Replace the nodes in `new` within `expr`.
-
-    `done` maps expressions from earlier calls to their results, and receives the new results.
-    """
+    """Replace the nodes in `new` within `expr`. `done` has results of earlier calls and receives the new results."""
     done = {} if done is None else done
     for node in walk(expr) if expr not in done else ():
         if node not in done:

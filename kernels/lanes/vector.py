@@ -134,10 +134,7 @@ Emitted: TypeAlias = dict[Expr, Any]
 
 
 def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
-    """Emit `nodes` (basic operations and leaves, arguments first) and add their values to `values`.
-
-    `leaf` emits accumulators and loads.
-    """
+    """Emit `nodes` (arguments first) and add their values to `values`. `leaf` emits accumulators and loads."""
     emit_beside(builder, nodes, [values], lanes, [leaf])
 
 
@@ -192,10 +189,7 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = F
 
 
 def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
-    """Convert a compute type to a storage type. Integers keep their low bits; floats are rounded to nearest even.
-
-    `emulated` means the same as in `widen`.
-    """
+    """Convert a compute type to a storage type. Integers keep their low bits; floats are rounded to nearest even."""
     match dtype:
         case "u8" | "s8":
             return x.trunc(vector(I8, lanes))
