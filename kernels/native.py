@@ -1,4 +1,4 @@
-"""NATIVE: the operations that run outside of partitions with kernels of their own, and those kernels' plan steps."""
+"""NATIVE: the operations that have kernels of their own outside of partitions, and their plan steps."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def attention_macs(node: Node) -> int:
-    """Count the multiply-accumulates: one per number of the queries and per row of each of the two caches."""
+    """Count the multiply-accumulates: each number of a query meets one number in each row of both caches."""
     return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
 
 

@@ -44,8 +44,8 @@ ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "p
                 "key_scale", "value_scale", "each")
 """The argument block: `batch` elements of `tokens` query tokens, and `groups` cache heads per batch element.
 
-`shared` query heads use each cache head. Query tokens are `stride` bytes apart, as are the elements of the bias along
-the dimension that a field `bias_*` names. rows, capacity, most, half, places and positions mean the same as in
+`shared` query heads use each cache head. Query tokens are `stride` bytes apart. `bias_batch`, `bias_head` and
+`bias_row` are strides of the bias in bytes. rows, capacity, most, half, places and positions mean the same as in
 `cache.KEEP`. `scale` and `softcap` are the bits of f32 numbers. A block has `each` query rows. The caller fills in the
 addresses. Only integer caches need `key_scale` and `value_scale`.
 """
@@ -53,8 +53,8 @@ ROW = Record("query", "first", "last", "target", "bias", "stats")
 """The record that a tile keeps in its room for each of its query rows.
 
 It has the addresses of the query, the output and the bias. The row sees the keys from `first` to `last` (exclusive).
-`stats` is the reciprocal of the sum of the exponentials. The tile's records are followed by one line of scores per row;
-the score of the attention sink lies in front of the line.
+`stats` is the reciprocal of the sum of the exponentials. One line of scores per row follows the tile's records. If
+there is an attention sink, its score lies in front of the row's scores.
 """
 
 

@@ -67,7 +67,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, node, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # sums for ties need windows if taps are merged
+    in_rows = merged == 1 or lowered.store.second_look is None  # the second look reads merged taps only as windows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -109,9 +109,9 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
-    """Turn strides along the result, [n, spatial..., c], into strides along the five kinds of dimensions of `_space`.
+    """Turn strides along the result, [n, spatial..., c], into strides along the dimensions of `_space`.
 
-    The channels c split into convolution groups and the `columns` of a group. The spatial axes cover only the phase.
+    c splits into groups and the `columns` of a group. The spatial axes cover only the outputs of the phase.
     """
     ref, (image, *spatial, column) = of_result
     first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
@@ -134,7 +134,7 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
 
 
 def _even(c: Convolution, view: Windows) -> int | None:
-    """The bytes between the pixels that neighboring outputs read, if each window is a single pixel.
+    """The distance in bytes between the pixels that neighboring outputs read, if each window is a single pixel.
 
     None if windows are larger, if the distance varies, or if a pixel is padding.
     """
@@ -198,7 +198,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
-    """The byte offset of each row of packed weights, tap by tap. Rows that pad a tap to whole groups have -1."""
+    """The byte offset in the weights of each packed row, tap by tap; -1 for rows that pad a tap to whole groups."""
     itemsize = STORAGE[c.b_dtype].itemsize
     _, tap, channel, _ = c.filter.strides(itemsize)
     offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
@@ -233,7 +233,7 @@ def _joined(c: Convolution, node: Node) -> int:
 
 
 def _sizes(c: Convolution, node: Node, merged: int) -> tuple[int, int, int]:
-    """The sizes of joined weights: groups, channels of a tap, columns (see `_arranged`)."""
+    """The sizes of the weights after `_arranged`: groups, channels of a tap, columns."""
     joined = _joined(c, node)
     return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
 
@@ -305,7 +305,7 @@ def _weight_dims(node: Node) -> tuple[int, ...]:
 
 
 def _axes(node: Node, rank: int) -> tuple[int, ...]:
-    """The axes of the weights: output channels, input channels, then spatial axes. conv_integer is always OIX."""
+    """The axes of the weights: output channels, input channels, then spatial axes. conv_integer always has OIX."""
     return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
 
 

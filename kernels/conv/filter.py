@@ -80,7 +80,7 @@ class Filter(NamedTuple):
 
 
 MOST_PHASES = 4096
-"""The most phases of a convolution, because each phase is a step. Strides of 64 along two axes make as many."""
+"""The most phases of a convolution, because each phase is a step. Strides of 64 along two axes make this many."""
 
 
 class Phase(NamedTuple):
@@ -135,7 +135,7 @@ def filter_of(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def pads_of(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding of each spatial axis. For transposed convolutions it is cut off from the output's ends instead."""
+    """The padding of each spatial axis. A transposed convolution removes as many outputs at each end instead."""
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed

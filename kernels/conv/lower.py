@@ -60,7 +60,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """The anchor of a partition: windows of input `a` times the filter, input `b`. Both are indices of inputs."""
+    """The anchor of a partition: windows of the partition's input `a` times its input `b`, the weights (indices)."""
 
     integer: ClassVar[bool]
     a: int

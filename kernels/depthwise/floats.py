@@ -51,7 +51,7 @@ LONGEST_RUN = 8
 LINE = 8
 """The number of column addresses that are computed at once, as one vector."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
-"""The stack bytes for the addresses of a tile's columns: an amount for most windows, and one for all windows."""
+"""Bytes of stack for the addresses of a tile's columns. The first size suffices for most windows, the other for all."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
 """The argument block. There are `tiles` tiles in total, `across` per line and `each` per block.
 

@@ -1,4 +1,4 @@
-"""Lower bodies with an anchor: its scales, its zero points, and the f32 sum that the graph states."""
+"""Lower bodies with an anchor: find scales and zero points, and describe the f32 sum that the graph states."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
@@ -22,7 +22,7 @@ class QuantParameter:
     """The scales or the zero points of a quantized operand.
 
     Constants are in `data`; otherwise the numbers are input `index` of the partition. `plus` is added to zero points
-    that are not constant. With `shape`, the numbers broadcast to the quantized operand and to the result.
+    that are not constant. Reshaped to `shape`, the numbers broadcast to the quantized operand and to the result.
     """
 
     dtype: str
@@ -115,8 +115,7 @@ def wrapped(x: np.ndarray) -> np.ndarray:
 
 
 def reach(dtype: str, zps: QuantParameter) -> int:
-    """The largest |q - zp| of a quantized number q. If zp is known only at run time, it may be any number of the type.
-    """
+    """The largest |q - zp| of a quantized number q. A zp known only at run time may be any number of the type."""
     low, high = RANGES[dtype]
     if zps.data is None:
         return high - low
@@ -131,9 +130,9 @@ def dequantized_products(
     """Describe the f32 products of dequantized operands that the graph states.
 
     Returns None if scales or zero points are known only at run time, or vary along more than one dimension. `start` is
-    the bias if the sums start from it. With `packed_zps`, the packed weights still contain their zero points, and each
-    zero point counts plus `shift`. Otherwise zero points are subtracted before packing. The other arguments are fields
-    of Products and DequantizedSum.
+    the bias if the sums start from it. With `packed_zps`, the packed weights still contain their zero points, increased
+    by `shift`; otherwise zero points are subtracted before packing. The other arguments are fields of Products and
+    DequantizedSum.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:

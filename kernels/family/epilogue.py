@@ -240,7 +240,7 @@ def inverse_scales(quantize: Node) -> np.ndarray:
 
 @_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale. A difference of s32 may need 33 bits, so it is the rounded sum of two exact parts."""
+    """(x - zp) * scale. A difference of s32 may need 33 bits, so it is computed as a sum of two exact parts."""
     x, scale, *zps = args
     if not zps or zps[0] is None:
         return op("to_f32", x) * scale

@@ -239,7 +239,7 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The array of an operand slot, in the shape that broadcasts, or its table. None if only kernels compute it."""
+    """The array of an operand slot, reshaped to broadcast; a table as it is. None if only kernels compute it."""
     if source.origin == "table":
         return source.data
     data = inputs[source.index] if source.origin == "input" else source.data

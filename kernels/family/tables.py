@@ -175,7 +175,7 @@ def _bytes(store: Store) -> dict[Expr, str]:
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """The number of basic operations per element. Operations on constants do not count; they run before the loop."""
+    """The number of basic operations of a chain per element, without operations on constants."""
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)

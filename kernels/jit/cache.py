@@ -219,7 +219,7 @@ def _wanted() -> Path | None:
 
 @cache
 def _warn(path: Path | None, reason: str) -> None:
-    log.warning("kernel cache %s is not used, a temporary folder is: %s", path or "", reason)
+    log.warning("kernel cache %s is not used, but a temporary folder: %s", path or "", reason)
 
 
 @cache
@@ -322,7 +322,7 @@ def info() -> Info:
 
 
 def clear() -> Info:
-    """Remove only the cache's own files, and return their numbers and size. Loaded code stays usable."""
+    """Remove only the cache's own files. Returns their number and size. Loaded code stays usable."""
     path, sizes = folder(), {}
     for entry, facts in list(_files(path)):
         Path(entry.path).unlink(missing_ok=True)

@@ -140,7 +140,7 @@ def whole_module(functions: Functions) -> Any:
 
 
 def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
-    """Make the optimized LLVM module. Returns it with the names of its functions."""
+    """Make the optimized LLVM module of a source. Returns the module and the names of its functions."""
     import llvmlite.binding as llvm
 
     functions = source.factory(*source.arguments)

@@ -93,7 +93,7 @@ class Job:
 
     def take(self) -> bool:
         """Take the job out of the queue. Returns True for the first caller and False for all later callers."""
-        # the id of this process: in a forked child, `want` puts the job into the queue again
+        # `want` compares this id. In a forked child, it differs, and `want` puts the job into the child's queue.
         self.process = os.getpid()
         with suppress(IndexError):
             return bool(self._ticket.pop())

@@ -81,9 +81,9 @@ class Emitter(Deferred):
         self.result: str = body.__annotations__.get("return", "nothing")
         for annotation, allowed in (*((x, ARGUMENTS) for x in self.kinds.values()), (self.result, RESULTS)):
             if annotation not in allowed:
-                raise TypeError(f"{body.__name__}: annotate an emitting function by {', '.join(ARGUMENTS)}, its "
-                                f"result by {', '.join(RESULTS)}, in a module with postponed annotations, "
-                                f"not by {annotation!r}")
+                raise TypeError(f"{body.__name__}: annotate an emitting function's parameters with one of "
+                                f"{', '.join(ARGUMENTS)} and its result with one of {', '.join(RESULTS)}, in a module "
+                                f"with `from __future__ import annotations`; got {annotation!r}")
 
     def _intrinsic(self, body: Callable[..., Value | None]) -> object:
         of_annotation = {"Value": types.intp, "F32Value": types.float32, "None": types.void}

@@ -206,7 +206,7 @@ class Value:
         return self._emit(name, like(self.ir.type, element(kind)))
 
     def sext(self, kind: Type) -> Value:
-        """Sign-extend integers to `kind`, the type of a lane or of the vector, as in the next conversions."""
+        """Sign-extend integers. In all conversions, `kind` is the type of a lane or of the vector."""
         return self._to("sext", kind)
 
     def zext(self, kind: Type) -> Value:

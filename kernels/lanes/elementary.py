@@ -159,7 +159,7 @@ def _step(x: Expr, rest: Expr) -> Expr:
 def gelu_erf(x: Expr) -> Expr:
     """0.5 * x * (1 + erf(x / sqrt(2))). NaN at -inf, where the formula is -inf * 0."""
     # With t = |x|: x * Phi(x) = max(x, 0) - t * Phi(-t), and Phi(-t) = exp(-t**2 / 2) * P(u) for u = 1 / (t + 2.5). The
-    # polynomial P has a relative error of 2**-26 for t up to 14.42. At 14.42 the product is below 2**-150.
+    # polynomial P has a relative error of 2**-26 for t up to 14.42. At 14.42, t * Phi(-t) is below 2**-150.
     t = minimum(14.42, _absolute(x))
     square = t * t
     low = op("fma", t, t, -square)  # exact: t**2 = square + low
@@ -196,8 +196,8 @@ def gelu(x: Expr, *, mode: str) -> Expr:
 @define("f32 -> f32")
 def mish(x: Expr) -> Expr:
     """x * tanh(log(1 + exp(x))). NaN at -inf, where the formula is -inf * 0."""
-    # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2) for e = exp(x). For x > 0, numerator
-    # and denominator are divided by e**2.
+    # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2) for e = exp(x). For x > 0, numerator and denominator are
+    # divided by e**2.
     negative = x < 0.0
     high, _, n = _exp_parts(maximum(-110.0, -_absolute(x)))
     e = _scale(high, n)
@@ -210,7 +210,7 @@ def mish(x: Expr) -> Expr:
 @define("f32 f32 -> f32")
 def softplus(x: Expr, beta: Expr) -> Expr:
     """log(1 + exp(beta * x)) / beta, for beta other than 0."""
-    # With z = beta * x and e = exp(-|z|), it is max(x, 0) + log(1 + e) / beta. z is kept as a sum of two f32, and
+    # With z = beta * x and e = exp(-|z|), the result is max(x, 0) + log(1 + e) / beta. z is kept as a sum of two f32.
     # log(1 + e) is e * p(e) with a polynomial p.
     z = beta * x
     t, (a, a_low), (b, b_low) = _absolute(z), _split(_absolute(beta)), _split(_absolute(x))

@@ -55,8 +55,8 @@ class Expr:
         return f"<{self.op}: {self.dtype}>"
 
     def __bool__(self) -> bool:
-        raise KernelError(f"{self!r} has no truth value, as each lane has its own: take select for `if`, "
-                          "op('and', a, b) for `and`, maximum and minimum for max and min")
+        raise KernelError(f"{self!r} has no truth value, because each lane has its own: use select instead of `if`, "
+                          "op('and', a, b) instead of `and`, maximum and minimum instead of max and min")
 
     def __add__(self, other: ExprLike) -> Expr:
         return op("add", self, other)
@@ -258,7 +258,7 @@ def op(name: str, *args: ExprLike) -> Expr:
     types, result = _types(name, tuple([a.dtype if isinstance(a, Expr) else None for a in args]))
     nodes = tuple([a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True)])
     if name in ("shl", "sar", "shr") and (nodes[1].op != "const" or not 0 <= nodes[1].value < 32):
-        raise KernelError(f"{name}: the count is a constant from 0 to 31")
+        raise KernelError(f"{name}: the shift count must be a constant from 0 to 31")
     return make(name, nodes, result)
 
 

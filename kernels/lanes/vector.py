@@ -28,7 +28,7 @@ def permutes(lanes: int) -> bool:
 
 
 def least_saved(lanes: int) -> int:
-    """The fewest operations that a look-up must replace to be faster than they are."""
+    """The fewest operations that a look-up must replace to save time."""
     return 8 if permutes(lanes) else 3 * lanes
 
 
@@ -216,7 +216,7 @@ def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
     packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", vector(I8, 64), halves)
-    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # packed alternates between two vectors
+    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # `packed` alternates between vectors
     return _in_turn(packed.shuffle(packed, [16 * q + n for q in range(4) for n in fours]))
 
 

@@ -110,7 +110,7 @@ OBSTACLES = {
         "along the columns, axis 0 of s8[2,4]", {channels(1): channels(0, "0.1, 0.2")}),
     "activations of a depthwise convolution along the height": (
         conv(x=channels(2, FOUR + ", 0.5"), weights="s8[4,1,3,3]", attrs=", groups=4"), "%y",
-        ["per channel along axis 2"], "quantize the source per tensor", {channels(2, FOUR + ", 0.5"): "scales=[0.1]"}),
+        ["per channel along axis 2"], "quantize the input per tensor", {channels(2, FOUR + ", 0.5"): "scales=[0.1]"}),
     "a SiLU between a convolution and two quantized slices": (
         conv(SILU + HALVES), "%q", ["slice (%a) stands between %z and the quantize"],
         "quantize %z before the slice, and let that read the dequantize",
@@ -126,7 +126,7 @@ MORE = {
         {channels(0): "scales=[0.1]"}),
     "activations of a convolution in groups": (
         conv(x=channels(1), weights="s8[4,2,3,3]", attrs=", groups=2"), "%y", ["along axis 1"],
-        "quantize the source per tensor", {channels(1): "scales=[0.1]"}),
+        "quantize the input per tensor", {channels(1): "scales=[0.1]"}),
     "weights of a convolution in groups": (
         conv(w=channels(1, "0.1, 0.2"), weights="s8[4,2,3,3]", attrs=", groups=2"), "%y", ["along axis 1"],
         "the output channels, axis 0 of s8[4,2,3,3]", {channels(1, "0.1, 0.2"): channels(0)}),
@@ -134,10 +134,10 @@ MORE = {
         conv(w=channels(2, "0.1, 0.2, 0.3"), weights="s8[4,1,3,3]", attrs=", groups=4"), "%y", ["along axis 2"],
         "axis 0 of s8[4,1,3,3]", {channels(2, "0.1, 0.2, 0.3"): channels(0)}),
     "activations that come channels last": (
-        NHWC, "%y", ["along axis 1", "%dx = dequantize(x) : f32[1,5,5,4]"], "quantize the source per tensor",
+        NHWC, "%y", ["along axis 1", "%dx = dequantize(x) : f32[1,5,5,4]"], "quantize the input per tensor",
         {channels(1, FOUR + ", 0.5"): "scales=[0.1]"}),
     "activations along the length": (
-        WAVE, "%y", ["along axis 2"], "quantize the source per tensor", {channels(2, FOUR + ", 0.5"): "scales=[0.1]"}),
+        WAVE, "%y", ["along axis 2"], "quantize the input per tensor", {channels(2, FOUR + ", 0.5"): "scales=[0.1]"}),
     "a pool of activations along the height": (
         POOLED, "%q", ["avg_pool (%y) reads %dx in f32", "along axis 2"], "or along the channels, axis 1",
         {channels(2, FOUR + ", 0.5"): channels(1)}),

@@ -32,12 +32,12 @@ def channels(count, axis):
 
 
 OUTPUTS = "quantize the weights along the output channels, {} of s8[6,4,3,2], or per tensor"
-INSIDE = "the source is quantized per channel along axis {}: its scale would vary inside the sum"
+INSIDE = "the input is quantized per channel along axis {}: its scale would vary inside the sum"
 
 
 @pytest.mark.parametrize("options, reason, edit, operand", [
-    (dict(left=channels(4, -1)), INSIDE.format(3), "quantize the source per tensor", 0),
-    (dict(left=channels(2, 0)), INSIDE.format(0), "quantize the source per tensor", 0),
+    (dict(left=channels(4, -1)), INSIDE.format(3), "quantize the input per tensor", 0),
+    (dict(left=channels(2, 0)), INSIDE.format(0), "quantize the input per tensor", 0),
     (dict(right=channels(4, 1)), "the weights are quantized along axis 1, not along the output channels",
      OUTPUTS.format("axis 0"), 1),
     (dict(right=channels(2, -1)), "the weights are quantized along axis 3, not along the output channels",

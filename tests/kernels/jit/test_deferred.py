@@ -129,13 +129,13 @@ def test_bound_functions_have_pythons_builtins():
 
 @pytest.mark.parametrize("annotations, part", [
     ({"x": "float", "return": "Value"}, "'float'"), ({"x": "Value"}, "'nothing'"),
-    ({"x": Value, "return": "None"}, "Value'"), ({"x": "Value", "return": "int"}, "by 'int'"),
-    ({"x": "None", "return": "Value"}, "by 'None'")])
+    ({"x": Value, "return": "None"}, "Value'"), ({"x": "Value", "return": "int"}, "got 'int'"),
+    ({"x": "None", "return": "Value"}, "got 'None'")])
 def test_an_emitting_function_with_other_annotations_is_refused(annotations, part):
     def body(b, x):
         return x
 
     body.__annotations__ = annotations
-    with pytest.raises(TypeError, match="body: annotate an emitting function by Value, F32Value, int") as error:
+    with pytest.raises(TypeError, match="body: annotate an emitting function's parameters with one of Value, F32Value, int") as error:
         emits(body)
     assert part in str(error.value)
