@@ -136,6 +136,7 @@ def test_an_emitting_function_with_other_annotations_is_refused(annotations, par
         return x
 
     body.__annotations__ = annotations
-    with pytest.raises(TypeError, match="body: annotate an emitting function's parameters with one of Value, F32Value, int") as error:
+    with pytest.raises(TypeError, match="body: annotate an emitting function's parameters with one of "
+                                        "Value, F32Value, int") as error:
         emits(body)
     assert part in str(error.value)
