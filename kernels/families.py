@@ -23,7 +23,7 @@ ANCHORS = frozenset(name for f in FAMILIES for name in f.operations)
 """The operations that can be the anchor of a partition. The anchor decides which family's kernels run the partition."""
 
 TIES = "ties"
-"""The key of a partition's `meta` under which plans store `Lowered.ties`, which reports read."""
+"""The key of a partition's `meta` under which plans store `Lowered.ties` for reports."""
 
 CHANNELS_LAST = frozenset(name for f in FAMILIES for name in f.channels_last)
 """The operations whose kernels require channels-last tensors (NHWC)."""

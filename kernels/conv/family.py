@@ -156,7 +156,7 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
 
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
             ) -> tuple[int, Windows, int]:
-    """Add the step that pads the image's lines, which lets kernels read a line of taps as one tap.
+    """Add the step that pads the image's lines. Kernels can then read a line of taps as one tap.
 
     Returns the padded buffer, windows with one tap per line, and the number of taps that were merged into this tap.
     """
@@ -239,7 +239,7 @@ def _sizes(c: Convolution, node: Node, merged: int) -> tuple[int, int, int]:
 
 
 def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndarray:
-    """Join groups of weights [groups, taps, channels, columns] (`_joined`), and merge `merged` taps into one."""
+    """Join groups of weights [groups, taps, channels, columns] (`_joined`), and make `merged` neighboring taps one."""
     groups, taps, channels, columns = w.shape
     joined = _joined(c, node)
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)

@@ -212,7 +212,7 @@ class IntegerConvolution(Convolution):
         return out
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Compute the sums in f64, which is exact because they are below 2**31."""
+        """Compute the sums in f64. They are exact because they are below 2**31."""
         groups, pixels, taps, channels = rows.shape
         x = rows.reshape(groups, pixels, taps * channels).astype(np.float64) - self.padding.reshape(-1, 1, 1)
         return (x @ w.reshape(groups, taps * channels, w.shape[-1]).astype(np.float64)).astype(np.int32)

@@ -67,7 +67,7 @@ def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
-    """Make the buffer of the im2col tables `block` (see `Windows.block`), which end with a row of padding.
+    """Make the buffer of the im2col tables `block` (see `Windows.block`). The tables end with a row of padding.
 
     If the padding is known only at run time, a step copies the tables and fills this row.
     """

@@ -73,7 +73,7 @@ class Layout(NamedTuple):
     def order(self) -> np.ndarray:
         """The channel of the chunk in each [vector, lane].
 
-        For pairs this is the order that vpunpcklbw produces, which interleaves bytes within 128 bits.
+        For pairs this is the order of vpunpcklbw's result. The instruction interleaves bytes within 128 bits.
         """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)

@@ -80,7 +80,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool
             into = spot.target + c * 4
             if lanes == 1:
                 sums[0].store(into)
-            else:  # restore the order of channels from interleaved halves
+            else:  # bring the channels from `layout.order` into ascending order
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
                     sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)

@@ -33,7 +33,7 @@ class QuantParameter:
 
     @property
     def absent(self) -> bool:
-        """Whether all numbers are the constant 0, which means that there is nothing to subtract."""
+        """Whether all numbers are the constant 0. Then there is nothing to subtract."""
         return self.data is not None and not self.data.any()
 
     def shifted(self, by: int) -> QuantParameter:
@@ -66,7 +66,7 @@ def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s3
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """Make a parameter from the body's input `value`, which may be a constant or known only at run time."""
+    """Make a parameter from the body's input `value`. The input may be a constant or known only at run time."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -87,7 +87,7 @@ def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The zero points of a dequantize or dynamic_dequantize; the constant 0 if it has none."""
+    """The zero points of a dequantize or dynamic_dequantize, by default the constant 0."""
     if node.op.name == "dequantize":
         return known(node.attrs["zps"] or 0, shape)
     zps = node.inputs[2] if len(node.inputs) > 2 else None

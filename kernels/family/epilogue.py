@@ -59,7 +59,7 @@ class EpilogueBuilder:
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make slots for the initial `sources`, which an earlier builder collected."""
+        """Make slots for the initial `sources`, collected by an earlier builder."""
         for n, source in enumerate(self.sources):
             self._slots[source.key] = self._load(n, source)
 
@@ -139,7 +139,7 @@ class EpilogueBuilder:
 
 
 def of_bytes(y: Expr) -> bool:
-    """Whether y depends on the accumulator only through 8-bit quantized values, which makes y exact."""
+    """Whether y depends on the accumulator only through 8-bit quantized values. Then y is exact."""
     exact: dict[Expr, bool] = {}
     for x in walk(y):
         exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
@@ -364,7 +364,7 @@ def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, exprs: dict[V
 
 
 def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:
-    """The shape in which operand k of a lane-wise node broadcasts to the result."""
+    """The shape of operand k, with trailing dimensions of 1 if it runs along an earlier axis of the node's result."""
     shape = value.type.dims
     rank = len(node.output.type.dims)
     if k == 1 and along_channels(node) and len(shape) == 1:

@@ -179,10 +179,10 @@ class Accumulator(Protocol):
 class Lowered:
     """A partition in the form that kernels compute.
 
-    `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue, which computes each
-    output element. Slot k of its operands has the data of `sources[k]`. The epilogue's expression starts from the
-    numbers that kernels leave in scratch memory. Its subexpression `accumulated` equals the result of
-    `anchor.accumulate`; None means that kernels leave this result itself.
+    `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue: it computes each output
+    element. Slot k of its operands has the data of `sources[k]`. The epilogue's expression starts from the numbers that
+    kernels leave in scratch memory. Its subexpression `accumulated` equals the result of `anchor.accumulate`; None
+    means that kernels leave this result itself.
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize

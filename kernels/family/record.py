@@ -35,8 +35,8 @@ class Family:
     expressions and operands, and `steps` adds the plan steps that run the kernels.
 
     Patterns describe the anchor and its operands; the fusion pass adds the epilogue (`passes/fuse.py`). `quantized` is
-    matched first, while quantized constants still have a dequantize, which joins the partition. `floats` is matched
-    after constants have been dequantized. Patterns must be functions at a module's top level because passes are
+    matched first, while quantized constants still have a dequantize. This dequantize joins the partition. `floats` is
+    matched after constants have been dequantized. Patterns must be functions at a module's top level because passes are
     pickled.
 
     `follows(lowered, k)` is True if the steps read input k only at the output rows that they compute. The steps can
@@ -44,7 +44,7 @@ class Family:
     None if the family's steps cannot run strip by strip.
 
     `strided(lowered, k, order)` is for an input k that is the transpose `order` of another value. It is True if the
-    steps can read that value's memory directly (`PlanBuilder.strides`), which saves the transpose. A family with
+    steps can read that value's memory directly (`PlanBuilder.strides`). The transpose then needs no step. A family with
     `strided` can also write the rows of its result in another order.
 
     `channels_last` are the operations whose kernels require channels-last tensors (data_format NXC). `macs` maps

@@ -49,7 +49,7 @@ def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], ke
 
 
 def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
-    """The access map of a room, which all strips of rows use in turn. None for the buffer of a whole value."""
+    """The access map of a buffer that holds a single strip of rows (a room). None for the buffer of a whole value."""
     if b.strips is None or buffer not in b.strips.rooms:
         return None
     return Walk(None, b.strips.rooms[buffer])

@@ -1,4 +1,4 @@
-"""Replace chains of operations on one byte by table look-ups, which give the same numbers in less time.
+"""Replace chains of operations on one byte by table look-ups. Look-ups give the same numbers in less time.
 
 In a chain quantize -> dequantize -> f -> quantize, the second quantize depends only on the first one's 256 possible
 results, if the other operands of f are constants. Activation functions of quantized models are such chains, of 3 to 30
@@ -116,7 +116,7 @@ def _numbers(store: Store, sources: Sequence[Source],
 
 
 class _Chain(NamedTuple):
-    """A chain of operations on one byte, which a look-up or a clamp replaces.
+    """A chain of operations on one byte. A look-up or a clamp replaces it.
 
     `expr` computes a result of type `dtype` from the load `byte`. The node `origin` computes the byte in the epilogue.
     """

@@ -24,7 +24,7 @@ from graphq.ops.interpolate import elements
 
 
 class Blend(NamedTuple):
-    """Weighted means of the pixels of input `source`, which has the shape [images, spatial..., channels].
+    """Weighted means of the pixels of input `source`, whose shape is [images, spatial..., channels].
 
     The f32 weights, `outer` [height, ko] and `inner` [width, ki], have the order of the window's tables. `pad` is a
     padding pixel. Only integer inputs have `scales`.

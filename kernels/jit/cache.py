@@ -142,7 +142,7 @@ def _plan_prefix(digest: str) -> str:
 
 
 def used(path: Path) -> None:
-    """Mark a file as used now, which postpones its removal. Raises OSError."""
+    """Mark a file as used now. This postpones its removal. Raises OSError."""
     if time.time() - path.stat().st_mtime > DAY:
         os.utime(path)
 
@@ -308,7 +308,7 @@ def tidy(path: Path, now: float | None = None) -> int:
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # by a process that was killed
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # by a killed process
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1

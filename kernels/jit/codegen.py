@@ -2,9 +2,9 @@
 
 A kernel module is a set of functions that a factory makes (`Functions`). graphq uses Numba's public interface:
 `numba.njit` without wrappers for Python, then `inspect_llvm`, gives the LLVM IR of a function and all its callees. The
-IR of a module's functions is linked into one LLVM module, which exports only these functions. LLVM optimizes this
-module and emits a position-independent object. Compiling processes (`compiling.py`) run with NUMBA_OPT=0, because
-Numba's own optimization would repeat LLVM's work.
+IR of a module's functions is linked into one LLVM module that exports only these functions. LLVM optimizes this module
+and emits a position-independent object. Compiling processes (`compiling.py`) run with NUMBA_OPT=0, because Numba's own
+optimization would repeat LLVM's work.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Compile kernels in other processes, while this process plans. This process never imports Numba for a kernel.
 
 A `Job` compiles one kernel module. It is *wanted* once somebody needs its code, and is then put into a queue. Workers
-are threads of this process. Each worker has a process of its own, which does one job after another (`codegen`). The
-first of these processes imports Numba; the others are its forks. They run with NUMBA_OPT=0, because LLVM optimizes each
+are threads of this process. Each worker has a process of its own that does one job after another (`codegen`). The first
+of these processes imports Numba; the others are its forks. They run with NUMBA_OPT=0, because LLVM optimizes each
 complete module anyway. When the workers have been idle for a while, workers and processes end. If no process can be
 started, the thread that waits for a job does the job itself.
 
@@ -29,7 +29,7 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Source, llvm_lock
 
-if TYPE_CHECKING:  # imported only if something is compiled
+if TYPE_CHECKING:  # at run time, only compiling imports them
     from multiprocessing.connection import Connection
     from subprocess import Popen
 
@@ -72,7 +72,7 @@ class Job:
         self.done = False
         self.here = False
         self.process = 0
-        self._ticket = [self]  # the worker that takes the job removes it from the list
+        self._ticket = [self]  # `take` removes the job from this list
         if wanted:
             self.want()
         else:
@@ -183,7 +183,7 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection, which ends its process. After the last one, wait for the first process to end."""
+        """Close a connection. Its process then ends. After the last connection, wait for the first process to end."""
         connection.close()
         if all(x.closed for x in self.connections):
             self.popen.terminate()  # it may still be importing Numba

@@ -55,7 +55,7 @@ def njit(body: F) -> F:
 
 
 def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
-    """Mark `body(b, *arguments)`, which emits LLVM IR into the compiled code that calls it.
+    """Mark `body(b, *arguments)` as a function that emits LLVM IR into the compiled code that calls it.
 
     Its annotations are the types of arguments and result. Value is a 64-bit integer and F32Value an f32. An int must be
     a literal, and the body gets it as a Python number. The result None means no result. If the body takes `*values`,

@@ -39,7 +39,7 @@ def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
 def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
     """Emit `for k in range(start, stop, step)` over 64-bit integers, and yield `k`. The body may run zero times.
 
-    With `unroll`, LLVM may unroll the loop, which adds dozens of instructions in front of it.
+    With `unroll`, LLVM may unroll the loop. This adds dozens of instructions in front of the loop.
     """
     before = b.block
     head, body, after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))

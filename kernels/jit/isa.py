@@ -26,7 +26,7 @@ class Level(NamedTuple):
     emulated: bool = False
 
     def includes(self, name: str) -> bool:
-        """Whether this level has all features of level `name`, so that it can run that level's kernels."""
+        """Whether this level can run kernels of level `name`, because it has all features of that level."""
         return set(level_named(name).features) <= set(self.features)
 
     def has(self, extension: str) -> bool:
@@ -75,7 +75,7 @@ def lowest(lanes: int, *extensions: str) -> Level:
 
 
 def level_named(name: str) -> Level:
-    """Look up a level by name. Raises KernelError with the names of all levels if there is none."""
+    """Look up a level by name. Raises KernelError with the names of all levels if the name is unknown."""
     level = _BY_NAME.get(name) if isinstance(name, str) else None
     if level is None:
         raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(_BY_NAME)}")

@@ -15,7 +15,7 @@ LINE = 64
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""Bytes of a chunk, which is shared by small arrays that live long. It is freed together with the last of them."""
+"""Bytes of a chunk. Small arrays that live long share a chunk. It is freed together with the last of them."""
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
 """Chunks with free bytes, and how many bytes of each are in use.
@@ -31,7 +31,7 @@ def aligned_empty(nbytes: int) -> np.ndarray:
         room = np.empty(nbytes + LINE, np.uint8)
     except ValueError:  # NumPy's error if an array cannot have so many bytes
         raise MemoryError(f"an array cannot have {nbytes} bytes") from None
-    # two slices, because an empty slice has the address of `room` itself, which is not aligned
+    # two slices, because an empty slice has the address of `room` itself
     return room[-room.ctypes.data % LINE:][:nbytes]
 
 
@@ -41,7 +41,7 @@ def lasting_empty(nbytes: int) -> np.ndarray:
     Each run reads all weights of a plan once. With pages of 4 KB, most pages would miss in the TLB: ResNet-50 takes 3 %
     longer (virtual machine on Zen 5).
     """
-    nbytes = index(nbytes)  # no open size may enter `_begun`, which all models share
+    nbytes = index(nbytes)  # a plain int, because all models share `_begun`
     if nbytes > CHUNK // 2:
         return _mapped(nbytes)
     chunk, used = None, 0
@@ -81,7 +81,7 @@ def address_of(array: np.ndarray) -> int:
     """The address of the data of a contiguous array.
 
     The buffer protocol takes a quarter of the time of `array.ctypes`, but does not work for empty and read-only arrays.
-    They use NumPy's C interface, which takes half of that time.
+    NumPy's C interface works for them and takes half of that time.
     """
     try:
         return ctypes.addressof(_byte(array))

@@ -211,7 +211,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
     Open sizes in the arguments are replaced by the numbers assumed for them.
 
     A module that is not `wanted` is compiled on request (`Module.want`), or when a compiling process has nothing else
-    to do. Modules that take long to compile should be `first`, which lets them overtake waiting modules.
+    to do. Modules that take long to compile should be `first`: they overtake waiting modules.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")

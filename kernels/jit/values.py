@@ -266,7 +266,7 @@ class Value:
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
     def opaque(self) -> Value:
-        """Pass an integer through empty inline assembly, which hides its value from LLVM's optimizer."""
+        """Pass an integer through empty inline assembly to hide its value from LLVM's optimizer."""
         return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:

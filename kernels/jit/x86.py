@@ -39,8 +39,8 @@ class Loop:
 
     `carried` are the initial values of variables that change from iteration to iteration. Inside the loop, `.k` is the
     counter and `.values` are the current values; `update` sets the values of the next iteration. After the loop,
-    `.values` are the final values, or the initial values if count <= 0. The counter grows by `step`, which the body may
-    set.
+    `.values` are the final values, or the initial values if count <= 0. The counter grows by `step`; the body may set
+    it.
     """
 
     def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
@@ -230,29 +230,29 @@ class Tiles:
         instruction(self.b, name, ir.VoidType(), [*(constant(I8, t) for t in tiles), *args])
 
     def configure(self) -> None:
-        """Emit ldtilecfg, which loads the configuration at `state`."""
+        """Emit ldtilecfg: load the configuration at `state`."""
         if not self.emulated:
             self._x86("ldtilecfg", [], self.state.pointer(I8))
 
     def release(self) -> None:
-        """Emit tilerelease, which resets the tile registers to their initial state."""
+        """Emit tilerelease: reset the tile registers to their initial state."""
         if not self.emulated:
             self._x86("tilerelease", [])
 
     def zero(self, tile: int) -> None:
-        """Emit tilezero, which clears a tile."""
+        """Emit tilezero: clear a tile."""
         if not self.emulated:
             return self._x86("tilezero", [tile])
         shared(self.b, "tile_zero", _tile_zero, self.state, tile)
 
     def load(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tileloadd, which loads rows of 64 bytes, `stride` bytes apart. A stride of 0 repeats one row."""
+        """Emit tileloadd: load rows of 64 bytes, `stride` bytes apart. A stride of 0 repeats one row."""
         if not self.emulated:
             return self._x86("tileloadd64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
     def store(self, tile: int, address: Value, stride: Value) -> None:
-        """Emit tilestored, which stores the configured rows of 64 bytes, `stride` bytes apart."""
+        """Emit tilestored: store the configured rows of 64 bytes, `stride` bytes apart."""
         if not self.emulated:
             return self._x86("tilestored64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)

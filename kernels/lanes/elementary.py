@@ -3,7 +3,7 @@
 Each function is within 2 ulp of the exact value over all of f32, including subnormal results. Exceptions are softplus,
 mish and the gelus, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp
 and erf are the functions of MLAS (ONNX Runtime), with its bits on CPUs that have fused multiply-adds. Other polynomials
-are from Cephes (S. Moshier), except for the minimax fits of gelu_erf and softplus, which were made for this file.
+are from Cephes (S. Moshier), except that gelu_erf and softplus have minimax fits that were made for this file.
 """
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def log(x: Expr) -> Expr:
     p = _polynomial(f, (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
                         -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1))
     y = f + ((p * f * square + exponent * _LN2_LOW) - 0.5 * square) + exponent * _LN2_HIGH
-    y = select(x < float("inf"), y, x)  # inf and NaN
+    y = select(x < float("inf"), y, x)  # inf and NaN stay as they are
     return select(x > 0.0, y, select(op("eq", x, 0.0), const(float("-inf")), x * float("nan")))
 
 
@@ -244,8 +244,8 @@ def hard_swish(x: Expr) -> Expr:
 def extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
     """IEEE 754-2019 maximum or minimum: NaN if an operand is NaN, and -0 < +0.
 
-    `choose` selects the larger or the smaller number. `bits` ("and" or "or") combines the bits of equal operands, which
-    gives zeros the right sign.
+    `choose` selects the larger or the smaller number. `bits` ("and" or "or") combines the bits of equal operands, to
+    give zeros the right sign.
     """
     same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
     chosen = select(op("eq", a, b), same, choose(a, b))
@@ -269,7 +269,7 @@ def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> 
 def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     """Saturate rint(y * inv_scale) + zp to [lo, hi], integers within +-2**22. NaN gives zp in the low 16 bits."""
     # The bounds are integers, so clipping before rounding equals saturating afterwards. Clipped numbers fit into s32,
-    # so the conversion can round them, which saves an operation. min and max return their second operand if it is NaN.
+    # so the conversion can round them; this saves an operation. min and max return their second operand if it is NaN.
     # The conversion turns NaN into -2**31, whose low bits are 0. An explicit test for NaN slowed requantization by a
     # tenth.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))

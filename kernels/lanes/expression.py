@@ -226,7 +226,7 @@ def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
 
 
 def load(slot: int, dtype: str, kind: str) -> Expr:
-    """Load operand `slot`, which has the storage type `dtype`. s8 and u8 become s32, bf16 and f16 become f32, exactly.
+    """Load operand `slot` of storage type `dtype`. s8 and u8 become s32, bf16 and f16 become f32, exactly.
 
     `kind` says how many elements the operand has: "vector" (one per output), "row" (one per row), "column" (one per
     column) or "scalar" (one for all outputs). An s8 or u8 operand may also be a "table" of 256 elements for the
@@ -264,7 +264,7 @@ def op(name: str, *args: ExprLike) -> Expr:
 
 @cache
 def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
-    """The types of an operation's arguments and of its result. Python numbers have the type None, which fits any."""
+    """The types of an operation's arguments and of its result. A Python number has the type None; it fits any type."""
     if name in BASIC:
         rules = BASIC[name].results
     elif name in DEFINITIONS:

@@ -1,8 +1,8 @@
 """The functions of a Store that kernels call by address, in a table.
 
-The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). The others serve the *second
-look*, which recomputes outputs near a rounding tie. `exact` and `rewrite` are other forms of the epilogue. The rest
-return a column's numbers for the second sum, such as the scale of its weights. A call takes 2 ns.
+The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). The others are for the *second
+look*: it recomputes outputs near a rounding tie. `exact` and `rewrite` are other forms of the epilogue. The rest return
+a column's numbers for the second sum, such as the scale of its weights. A call takes 2 ns.
 
 `write` also lists groups of outputs that contain outputs near a tie, as entries. Kernels pass the entries of a tile to
 `look_again`. The function that recomputes outputs registers itself here, so kernels and `ties` do not import each
@@ -44,7 +44,7 @@ _FACTORIES: list[Callable[[bool], Functions]] = []
 
 
 def register_second_look(factory: Callable[[bool], Functions]) -> None:
-    """Register the factory of the block function `look_again`, which takes a LOOK and the number of entries.
+    """Register the factory of the block function `look_again`. This function takes a LOOK and the number of entries.
 
     The factory's argument is True for kernels over pixels and False for matmuls.
     """

@@ -108,7 +108,7 @@ class Row(NamedTuple):
 
     values: Emitted
     operands: Mapping[int, Value]  # addresses by slot
-    out: Value | None  # None if outputs replace the accumulators
+    out: Value | None  # equals `acc` if outputs replace the accumulators
     acc: Value | None  # None if accumulators are in registers
 
 
@@ -184,7 +184,7 @@ class EpilogueEmitter:
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
         """Emit the outputs of all rows at these columns, and entries for outputs near a rounding tie.
 
-        A group of rows shares one test. Each lane keeps the smallest distance to a tie in the group, which takes one
+        A group of rows shares one test. Each lane keeps the smallest distance to a tie in the group, at the cost of one
         operation per vector.
         """
         b, per_column = self.builder, [self.column(columns) for columns in group]

@@ -41,7 +41,7 @@ class LookupTable(NamedTuple):
 
     @staticmethod
     def read(dtype: str, address: Value, lanes: int) -> LookupTable:
-        """Emit the loads of a table. They are marked invariant, which lets LLVM hoist them out of loops."""
+        """Emit the loads of a table, marked as invariant. LLVM may then hoist them out of loops."""
         kind = vector(I8, _LINE)
         quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
@@ -199,7 +199,7 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
             return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
-        case "bf16":  # not vcvtneps2bf16, which flushes subnormals
+        case "bf16":  # vcvtneps2bf16 would flush subnormals
             bits = x.as_type(vector(I32, lanes))
             kept = (bits + 0x7FFF + (bits.shr(16) & 1)).shr(16)
             kept = builder.fcmp_unordered("uno", x, x).select(0x7FC0, kept)
@@ -211,7 +211,7 @@ def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
     """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, with AVX-512's pack instructions."""
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF as vpternlogd. LLVM would otherwise use vpermt2w, which takes three operations, most of
+        # x >> 16 | y & ~0xFFFF as vpternlogd. LLVM would otherwise use vpermt2w. That takes three operations, most of
         # them on one port.
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
