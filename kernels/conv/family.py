@@ -252,7 +252,7 @@ def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndar
 
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
-    """Split weights into s8 arrays whose sum is `w`. Several are needed if w minus its zero points exceeds s8."""
+    """Split `w`, weights minus zero points, into s8 arrays whose sum is `w`: one array, or more if `w` exceeds s8."""
     if w.size == 0 or -128 <= w.min() and w.max() <= 127:
         return [w.astype(np.int8, copy=False)]
     parts = [np.clip(w, -128, 127).astype(np.int8)]

@@ -144,7 +144,7 @@ class IntegerConvolution(Convolution):
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The activations' zero point in the sums of kernels: plus 128 for s8, except in the depthwise kernel."""
+        """The zero point of activations as kernels multiply them: plus 128 for s8, except in the depthwise kernel."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property

@@ -8,9 +8,9 @@ The multiplier m is the number of output channels per input channel. Taps outsid
 A tile is a few neighboring pixels of a line times a few vectors of channels. Accumulators stay in registers from the
 first product to the Store. With sums in memory, as in the loops of `pixels`, 3 x 3 taps took twice as long (Zen 4).
 
-A run is the taps along a line of the window. Neighboring pixels share columns of the image within a run. A tile loads
-each column of a run once, and the weights of a run once: the 72 products of a tile with 3 x 3 taps take 39 loads. The
-last tile of a line may overlap the tile before it; both write the same bytes there.
+A run is all taps along a line of the window, or a single tap (see `choose`). Neighboring pixels share columns of the
+image within a run. A tile loads each column of a run once, and the weights of a run once: the 72 products of a tile
+with 3 x 3 taps take 39 loads. The last tile of a line may overlap the tile before it; both write the same bytes there.
 
 Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. A chunk is the channels of a tile. If the
 channels do not fill the last chunk, it overlaps the chunk before it. If the channels do not fill even one chunk, masked

@@ -28,7 +28,7 @@ view = SPACE.view
 
 
 def eltwise_blocks() -> Functions:
-    """Make the block function."""
+    """Make the block function that writes a block of outputs."""
 
     def block(args: int, index: int) -> None:
         a = view(args)

@@ -297,7 +297,7 @@ def refuses(node: Node) -> str | None:
 
 
 def _groups_broadcast(node: Node) -> bool:
-    """Whether the scale groups of a dynamic_dequantize have one element, or all elements, along each axis."""
+    """Whether each scale group of a dynamic_dequantize spans, along every axis, one element or the whole axis."""
     shape, groups = node.output.shape, node.attrs["group_shape"]
     return shape is not None and all(group in (1, size) for group, size in zip(groups, shape, strict=True))
 

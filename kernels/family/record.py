@@ -64,7 +64,7 @@ class Family:
     macs: Mapping[str, Count] = field(default_factory=dict)
 
     def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
-        """The reason why kernels cannot compute a body as one partition, or None. `constants` are its constants."""
+        """Why kernels cannot compute a body as one partition, or None. `constants` are arrays of constant inputs."""
         if (refused := self.refuses_sizes(body.nodes, body.outputs[0])) is not None:
             return refused
         try:

@@ -35,7 +35,7 @@ Origins = Mapping[Expr, frozenset[Expr]]
 
 
 def byte_type(x: Expr) -> str | None:
-    """The storage type of an expression that is an 8-bit value, loaded per element or quantized; otherwise None."""
+    """The type, u8 or s8, if x is a byte that is loaded per element or quantized; otherwise None."""
     if x.op == "load":
         return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
     number_and_type = elementary.unquantized(x)

@@ -164,8 +164,8 @@ class _Process:
         from subprocess import DEVNULL, Popen
 
         # -P prevents imports from the current directory. A process group of its own protects the process from Ctrl-C.
-        # An idle process stays in this session, because Linux divides cores between sessions before it looks at
-        # priorities.
+        # An idle process stays in this session, because Linux divides cores between sessions first and looks at
+        # priorities afterwards.
         command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
@@ -186,7 +186,7 @@ class _Process:
         """Close a connection. Its process then ends. After the last connection, wait for the first process to end."""
         connection.close()
         if all(x.closed for x in self.connections):
-            self.popen.terminate()  # it may still be importing Numba
+            self.popen.terminate()  # the process may still be importing Numba
             self.popen.wait()
 
     def forget(self) -> None:

@@ -1,7 +1,7 @@
 """ISA levels: sets of instructions that kernels may use, and which levels this machine has.
 
-A machine has a level if its CPU reports all features of the level; CPU names are not reliable. A level includes each
-level whose features it has. That is every level before it in LEVELS, except that AVX-512 levels do not include
+A machine has a level if its CPU reports all features of the level; CPU names are not reliable. A level includes every
+level whose features are a subset of its own: all levels before it in LEVELS, except that AVX-512 levels do not include
 avx_vnni. Tests can `emulate` a level that the machine lacks: plain IR then replaces the level's special instructions.
 """
 from __future__ import annotations

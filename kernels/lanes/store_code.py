@@ -216,9 +216,8 @@ class EpilogueEmitter:
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns.
 
-        Packing handles the bytes of four vectors at once. To take the upper halves of four vectors takes 4 operations;
-        to shift, saturate and narrow a single vector takes 4 as well. A look-up of 64 bytes takes as many operations as
-        one of 16.
+        With packing, the upper halves of four vectors take 4 operations together. Without packing, each vector takes 4
+        to shift, saturate and narrow it. A look-up of 64 bytes takes as many operations as a look-up of 16.
         """
         if not self.packs or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
