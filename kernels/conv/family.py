@@ -198,7 +198,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
-    """The byte offset in the weights of each packed row, tap by tap; -1 for rows that pad a tap to whole groups."""
+    """For each packed row, its byte offset in the weights, tap by tap; -1 for rows that pad a tap to whole groups."""
     itemsize = STORAGE[c.b_dtype].itemsize
     _, tap, channel, _ = c.filter.strides(itemsize)
     offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)

@@ -122,7 +122,7 @@ def object_code(source: Source) -> tuple[bytes, tuple[str, ...]]:
 
 
 def assembly(source: Source) -> str:
-    """The assembly of a kernel module as text, for reading."""
+    """The assembly of a kernel module as text."""
     text: str = _machine(source.without).emit_assembly(optimized(source)[0])
     return text
 
