@@ -1,4 +1,7 @@
-"""FAMILIES: the list of all kernel families, in the order that fusion tries them (see `family/record.py`)."""
+"""The list of all kernel families, FAMILIES, in the order that fusion tries them.
+
+The kernels of a family compute one kind of partition, such as a matmul with its epilogue (see `family/record.py`).
+"""
 from __future__ import annotations
 
 from graphq.errors import CompileError

@@ -1,1 +1,1 @@
-"""Kernels of partitions whose anchor is a concat."""
+"""Kernels of concatenations, fused with lane-wise operations."""

@@ -1,1 +1,1 @@
-"""Depthwise convolutions: packed weights, integer tiles and float tiles."""
+"""Kernels of depthwise convolutions: packed weights, integer tiles and float tiles."""

@@ -1,1 +1,1 @@
-"""Kernels of lane-wise chains."""
+"""Kernels of chains of lane-wise (elementwise) operations."""

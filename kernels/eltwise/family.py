@@ -1,6 +1,7 @@
-"""The kernel family of lane-wise chains, each computed by one loop over memory: kernel, plan step and record.
+"""The kernel family of lane-wise (elementwise) operations: record, kernel and plan step.
 
-The slots of operands and output follow the fields of SPACE in the argument block (see `store_code.SlotOperand`).
+One loop over memory computes a chain of operations. The slots of operands and output follow the fields of SPACE in the
+argument block (see `store_code.SlotOperand`).
 """
 from __future__ import annotations
 

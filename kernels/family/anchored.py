@@ -1,4 +1,7 @@
-"""Lower bodies with an anchor: find scales and zero points, and describe the f32 sum that the graph states."""
+"""Lower bodies with an anchor: find scales and zero points, and describe the f32 sum that the graph states.
+
+A body is the graph inside a partition. Its anchor is the operation that decides the kernel family, such as a matmul.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence

@@ -1,4 +1,4 @@
-"""The slots of a step: the words of its argument block that locate the operands and the output of a Store."""
+"""The slots of a step: words of its argument block that locate the operands and the output of a Store (epilogue)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""The expression compiler: turns lane-wise expressions into NumPy results and into vector code."""
+"""The expression compiler: it evaluates lane-wise expressions in NumPy and compiles them to vector code."""
