@@ -95,7 +95,7 @@ def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: boo
 
 
 def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
-    """Emit code that stores the addresses of the image columns that neighboring pixels read. The first is at `spot`."""
+    """Emit code that stores the addresses of the image columns that neighboring pixels read, starting at `spot`."""
     def table(name: str, entry: Value) -> Value:
         return spot.windows + WINDOWS.load(spot.windows, name) + entry * 8
 

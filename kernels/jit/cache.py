@@ -308,7 +308,7 @@ def tidy(path: Path, now: float | None = None) -> int:
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # by a killed process
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # left by a killed process
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1

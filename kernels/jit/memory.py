@@ -41,7 +41,7 @@ def lasting_empty(nbytes: int) -> np.ndarray:
     Each run reads all weights of a plan once. With pages of 4 KB, most pages would miss in the TLB: ResNet-50 takes 3 %
     longer (virtual machine on Zen 5).
     """
-    nbytes = index(nbytes)  # a plain int, because all models share `_begun`
+    nbytes = index(nbytes)  # a plain int: an open size belongs to one model, but all models share `_begun`
     if nbytes > CHUNK // 2:
         return _mapped(nbytes)
     chunk, used = None, 0

@@ -171,7 +171,7 @@ class Module:
 
 
 class SavedModule(Module):
-    """A module with object code but without source, as saved models have it."""
+    """A module of a saved model: object code without a source."""
 
     def __init__(self, kind: str, key: str, code: folder.Code) -> None:
         self.name, self._key, self._code = kind, key, code

@@ -113,7 +113,7 @@ def tanh(x: Expr) -> Expr:
     t, square = _absolute(x), x * x
     inner = _polynomial(square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
                                  -3.33332819422e-1)) * square * t + t
-    r, n = _exp_reduced(minimum(20.0, t + t))  # from 18 on, tanh is 1
+    r, n = _exp_reduced(minimum(20.0, t + t))  # if t + t >= 18, tanh is 1
     outer = 1.0 - 2.0 / (_polynomial(r, _EXP) * _power_of_two(n) + 1.0)
     return _with_sign(select(t < 0.625, inner, outer), x)
 
