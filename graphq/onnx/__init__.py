@@ -1,6 +1,6 @@
 """ONNX models: `load_onnx` makes a graph of an ONNX model, `save_onnx` writes a graph as an ONNX model.
 
-Both need the package onnx (the extra `onnx`). The first call imports it with the tables of operators; this takes long.
+Both need the package onnx (the extra `onnx`). The first call is slow, because it imports onnx and the importers.
 """
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: in
     """Load an ONNX model from a path, the bytes of a file, or a ModelProto; returns its graph.
 
     Inputs and outputs keep their names and order. An input with an initializer becomes a constant. Symbolic dimensions
-    are open: each call of the compiled model sets them. External data must lie in the model's folder. Local functions
-    are expanded. An If with a constant condition becomes its branch. If graphq has no operation for a node, it becomes
-    an `onnx_node`, and ONNX's reference runs it; `explain()` lists these nodes.
+    are open: each call of the compiled model sets them. External data must lie in the model's folder. Calls of local
+    functions are expanded. An If with a constant condition becomes its branch. If graphq has no operation for a node,
+    ONNX's reference evaluator runs the node as an `onnx_node`; `explain()` lists these nodes.
 
     Raises ParseError if `source` is not a model or its data is missing. Raises GraphError, naming the node, if the
     model breaks a rule of ONNX or has types that graphq lacks (strings, sequences, maps, optionals). Raises
@@ -44,9 +44,9 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) ->
 
     Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
     of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations: viewers show
-    one node, and engines run the operations. If the model's shapes are open, the file is for the shapes in the graph's
-    types. A smaller `opset` is for older engines. The numbers are the same, with one exception: below opset 19, ONNX
-    Runtime and `load_onnx` add the elements of an AveragePool in another order.
+    one node, and engines run the operations. If the model has open dimensions, the file is valid only for the sizes in
+    the graph's types. A smaller `opset` is for older engines. The numbers are the same, with one exception: below opset
+    19, ONNX Runtime and `load_onnx` add the elements of an AveragePool in another order.
 
     Raises GraphError, naming the operation, if ONNX's operators cannot express the operation with the same numbers, or
     if it needs a newer operator set (the message names it). A partition needs opset 21. Raises GraphqError if the

@@ -20,7 +20,7 @@ from graphq.onnx.protos.tensors import element_of
 
 
 class GraphqRep(BackendRep):
-    """A compiled model. `run` takes arrays or TensorProtos: a sequence in the order of inputs, or a dict by name."""
+    """A compiled model. Its `run` takes arrays or TensorProtos, in the order of the model's inputs or by name."""
 
     def __init__(self, model: CompiledGraph) -> None:
         self.model = model
@@ -41,14 +41,14 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """An output for the test runner: a TensorProto if all inputs, or any input of its dtype, are TensorProtos."""
+    """Return output `x`, as a TensorProto if all inputs (`every`) or one input of this dtype (`same`) were so."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x
 
 
 class GraphqBackend(Backend):
-    """graphq as an ONNX backend on the CPU. `graphq.compile` takes the options."""
+    """ONNX backend that runs models with graphq on the CPU; `options` are keywords of `graphq.compile`."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **options: Any) -> GraphqRep:

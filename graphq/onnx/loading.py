@@ -28,11 +28,11 @@ MAX_BYTES = 2**31 - 1
 """The largest model file, in bytes: protobuf's limit for a message."""
 
 MAX_NODES = 200_000
-"""The most nodes of a model, counting the nodes of inner graphs and of expanded local functions."""
+"""The largest number of nodes of a model, with the nodes of inner graphs and of expanded local functions."""
 
 
 def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
-    """Read and check a model; returns it, the folder of its external data, and its name for errors.
+    """Read and check a model; returns the model, the folder of its external data, and its name for errors.
 
     The folder is None if the model is not from a file. Raises ParseError if `source` is not a model, GraphError if
     ONNX's checker refuses it.
@@ -99,7 +99,7 @@ def _ordered(model: ModelProto) -> ModelProto:
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """The nodes' indices in a valid order. If that order is valid already, or if nodes form a cycle, nothing moves."""
+    """The nodes' indices in a valid order: the order of `nodes` if it is valid, or if nodes form a cycle."""
     stand = list(range(len(nodes)))
     maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]
@@ -115,17 +115,17 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
 
 
 OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
-"""Operators that ONNX Runtime accepts in ONNX's domain, each with the first operator set of ONNX that has it.
+"""Operators of ONNX Runtime that models use in ONNX's domain, and the first operator set of ONNX that defines them.
 
-ONNX never had SimplifiedLayerNormalization; its number is larger than any operator set's.
+No operator set of ONNX defines SimplifiedLayerNormalization.
 """
 
 
 def _with_microsoft(model: ModelProto) -> ModelProto:
     """The model itself, or a copy that declares the domain com.microsoft for all of ONNX Runtime's operators.
 
-    Some quantizers do not declare the domain, and ONNX Runtime does not require it. ONNX Runtime also has some of its
-    operators in ONNX's domain (OWN); their nodes move to com.microsoft.
+    Some quantizers do not declare the domain, because ONNX Runtime does not require it. Nodes of operators in OWN move
+    to com.microsoft if ONNX's domain does not define their operator in the model's version.
     """
     opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
     imported = any(i.domain == MICROSOFT for i in model.opset_import)

@@ -1,4 +1,4 @@
-"""onnx_node: an ONNX node without an operation in graphq, typed by ONNX's shape inference, run by its reference."""
+"""The operation onnx_node: a node that ONNX's reference evaluator runs, because graphq has no operation for it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from graphq.ops.rules import Array
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
     """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown.
 
-    Open sizes stay open only if graphq has no importer for the operator: an importer that refuses some sizes may take
-    others, so a plan must not hold for both.
+    Open sizes stay open only if graphq has no importer for the operator. An importer may refuse some sizes and accept
+    others, so one plan must not cover both.
     """
     with late_imports():
         from graphq.onnx.importers.importer import has_importer
@@ -30,7 +30,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) 
 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Replace the node by graphq's operations, if more is known about its operands; None if that is not possible."""
+    """Replace the node by graphq's operations; None if its operands are still not known well enough."""
     with late_imports():
         from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)
@@ -40,9 +40,9 @@ def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
 def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
     """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 
-    If graphq's operations can compute the node for these operands, they run instead. `model` is a serialized ModelProto
-    with only this node. Its inputs are `srcs`; its initializers are small constants, because shape inference may need
-    their values. `op_type` is the operator's name, for messages.
+    If graphq's operations can compute the node for these operands, these operations run instead of the evaluator.
+    `model` is a serialized ModelProto with only this node. Its inputs are `srcs`; its initializers are small constants,
+    because shape inference may need their values. `op_type` is the operator's name, for messages.
     """
     with late_imports():
         from graphq.onnx.importers.importer import evaluated

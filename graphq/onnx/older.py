@@ -1,8 +1,8 @@
 """Convert a saved model to an older operator set, node by node.
 
-An older operator lacks later attributes; these must be at their defaults. It may take axes as an attribute instead of
-an operand, and it accepts fewer types. If the older set cannot express a node as it is, the node is refused: no other
-operators replace it.
+An older operator may lack attributes, take axes as an attribute instead of an operand, and accept fewer types.
+Attributes that the older operator lacks must have their default values. A node that the older operator cannot express
+is refused; other operators never replace it.
 """
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def _types(model: ModelProto) -> dict[str, str]:
-    """The types of all tensors by name, in the notation of operator schemas: `tensor(float)`."""
+    """The types of all tensors by name, written like `tensor(float)`, as in ONNX's schemas."""
     graphs = list(_graphs(onnx.shape_inference.infer_shapes(model).graph))
     numbers = {v.name: v.type.tensor_type.elem_type for g in graphs for v in (*g.input, *g.value_info, *g.output)}
     numbers |= {t.name: t.data_type for g in graphs for t in g.initializer}
@@ -72,7 +72,7 @@ def _types(model: ModelProto) -> dict[str, str]:
 
 
 def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
-    """Convert a node to an older operator set; returns None, or if the set cannot express the node, the reason."""
+    """Convert a node to an older operator set; returns the reason if the set cannot express the node, else None."""
     new = onnx.defs.get_schema(node.op_type, OPSET)
     try:
         old = onnx.defs.get_schema(node.op_type, opset)
@@ -113,7 +113,6 @@ def _without_effect(attribute: str, node: NodeProto, constants: Mapping[str, Ten
 
 
 def _default(schema: onnx.defs.OpSchema, name: str) -> onnx.AttributeProto:
-    """The default of an attribute."""
     value = onnx.AttributeProto()
     value.CopyFrom(schema.attributes[name].default_value)
     return value

@@ -16,7 +16,7 @@ from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.tensors import value_info
 
 DOMAIN = "graphq.partition"
-"""The domain of the local functions. A function is named after its partition's anchor, with a number."""
+"""The domain of the local functions. A function's name is the partition's anchor and a number."""
 
 
 @exports("partition")

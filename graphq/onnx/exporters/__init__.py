@@ -1,1 +1,1 @@
-"""Exporters write operations as ONNX nodes: one file for each family of operations; writer.py has their table."""
+"""Exporters: functions that write graphq's operations as ONNX nodes. writer.py has the table of them."""

@@ -28,7 +28,7 @@ def square(w: Writer, node: Node) -> None:
 
 @exports("arithmetic")
 def arithmetic(w: Writer, node: Node) -> None:
-    """Write the function's ONNX operator: the same as for floats, or Mod for a remainder."""
+    """Write integer arithmetic: Mod for remainders, otherwise the operator that ONNX also has for floats."""
     function = node.attrs["function"]
     if function in OPS:
         w.node(node, str(OPS[function].onnx))
@@ -68,7 +68,7 @@ def along_channels(w: Writer, node: Node) -> None:
 
 @exports("softmax", "log_softmax")
 def softmax(w: Writer, node: Node) -> None:
-    """Write Softmax or LogSoftmax; neither can give statistics or another dtype than the input's.
+    """Write Softmax or LogSoftmax; raises GraphError for statistics or a result of another dtype.
 
     ONNX's operators round f16 and bf16 in each step. If graphq's operation rounds only once, the file casts to f32,
     applies the operator, and casts back.
@@ -109,7 +109,7 @@ def _swapped(w: Writer, x: Value | None, transposed: bool) -> str:
 
 
 def _channels(w: Writer, node: Node, op_type: str, weights: list[str], attrs: dict[str, Any]) -> None:
-    """Write a channels-first node, between two Transposes if the operation's channels are last."""
+    """Write a node with channels first. If the operation has channels last, a Transpose precedes and follows it."""
     x = next(node.operands)
     r = rank(x)
     if node.attrs["data_format"] == "NCX":
@@ -132,7 +132,7 @@ def _windows(node: Node) -> dict[str, Any]:
 
 @exports("convolution", "conv_transpose")
 def convolution(w: Writer, node: Node) -> None:
-    """Write Conv with its weights as OIX, or ConvTranspose with them as IOX."""
+    """Write Conv with weights in format OIX, or ConvTranspose with weights in format IOX."""
     _same_dtype(node)
     transposed = node.op.name == "conv_transpose"
     weights, form = node.inputs[1], node.attrs["weights_format"]
@@ -160,9 +160,9 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 
 @exports("max_pool", "avg_pool")
 def pool(w: Writer, node: Node) -> None:
-    """Write a pool that rounds its output size down; oneDNN's rounding up has no form in ONNX.
+    """Write MaxPool, AveragePool or GlobalAveragePool; raises GraphError for output sizes that are rounded up.
 
-    When graphq loads the file, all average pools except global ones add the elements of a window in order.
+    `load_onnx` reads an AveragePool as a pool that adds the elements of a window in order.
     """
     a = node.attrs
     if a["rounding_type"] == "ceil":
@@ -187,7 +187,7 @@ def batch_norm(w: Writer, node: Node) -> None:
 
 @exports("group_norm")
 def group_norm(w: Writer, node: Node) -> None:
-    """Write GroupNormalization; it needs a scale and a bias, and gives no statistics."""
+    """Write GroupNormalization; raises GraphError without scale and bias, or if statistics are results."""
     if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
         raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
     _channels(w, node, "GroupNormalization", [w.name(v) for v in node.inputs[1:]],
@@ -202,7 +202,7 @@ def lrn(w: Writer, node: Node) -> None:
 
 @exports("layer_norm")
 def layer_norm(w: Writer, node: Node) -> None:
-    """Write LayerNormalization; it needs a scale, and its statistics differ from graphq's."""
+    """Write LayerNormalization; raises GraphError if the scale is missing or if statistics are results."""
     if node.attrs["keep_stats"] or len(node.inputs) < 2 or not node.attrs["use_affine"]:
         raise GraphError("LayerNormalization has other statistics and needs a scale")
     w.node(node, "LayerNormalization", axis=node.attrs["begin_norm_axis"], epsilon=node.attrs["epsilon"])
@@ -210,7 +210,7 @@ def layer_norm(w: Writer, node: Node) -> None:
 
 @exports(*REDUCTIONS.values(), "integer_sum")
 def reduction(w: Writer, node: Node) -> None:
-    """Write the reduction, with its axes as an initializer; without axes it is Identity (ReduceL1 would give |x|)."""
+    """Write a reduction with its axes as an initializer, or Identity if there are no axes (ReduceL1 would give |x|)."""
     if len(node.inputs) > 1:
         raise GraphError("axes as an operand are s32 in graphq and s64 in ONNX: make them an attribute")
     if not node.attrs["axes"]:
@@ -239,7 +239,7 @@ def interpolate(w: Writer, node: Node) -> None:
 
 @exports("dynamic_range")
 def dynamic_range(w: Writer, node: Node) -> None:
-    """Write DynamicQuantizeLinear and use only its second and third result: scale and zero point."""
+    """Write DynamicQuantizeLinear; its results 1 and 2, scale and zero point, are the operation's."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])
 
 
@@ -247,9 +247,10 @@ def dynamic_range(w: Writer, node: Node) -> None:
 def recurrent(w: Writer, node: Node) -> None:
     """Write an LSTM, GRU or RNN of one direction.
 
-    If the gates are a matmul of the input with constant f32 weights, ONNX's layer does this matmul. Otherwise the gates
-    are its input and its input weights are the identity; this is exact. An LSTM that quantizes its state becomes
-    com.microsoft's DynamicQuantizeLSTM; it always does the matmul of the input itself.
+    graphq's operation reads gates: the input times the input weights. ONNX's layer computes this matmul itself. If the
+    gates come from a matmul with constant f32 weights, the layer takes its operands. Otherwise the layer reads the
+    gates as its input, with the identity matrix as weights; this is exact. An LSTM that quantizes its state becomes
+    com.microsoft's DynamicQuantizeLSTM, with the operands that `dynamic_product` finds.
     """
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
     optional = dict(zip([p.name for p in node.op.operands[2:]], node.inputs[2:], strict=False))
@@ -285,7 +286,7 @@ def recurrent(w: Writer, node: Node) -> None:
 
 
 def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
-    """Find the matmul whose result, with or without an added bias, is `gates`; returns it (or None) and its biases."""
+    """Find the matmul that computes `gates`, up to added biases; returns the matmul (or None) and the biases."""
     node, biases = gates.node, list[Value]()
     if node is not None and node.op.name == "add":
         found = [(b, a.node) for a, b in itertools.permutations(node.operands, 2)
@@ -297,7 +298,7 @@ def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
 
 
 def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | None]:
-    """Split `gates` into input, constant weights [size, I] and bias; if impossible: `gates`, the identity and None."""
+    """Return input, constant weights [size, I] and bias of `gates`, or `gates`, the identity and no bias."""
     product, biases = product_of(gates)
     x, weights = (None, None) if product is None else (product.operand(0), product.operand(1).data)
     if product is None or x is None or weights is None or weights.ndim != 2 or weights.dtype != np.float32 \
@@ -308,9 +309,9 @@ def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | N
 
 
 def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None]:
-    """Split `gates` into the unquantized input, integer weights [I, 4H] with scale and zero point, and the bias.
+    """Return the unquantized input, the integer weights [I, 4H] with scale and zero point, and the bias of `gates`.
 
-    Raises GraphError unless the input is quantized to u8 by its range, and the weights are constants of 8 bits.
+    The input must be quantized by its range, and the weights must be 8-bit constants. Otherwise raises GraphError.
     """
     product, biases = product_of(gates)
     left, right = (None, None) if product is None else (product.operand(0), product.operand(1))
@@ -329,13 +330,13 @@ def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None
 
 
 def _by_column(product: Node, dequantize: Node) -> bool:
-    """Whether the weights [I, 4H] of a matmul have one scale, or one for each column."""
+    """Whether the weights [I, 4H] of a matmul are quantized per tensor or per column."""
     a = dequantize.attrs
     return a["qtype"] == "per_tensor" or a["axis"] % 2 == (0 if product.attrs["transpose_b"] else 1)
 
 
 def _dynamic_source(x: Value | None) -> Value | None:
-    """If `x` is a value that was quantized by its own range and dequantized, this value; otherwise None."""
+    """The value that dynamic_quantize, by the value's own range, and dynamic_dequantize turned into `x`, or None."""
     dequantize = None if x is None else x.node
     if dequantize is None or dequantize.op.name != "dynamic_dequantize":
         return None

@@ -1,4 +1,4 @@
-"""Exporters of if_else, loop and scan: bodies become graphs that read values of the graph around them by name."""
+"""Exporters of if_else, loop and scan. A body becomes an ONNX graph that reads values of the outer graph by name."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto 
 
 
 def _body(w: Writer, body: Graph, captured: Sequence[str]) -> GraphProto:
-    """Write the body as a graph; its last inputs, `captured`, are names of values in the graph around it."""
+    """Write the body as an ONNX graph. Its last inputs become the outer graph's values that `captured` names."""
     inner = Writer(w.functions)
     inner.taken = w.taken  # names are unique in the whole model
     inner.of_values = w.of_values | names_of(body)

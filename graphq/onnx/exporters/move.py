@@ -12,7 +12,7 @@ from graphq.onnx.protos.tensors import array_of
 
 @exports("static_reshape")
 def static_reshape(w: Writer, node: Node) -> None:
-    """Write Reshape, to the result's dimensions if all are known, otherwise to the `shape` with its -1 and 0."""
+    """Write Reshape to the result's dimensions if all are known, otherwise to the attribute `shape`."""
     if node.output.type.known:
         w.node(node, "Reshape", w.integers(*node.output.type.dims), allowzero=1)
     else:
@@ -42,7 +42,7 @@ def pad(w: Writer, node: Node) -> None:
 
 @exports("onnx_node")
 def onnx_node(w: Writer, node: Node) -> None:
-    """Write the ONNX node itself, converted to the file's operator set if it is older."""
+    """Write the ONNX node that the operation runs, converted to the file's operator set if necessary."""
     model = parsed(node.attrs["model"].tobytes())
     opsets = {i.domain: i.version for i in model.opset_import}
     if set(opsets) - {""}:

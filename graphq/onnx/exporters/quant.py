@@ -1,4 +1,4 @@
-"""Exporters of all forms of quantize and dequantize."""
+"""Exporters of the operations that quantize and dequantize."""
 from __future__ import annotations
 
 import numpy as np
@@ -55,7 +55,7 @@ def dynamic(w: Writer, node: Node) -> None:
 
 @exports("quantize_linear", "dequantize_linear")
 def linear(w: Writer, node: Node) -> None:
-    """Write the operator with the same attributes; raises GraphError if version 21 of the operator lacks a form."""
+    """Write the operator with the same attributes; raises GraphError if the operator needs a version above 21."""
     a = node.attrs
     src, scale, *rest = node.inputs
     assert src is not None and scale is not None

@@ -1,4 +1,4 @@
-"""The table of exporters, and Writer: it collects the nodes, constants and names of an ONNX graph."""
+"""The table of exporters, and Writer, the class that collects nodes, constants and names of an ONNX graph."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version, used_names
 
 OPSET, IR_VERSION = 21, 10
-"""Operator set and file format version of saved models: the first with 4-bit types and blocks."""
+"""Operator set and file format version of saved models: the first versions with 4-bit types and blocked scales."""
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -29,7 +29,7 @@ EXPORTERS: dict[str, Exporter] = {}
 
 
 def exports(*ops: str) -> Callable[[Exporter], Exporter]:
-    """Register the decorated function as the exporter of these operations; raises GraphError for a second one."""
+    """Register the decorated function as the exporter of these operations. Raises GraphError if one exists."""
 
     def declare(f: Exporter) -> Exporter:
         for op in ops:
@@ -42,12 +42,12 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
 
 def names_of(graph: Graph) -> frozenset[str]:
-    """The names that the results of a graph's nodes have."""
+    """The names of the results of a graph's nodes."""
     return frozenset(v.name for n in graph.nodes for v in n.outputs if v.name is not None)
 
 
 class Writer:
-    """Collect nodes, initializers and names of an ONNX graph. Writers of partitions share the model's `functions`."""
+    """Collect nodes, initializers and names of an ONNX graph. All writers of a model share `functions`."""
 
     def __init__(self, functions: list[FunctionProto] | None = None) -> None:
         self.functions = [] if functions is None else functions
@@ -55,13 +55,13 @@ class Writer:
         self.initializers: list[TensorProto] = []
         self.names: dict[Value, str] = {}
         self._constants: dict[Content, str] = {}
-        """Names of initializers by array; equal arrays share an initializer, unless the graph names the value."""
+        """Names of initializers by array. Equal arrays share an initializer if the graph does not name their values."""
         self.taken: set[str] = set()
         self.of_values: frozenset[str] = frozenset()
-        """The names of the graph's values, reserved for them."""
+        """The names of the graph's own values. A made-up name must not be one of these."""
 
     def claim(self, wanted: str, *, made_up: bool = False) -> str:
-        """Reserve the name `wanted`, with a number if it is taken; `made_up` names also avoid `of_values`."""
+        """Reserve and return `wanted`, numbered if the name is taken, or if it is `made_up` and in `of_values`."""
         name, k = wanted, 0
         while name in self.taken or not name or made_up and name in self.of_values:
             k += 1
@@ -70,7 +70,7 @@ class Writer:
         return name
 
     def name(self, value: Value | None) -> str:
-        """The value's name; "" for an absent operand."""
+        """The value's name in the file, or "" for an absent operand. A constant becomes an initializer."""
         if value is None:
             return ""
         if value not in self.names:
@@ -84,7 +84,7 @@ class Writer:
         return self.names[value]
 
     def constant(self, array: np.ndarray | np.generic, wanted: str = "constant") -> str:
-        """Find or add an initializer with this array; returns its name. A new name is like `wanted`."""
+        """Find or add an initializer with this array; returns its name. `wanted` is the name for a new initializer."""
         array = np.asarray(array, order="C")
         name = self._constants.get(Content(array))
         return self._initialize(self.claim(wanted), array) if name is None else name
@@ -103,7 +103,7 @@ class Writer:
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
-        """Add a node; returns the name of its first output. Without `outputs`, one is made up."""
+        """Add a node; returns the name of its first output. Without `outputs`, the node has one, with a new name."""
         outputs = [self.claim(op_type.lower(), made_up=True)] if outputs is None else outputs
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
@@ -116,7 +116,7 @@ class Writer:
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def prune(self, outputs: Iterable[str]) -> None:
-        """Remove nodes whose results nothing reads; such nodes remain if one operator has replaced several."""
+        """Remove nodes with unused results. Such nodes remain if one operator has replaced several."""
         needed, kept = set(outputs), []
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.output):
@@ -140,9 +140,9 @@ class Writer:
 
 
 def declared(w: Writer, node: Node) -> None:
-    """Write the ONNX operator that `Op.onnx` names; attributes that are inputs of the operator become initializers.
+    """Write the ONNX operator that `Op.onnx` names. Attributes that the operator takes as inputs become initializers.
 
-    ONNX's operator may broadcast operands that the operation requires to have equal shapes.
+    The attribute auto_broadcast is left out: it only rejects shapes that ONNX's operator would broadcast.
     """
     op = node.op
     assert op.onnx is not None

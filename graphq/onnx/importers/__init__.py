@@ -1,4 +1,4 @@
-"""Importers turn ONNX operators into operations: one file for each family; importer.py has their table."""
+"""Importers: functions that turn ONNX operators into graphq's operations. importer.py has the table of them."""
 from importlib import import_module
 
 for _family in ("attention", "by_reference", "com_microsoft.attention", "com_microsoft.quantized",

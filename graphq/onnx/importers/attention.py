@@ -28,7 +28,7 @@ ROWS = """(scores, before) => (rows) {
     all = Add(first, places)
     rows = Cast<to = 6>(all)
 }"""
-"""An ONNX function: the positions of the queries, [batch or 1, 1, queries, 1], after the first `before` keys."""
+"""ONNX function that computes the queries' positions, [batch or 1, 1, queries, 1]; `before` is the first position."""
 
 COLUMNS = """(scores) => (columns) {
     zero = Constant<value_int = 0>()
@@ -38,7 +38,7 @@ COLUMNS = """(scores) => (columns) {
     keys = Range(zero, count, one)
     columns = Cast<to = 6>(keys)
 }"""
-"""An ONNX function: the positions of the keys."""
+"""ONNX function that computes the keys' positions, [keys]."""
 
 REPEAT = """(x, heads) => (y) {
     two = Constant<value_ints = [2]>()
@@ -52,21 +52,21 @@ REPEAT = """(x, heads) => (y) {
     copies = Expand(apart, wide)
     y = Reshape(copies, whole)
 }"""
-"""An ONNX function: keys or values, repeated for all `heads` of queries. The rewrite ShareHeads removes the copies."""
+"""ONNX function that repeats keys or values for all `heads` of queries. The rewrite ShareHeads removes the copies."""
 
 LENGTH = """(x) => (length) {
     length = Shape<start = 2, end = 3>(x)
 }"""
-"""An ONNX function: the number of keys or queries of x, [batch, heads, length, size]."""
+"""ONNX function that returns the length of x, [batch, heads, length, size]."""
 
 
 @imports("Attention")
 def attention(c: Call) -> Outputs:
-    """Import Attention 23 and 24 in the steps of ONNX's function; kernels compute the masks as they add them.
+    """Import Attention 23 and 24 with the steps of ONNX's function body.
 
-    Masks compare positions in s32 and add -inf to the scores of hidden keys, one mask after another. So no mask of the
-    size of the scores is in memory. ONNX's own function serves other versions, operands of several dtypes, and in
-    version 24 masks that are shorter than the keys.
+    Each mask compares positions in s32 and adds -inf to the scores of hidden keys. Kernels fuse these steps, so that no
+    mask of the size of the scores is in memory. ONNX's own function body is imported for other versions, for operands
+    of several dtypes, and for masks of version 24 that are shorter than the keys.
     """
     q, k, v = (c.input(n) for n in range(3))
     precision = c.attr("softmax_precision")
@@ -114,7 +114,7 @@ def _dim(x: Value, axis: int) -> Dim:
 
 
 def _by_heads(c: Call, x: Value, name: str) -> Value:
-    """Reshape `x` to [batch, heads, length, size]; the attribute `name` gives the heads of 3-D operands."""
+    """Return `x` as [batch, heads, length, size]. If `x` is 3-D, the attribute `name` is its number of heads."""
     if x.shape is None or len(x.shape) not in (3, 4):
         raise GraphError(f"the rank of query, key and value must be known, got {x.type}")
     if len(x.shape) == 4:
@@ -148,7 +148,7 @@ def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
 
 
 def up_to_own(c: Call, scores: Value, before: Value | np.ndarray) -> Value:
-    """The causal mask: true for keys up to the query's own position; `before` keys precede the first query."""
+    """The causal mask: true for keys up to the query's own position. The first query is at position `before`."""
     rows, columns = written(c, ROWS, scores=scores, before=before)[0], written(c, COLUMNS, scores=scores)[0]
     return c.graph.less_equal(columns, rows)
 

@@ -1,7 +1,7 @@
 """Importers of operators that ONNX's reference evaluator runs because graphq has no operations for them.
 
 If the reference contradicts the specification, the importer expresses the node in a form that the reference computes
-correctly, or refuses it. tests/onnx/test_every_operator.py compares all forms with another implementation.
+correctly, or refuses the node. tests/onnx/test_every_operator.py compares the results with another implementation.
 """
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def roi_align(c: Call) -> Outputs:
 
 @imports("MaxRoiPool")
 def max_roi_pool(c: Call) -> Outputs:
-    """Refuse MaxRoiPool: ONNX has no reference implementation."""
+    """Refuse MaxRoiPool, because ONNX's reference evaluator does not implement it."""
     c.refuse("MaxRoiPool is not supported")
 
 
 @imports("Unique")
 def unique(c: Call) -> Outputs:
-    """Import Unique; refuse `sorted` 0 except along the first axis: elsewhere the reference loses the order."""
+    """Import Unique. `sorted=0` needs the first axis or none: the reference loses the order along other axes."""
     x = c.input(0)
     if not c.attr("sorted", 1) and c.attr("axis", 0) not in (0, -len(x.shape or ())):
         c.refuse(f"the order of elements along axis {c.attr('axis')} of {x.type}, sorted 0, is not supported")
@@ -85,7 +85,7 @@ def linear_classifier(c: Call) -> Outputs:
 
 @imports("Normalizer", domain=ML)
 def normalizer(c: Call) -> Outputs:
-    """Import Normalizer; MAX divides by a row's greatest element (the reference by the one of greatest magnitude)."""
+    """Import Normalizer. MAX divides a row by its maximum; the reference would divide by its greatest magnitude."""
     x, g = c.input(0), c.graph
     if c.attr("norm", "MAX") != "MAX":
         return None

@@ -14,7 +14,7 @@ from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
 from graphq.onnx.protos.fallback import name_within
 
 OPSET = 21
-"""The default operator set of `standard`, and the one that `save_onnx` writes."""
+"""The default operator set of `standard`; `save_onnx` writes the same."""
 
 NEWER = 23
 """The first version of ONNX's operator set that has Attention and RotaryEmbedding."""
@@ -22,7 +22,7 @@ NEWER = 23
 
 def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
-    """Import an ONNX operator of the operator set `opset` on these operands; returns its outputs."""
+    """Import an ONNX operator of the operator set `opset`, applied to these operands; returns its outputs."""
     prefix = f"{_prefix(c)}{op_type}"
     scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})
@@ -33,7 +33,7 @@ def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int
 
 
 def written(c: Call, text: str, **values: Value | np.ndarray) -> list[Value]:
-    """Apply a function `(operands) => (results) { nodes }` in ONNX's text form to these values; returns its outputs."""
+    """Apply an ONNX function, in the text form `(operands) => (results) { nodes }`; returns its results."""
     body = FunctionProto()
     body.CopyFrom(_parsed(text))
     inputs = [v if isinstance(v, Value) else c.graph.add_constant(v) for v in (values[name] for name in body.input)]

@@ -1,4 +1,4 @@
-"""Importers of If, Loop and Scan: their graphs become bodies. An If with a constant condition becomes its branch."""
+"""Importers of If, Loop and Scan. Their graphs become bodies: graphs that are attributes of an operation."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ def if_(c: Call) -> Outputs:
 
 @imports("Loop")
 def loop(c: Call) -> Outputs:
-    """Import Loop; the shape of a state is known only if the body keeps it."""
+    """Import Loop; a dimension of a state becomes unknown if the body changes it."""
     body = c.attr("body")
     captured = list(dict.fromkeys(_captured(c, body)))
     trips, cond = (c.graph.add_constant(np.asarray(default)) if given is None else given for given, default
@@ -82,15 +82,15 @@ def _without(t: TensorType, axis: int) -> TensorType:
 
 
 EXACT = 4
-"""After this many builds of a loop's body, all sizes of its states become unknown: this limits the builds."""
+"""How many times `_settled` builds a loop's body before it makes all sizes of states unknown."""
 
 
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
     """Build a loop's body for types of the states that hold in every iteration.
 
-    The first build uses the types of the initial states. If the body changes a dimension, it becomes unknown and the
-    body is built again. Several builds may be needed, because a size may pass through other states before it reaches a
-    state.
+    The first build uses the types of the initial states. If the body changes a dimension of a
+    state, the dimension becomes unknown and the body is built again. This may repeat, because the size of one state may
+    depend on another state.
     """
     types = [v.type for v in states]
     for k in count(1):
@@ -104,7 +104,7 @@ def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorTyp
 
 
 def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
-    """Names of the values that a graph takes from the graph around it, except for constants."""
+    """Names of the values that a graph reads from the outer graph, except for constants."""
     own = {v.name for v in (*proto.input, *proto.initializer)}
     for node in proto.node:
         for name in used_names(node):
@@ -117,7 +117,7 @@ def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
 
 
 def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Sequence[str]) -> Graph:
-    """Import `proto` as a graph; its inputs are the inputs of `proto`, of these types, then the captured values."""
+    """Import `proto` as a graph. Its inputs are the inputs of `proto`, with these types, then the captured values."""
     if len(types) != len(proto.input):
         c.refuse(f"the graph '{proto.name}' takes {len(proto.input)} values, got {len(types)}")
     graph = Graph(proto.name or "body")

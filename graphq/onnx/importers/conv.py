@@ -39,7 +39,7 @@ def spatial(x: Value) -> int:
 
 
 def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any]) -> None:
-    """Refuse a window that is larger than the padded input along an axis of known size; channels come first."""
+    """Refuse a window that is larger than the padded input (channels first) along an axis of known size."""
     spans = [span(k, d) for k, d in zip(kernel, attrs["dilations"], strict=True)]
     try:
         output_sizes((x.shape or ())[2:], spans, attrs["strides"], attrs["pads_begin"], attrs["pads_end"],
@@ -101,14 +101,15 @@ def conv_transpose(c: Call) -> Outputs:
 
 
 MOST = 1 << 24
-"""The most weights of a convolution that `stft` builds; ONNX's reference runs larger transforms."""
+"""The largest number of weights for which `stft` builds a convolution; ONNX's reference runs larger transforms."""
 
 
 @imports("STFT")
 def stft(c: Call) -> Outputs:
     """Import STFT of real or complex f32 signals as a convolution with the frame step as stride.
 
-    The weights are cosines and sines times the window. Results differ from a fast transform's by f32 rounding errors.
+    The weights are cosines and sines times the window. Results differ from a fast Fourier transform by f32 rounding
+    errors.
     """
     x, g = c.input(0), c.graph
     if x.dtype != f32:

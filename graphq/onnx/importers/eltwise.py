@@ -19,9 +19,9 @@ from graphq.ops.rules import FLOATS
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
-"""Casts that become type_cast: targets by source dtype."""
+"""Casts that become type_cast: target dtypes by the operand's dtype."""
 BY_F32 = {**dict.fromkeys((boolean, s8, u8, s16, u16), (bf16, f16)), s32: (f16,), s64: (f16,)}
-"""Casts by way of f32, as float targets by integer dtype. Integers that f32 would round exceed f16's range."""
+"""Casts to f32 first: target dtypes by integer dtype. None rounds twice: f32 is exact up to the largest f16."""
 
 
 @imports("Add", "Sub", "Mul", "Div")
@@ -166,7 +166,7 @@ def prelu(c: Call) -> Outputs:
 
 @imports("Gelu")
 def gelu(c: Call) -> Outputs:
-    """Import Gelu, by erf or, for `approximate` tanh, by tanh."""
+    """Import Gelu. It is computed by erf, or by tanh if `approximate` is tanh."""
     modes: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {"none": "gelu_erf", "tanh": "gelu_tanh"}
     return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
 
@@ -186,7 +186,7 @@ def where(c: Call) -> Outputs:
 
 @imports("Identity", "Dropout")
 def identity(c: Call) -> Outputs:
-    """Import Identity, and Dropout outside of training if nothing uses its mask output."""
+    """Import Identity, and Dropout outside of training if its mask output is unused."""
     training = c.data(2)
     if c.outputs > 1 or c.has(2) and (training is None or training.any()):
         return None
@@ -195,7 +195,7 @@ def identity(c: Call) -> Outputs:
 
 @imports("Cast")
 def cast(c: Call) -> Outputs:
-    """Import Cast; ONNX's reference runs casts with f8 or narrower dtypes, because they have more attributes."""
+    """Import Cast. ONNX's reference runs casts of f8 and narrower dtypes, because Cast has more attributes for them."""
     return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
 
 

@@ -2,8 +2,8 @@
 
 An importer is a function that takes a `Call` (a node with its operands and attributes) and returns the values of the
 node's outputs. If graphq has no operation for these operands, the importer returns None or raises GraphError. The node
-then becomes an onnx_node, and the importer is called again when more types or constants are known. If a node breaks a
-rule of its operator, the importer raises `Refused`.
+then becomes an onnx_node: an operation that ONNX's reference evaluator runs. The importer is called again once more
+types or constants are known. If a node breaks a rule of its operator, the importer raises `Refused`.
 """
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
 """Operators of random numbers; they are refused, because ONNX does not define their results."""
 
 RENAMED = {"keep_dims": "keepdims"}
-"""ONNX's names of attributes, if graphq's names differ."""
+"""ONNX's names of attributes by graphq's names, if the names differ."""
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions that an importer may raise for a malformed node, for example for a wrong rank or length."""
@@ -66,7 +66,7 @@ class Refused(GraphError):
 
 
 def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
-    """Register the decorated function as the importer of these operators; raises GraphError for a second one."""
+    """Register the decorated function as the importer of these operators. Raises GraphError if one exists."""
 
     def declare(f: Importer) -> Importer:
         for op_type in op_types:
@@ -79,12 +79,12 @@ def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
 
 
 def operation_of(op_type: str) -> Op | None:
-    """The operation with this operator of ONNX's own domain as its `Op.onnx`, or None."""
+    """The operation whose `Op.onnx` is this operator of ONNX's own domain, or None."""
     return next((op for op in walk_ops() if op.onnx == op_type), None)
 
 
 def importer_of(domain: str, op_type: str) -> Importer | None:
-    """The importer of an operator: its own, or `by_declaration` if an operation's `Op.onnx` names the operator."""
+    """The registered importer of an operator, `by_declaration` if an operation's `Op.onnx` names it, or None."""
     return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
 
 
@@ -102,7 +102,7 @@ class Scope:
     folder: str | None = None
 
     def inner(self) -> Scope:
-        """A scope inside this one, for a graph among a node's attributes."""
+        """A copy of the scope, for a graph that is an attribute of a node."""
         return Scope(self.opsets, dict(self.values), self.folder)
 
 
@@ -129,7 +129,7 @@ class Call:
 
     @property
     def outputs(self) -> int:
-        """The number of the node's outputs; unnamed ones at the end do not count."""
+        """The number of the node's outputs, without unnamed outputs at the end."""
         return max((k + 1 for k, name in enumerate(self.node.output) if name), default=0)
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -160,7 +160,7 @@ class Call:
     def ints(self, name: str, k: int) -> tuple[int, ...] | None:
         """Integers from attribute `name` (older versions of an operator) or input `k` (newer versions).
 
-        None if the node has neither. Raises GraphError if the value of the input is not known yet.
+        Returns None if the node has neither. Raises GraphError if the values of the input are not known yet.
         """
         if name in self.attrs:
             return tuple(self.attrs[name])
@@ -169,26 +169,26 @@ class Call:
         return tuple(self.numbers(k, f", the {name},"))
 
     def numbers(self, k: int, what: str = "") -> list[int]:
-        """The integers of input `k`, as Sizes if they depend on open sizes; raises GraphError if they are unknown."""
+        """The integers in input `k`, or Sizes if they depend on open sizes; raises GraphError if they are unknown."""
         data = known(self.input(k))
         if data is None:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [number(element, data, i) for i in range(number(np.size, data))]  # a guard checks the length
+        return [number(element, data, i) for i in range(number(np.size, data))]  # guards the length
 
     def floats(self) -> bool:
         """Whether each input is f32, bf16 or f16."""
         return len({v.dtype for v in self.inputs if v is not None} - set(FLOATS)) == 0
 
     def expect(self, k: int, *shapes: Shape) -> None:
-        """Refuse input `k` unless it is absent or has one of these shapes; None stands for any size."""
+        """Refuse input `k` if it is present and fits none of these shapes; a size of None fits any size."""
         value = self.optional(k)
         if value is not None and not any(shapes_agree(shape, value.shape) for shape in shapes):
             self.refuse(f"input {k} must be {listing(dict.fromkeys(map(show, shapes)), 'or')}, got {value.type}")
 
     def positive(self, name: str, default: int | None = None) -> int:
-        """The attribute `name`, or `default` if the node does not have it; raises Refused unless it is positive."""
+        """The attribute `name`, or `default` if the node does not have it; raises Refused if it is below 1."""
         value = self.attr(name, default)
         if not isinstance(value, int) or value < 1:
             self.refuse(f"attribute '{name}' must be positive, got {value}")
@@ -260,7 +260,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
     """Replace an onnx_node by operations, or by an onnx_node with fewer operands; returns the outputs.
 
-    None if graphq still has no operations for it and no operand has become a constant.
+    Returns None if graphq still has no operations for the node and no operand has become a constant.
     """
     proto = parsed(model)
     node = proto.graph.node[0]
@@ -274,9 +274,9 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 
 
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
-    """Compute an onnx_node's results at run time by graphq's operations; None if graphq has no operations for it.
+    """Compute an onnx_node at run time by graphq's operations; returns None if graphq has no operations for the node.
 
-    The results are therefore the same at run time as for constant operands at compile time.
+    Run time then gives the same results as compile time does for constant operands.
     """
     proto = parsed(model)
     node = proto.graph.node[0]
@@ -305,7 +305,7 @@ def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None])
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
                 written: bool = False) -> tuple[dict[str, Value] | None, str]:
-    """Import one node; returns its outputs by name and "", or None and why graphq has no operation for it."""
+    """Import one node; returns its outputs by name and "", or None and the reason why graphq has no operation."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
@@ -389,7 +389,7 @@ def aligned(c: Call) -> tuple[Value, Value]:
 
 
 def by_body(c: Call) -> Outputs:
-    """Import the operator by ONNX's function for it; raises GraphError if ONNX has no function."""
+    """Import the node by ONNX's function body for the operator; raises GraphError if ONNX defines no function."""
     domain = DOMAINS.get(c.node.domain, c.node.domain)
     prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
     body = body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
@@ -399,7 +399,7 @@ def by_body(c: Call) -> Outputs:
 
 
 def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """Import the nodes of a function's body, without absent inputs; returns the first `outputs` of its outputs."""
+    """Import a function's nodes, without their absent inputs; returns the first `outputs` outputs of the function."""
     values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
     absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
@@ -411,9 +411,9 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Fold nodes with only constant operands, from node number `first` on; returns the new `outs`.
+    """Replace nodes, from index `first` on, by constants if all operands are constants; returns the new `outs`.
 
-    Large masks stay, as in the pass fold_constants.
+    Large masks stay nodes, as in the pass fold_constants.
     """
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:

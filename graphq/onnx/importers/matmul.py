@@ -19,8 +19,8 @@ from graphq.ops.rules import FLOATS
 def gemm(c: Call) -> Outputs:
     """Import Gemm: `alpha * A' @ B' + beta * C`.
 
-    Dtypes other than floats run by ONNX's reference. It lacks versions before 7: older nodes are converted to the
-    newest.
+    ONNX's reference runs dtypes other than floats. The reference has no version before 7, so older nodes are converted
+    to version 21.
     """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
@@ -43,7 +43,7 @@ def plus_bias(c: Call, y: Value) -> Value:
 
 
 def expect_bias(c: Call, k: int, y: Value) -> None:
-    """Refuse input `k` unless it is absent, or broadcasts to the matrix `y`."""
+    """Refuse input `k` if it is present and does not broadcast to the matrix `y`."""
     rows, columns = y.shape or (None, None)
     c.expect(k, (), *((n,) for n in (columns, 1)), *((m, n) for m in (rows, 1) for n in (columns, 1)))
 
@@ -129,17 +129,17 @@ def _summed(g: Graph, t: Term, keep: Collection[str]) -> Term:
 
 
 def _ordered(g: Graph, t: Term, names: Sequence[str]) -> Value:
-    """The value with its axes in the order of `names`; it may lack some of them."""
+    """Transpose the term's value to the order of `names`; names that the term lacks are skipped."""
     return g.static_transpose(t.value, order=[t.names.index(n) for n in names if n in t.names])
 
 
 def _spread(g: Graph, t: Term, names: Sequence[str]) -> Value:
-    """The value with an axis for each name, of size 1 if it has no such axis."""
+    """Reshape the term's value to one axis per name, of size 1 for names that the term lacks."""
     return g.static_reshape(_ordered(g, t, names), shape=[t.sizes.get(n, 1) for n in names])
 
 
 def _grouped(g: Graph, t: Term, batch: Sequence[str], first: Sequence[str], second: Sequence[str]) -> Value:
-    """The value as a batched matrix: its batch axes, and one merged axis for each of the two groups."""
+    """Reshape the term's value to a batched matrix: `first` is merged into rows, `second` into columns."""
     sizes = t.sizes
     shape = [*(sizes[n] for n in batch), prod(sizes[n] for n in first), prod(sizes[n] for n in second)]
     return g.static_reshape(_ordered(g, t, [*batch, *first, *second]), shape=shape)

@@ -12,7 +12,7 @@ from graphq.ops.rules import broadcast, normal_axis
 
 @imports("Transpose")
 def transpose(c: Call) -> Outputs:
-    """Import Transpose by `perm`; without it the dimensions are reversed."""
+    """Import Transpose; without `perm` the dimensions are reversed."""
     rank = len(dims_of(c.input(0))) if c.input(0).shape is None else len(c.input(0).shape or ())
     return c.graph.static_transpose(c.input(0), order=c.attr("perm", list(range(rank))[::-1]))
 
@@ -40,7 +40,7 @@ def grid_sample(c: Call) -> Outputs:
 
 @imports("Slice")
 def slice_(c: Call) -> Outputs:
-    """Import Slice; starts, ends, axes and steps are attributes before version 10, constants since."""
+    """Import Slice; starts, ends, axes and steps are attributes before version 10 and constants since then."""
     starts, ends = c.ints("starts", 1), c.ints("ends", 2)
     if starts is None or ends is None:
         c.refuse("starts and ends are required")

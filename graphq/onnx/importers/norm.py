@@ -54,7 +54,7 @@ def log_of_sum_of_powers(c: Call) -> Outputs:
 def _reduced(c: Call, x: Value, name: str) -> Value | None:
     """Reduce `x` along `axes`: an attribute or, in newer versions, a constant input.
 
-    Without axes, reduce all axes or, with noop_with_empty_axes, none.
+    Without `axes`, reduce all axes. With noop_with_empty_axes as well, reduce no axis.
     """
     axes = c.ints("axes", 1)
     if not axes:
@@ -72,7 +72,7 @@ def _reduced(c: Call, x: Value, name: str) -> Value | None:
 def softmax(c: Call) -> Outputs:
     """Import Softmax and LogSoftmax: along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    f16 and bf16 are computed in the steps of ONNX's function; each step rounds its result once, sums as well.
+    f16 and bf16 follow the steps of ONNX's function body. Each step, including the sum, rounds its result once.
     """
     g, x = c.graph, c.input(0)
     is_log = c.node.op_type == "LogSoftmax"
@@ -87,7 +87,7 @@ def softmax(c: Call) -> Outputs:
 
 
 def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to input 0 as a matrix, with the dimensions from `axis` on as columns (before version 13)."""
+    """Apply `build` to input 0 as a matrix whose columns are the dimensions from `axis` on (before version 13)."""
     x, dims = c.input(0), dims_of(c.input(0))
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
@@ -96,7 +96,7 @@ def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
 
 @imports("Hardmax")
 def hardmax(c: Call) -> Outputs:
-    """Import Hardmax; ONNX's reference runs version 13 and newer, and older versions as matrices."""
+    """Import Hardmax for ONNX's reference; before version 13, the operand becomes a matrix."""
     return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])
 
 
@@ -113,8 +113,8 @@ def lp_normalization(c: Call) -> Outputs:
 def batch_normalization(c: Call) -> Outputs:
     """Import BatchNormalization for inference.
 
-    Old versions allow `spatial` 0: then each element of an image has its own parameters. ONNX's reference runs f64, in
-    the newest version of the operator, because the reference takes a wrong channel axis in older versions.
+    Old versions allow `spatial` 0: then each element of an image has its own parameters. ONNX's reference runs f64,
+    always as version 14 or newer, because it takes a wrong channel axis in older versions.
     """
     x, g = c.input(0), c.graph
     if c.outputs > 1 or c.attr("training_mode", 0):
@@ -144,7 +144,7 @@ def mean_variance_normalization(c: Call) -> Outputs:
 
 
 def _log_in_steps(g: Graph, x: Value, *, axis: int) -> Value:
-    """LogSoftmax in the steps of ONNX's function."""
+    """LogSoftmax with the steps of ONNX's function body."""
     less = g.subtract(x, g.reduce_max(x, axes=[axis], keep_dims=True))
     return g.subtract(less, g.log(g.reduce_sum(g.exp(less), axes=[axis], keep_dims=True)))
 
@@ -178,7 +178,7 @@ def layer_normalization(c: Call) -> Outputs:
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
-    """Whether a scale or bias may have to broadcast to the dimensions of `x` from `axis` on (some may be unknown)."""
+    """Whether a scale or bias may be smaller than the dimensions of `x` from `axis` on, as far as known."""
     if parameter.shape is None or x.shape is None:
         return False
     dims, tail = parameter.shape, x.shape[axis:]
@@ -237,7 +237,7 @@ def rms_normalization(c: Call) -> Outputs:
 
 @imports("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(c: Call) -> Outputs:
-    """Import RMSNormalization under its older name; the second output is the inverse root mean square in f32."""
+    """Import an older RMSNormalization; its second output is the inverse root mean square in f32."""
     if c.attr("stash_type", 1) != 1:
         c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
     y = rms_normalization(c)

@@ -1,4 +1,4 @@
-"""Rules for operands that must have one dtype, from ONNX's schemas and from a table for com.microsoft."""
+"""Check that operands have the same dtype if ONNX's schemas, or a table for com.microsoft, require it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ OPERANDS = {"com.microsoft": QUANTIZED | BINARY | {
     "QAttention": "TUSSS-TUS", "QGemm": "TSTUSU-S", "QLinearAdd": "T-TT-T-T", "QLinearConv": "T-TU-U",
     "QLinearMul": "T-TT-T-T", "QLinearWhere": "-TFTTFTFT", "Range": "TTT", "RotaryEmbedding": "T-TT",
     "SkipLayerNormalization": "TTTTT", "SkipSimplifiedLayerNormalization": "TTTT"}}
-"""Letters for the operands of operators without schemas in ONNX.
+"""One letter per operand, for operators without schemas in ONNX.
 
-Operands with the same letter have one dtype; "-" stands for any dtype. Source: the schemas of ONNX Runtime.
+Operands with the same letter must have the same dtype; "-" allows any dtype. Source: the schemas of ONNX Runtime.
 """
 
 
@@ -45,7 +45,7 @@ def clash(node: NodeProto, domain: str, version: int, inputs: Sequence[Value | N
 
 @lru_cache(4096)
 def type_variables(op_type: str, domain: str, version: int) -> tuple[tuple[str | None, ...], str | None]:
-    """The type variable of each operand, and the type variable of further operands if the last is variadic."""
+    """The type variable of each operand in the schema, and of further operands if the last one is variadic."""
     if domain in OPERANDS:
         return tuple(None if x == "-" else x for x in OPERANDS[domain].get(op_type, "")), None
     schema = onnx.defs.get_schema(op_type, version, domain)

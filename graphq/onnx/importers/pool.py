@@ -29,7 +29,7 @@ def pool(c: Call) -> dict[str, Any]:
     """The attributes of a pool in graphq, with ONNX's `ceil_mode` as a rounding type or as pads.
 
     With `ceil_mode`, ONNX leaves out a last window that would start after the input; oneDNN's rounding up keeps it. If
-    the two differ, pads_end changes, and rounding down gives ONNX's windows. With auto_pad, ceil_mode makes no
+    the rules differ, pads_end is changed so that rounding down gives ONNX's windows. With auto_pad, ceil_mode makes no
     difference: ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError if ceil_mode matters and a spatial
     dimension is not known yet.
     """
@@ -64,7 +64,7 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
 
 
 def with_pads(c: Call) -> Outputs:
-    """Replace `ceil_mode` and `auto_pad` by explicit pads, for ONNX's reference; None if the node has neither.
+    """Replace `ceil_mode` and `auto_pad` by explicit pads, for ONNX's reference; None if the node uses neither.
 
     With `ceil_mode`, ONNX's shape inference before version 22 counts windows that start after the input. With
     `auto_pad`, the reference refuses to round up and gives wrong shapes for dilated windows.
@@ -91,7 +91,7 @@ def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
 
 
 def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to x with channels first; in x and the result, channels come after `count` spatial axes.
+    """Apply `build` to x with channels first. In x and in the result, channels follow `count` spatial axes.
 
     If `count` is None, the channels of x come first already.
     """
@@ -182,17 +182,17 @@ def lp_pool(c: Call) -> Outputs:
 def avg_pool(c: Call) -> Outputs:
     """Import AveragePool; `count_include_pad` 0 leaves the padding out of the mean.
 
-    Since version 19, and for `ceil_mode` with counted padding, ONNX Runtime's kernel adds the elements in order.
+    Since version 19, and for `ceil_mode` with counted padding, ONNX Runtime's kernel adds a window's elements in order.
     """
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # ONNX's reference runs it; ceil_mode stays: pads would be counted
+    if set(attrs.pop("dilations")) - {1}:  # for ONNX's reference, with ceil_mode: it counts pads
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
-    if not exclude and ends != counted:  # the mean counts pads, but not ceil_mode's padding
+    if not exclude and ends != counted:  # the mean counts the node's pads, but not the padding of ceil_mode
         x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
         beyond = [a - b for a, b in zip(ends, counted, strict=True)]
         attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True
@@ -244,7 +244,7 @@ def upsample(c: Call) -> Outputs:
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
-    """Import Upsample, or Resize before version 11: element o lies at o / scale, and mode nearest rounds down."""
+    """Import Upsample, or Resize before version 11: output element o is at o / scale; mode nearest rounds down."""
     return standard(c, "Resize", [c.input(0), None, scales], mode=mode, nearest_mode="floor",
                     coordinate_transformation_mode="asymmetric")
 
@@ -253,7 +253,7 @@ def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
 def resize(c: Call) -> Outputs:
     """Import Resize in mode nearest by integer factors, and in mode linear to sizes that the scales give exactly.
 
-    ONNX's reference runs all other forms.
+    ONNX's reference runs all other Resize nodes.
     """
     x = c.input(0)
     if x.dtype == boolean:
@@ -273,7 +273,7 @@ def resize(c: Call) -> Outputs:
     mode = c.attr("mode", "nearest")
     if mode == "nearest":
         whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
-        # For an integer r, floor(o / r) = floor((o + 1/2) / r): the nearest element for half_pixel.
+        # half_pixel picks the elements that asymmetric picks: floor((o + 1/2) / r) = floor(o / r) for integers r.
         rule = transformation, c.attr("nearest_mode", "round_prefer_floor")
         return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX")) \
             if whole and rule in WHOLE else None
@@ -285,7 +285,7 @@ def resize(c: Call) -> Outputs:
 
 
 WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
-"""Pairs of coordinate transformation and rounding that give element o = source element floor(o / r) for integers r."""
+"""Coordinate transformations and roundings whose output element o is input element floor(o / r), for integers r."""
 
 
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -1,8 +1,8 @@
 """Importers of quantized operators: each becomes a float operation between dequantize and quantize.
 
-One set of fusions then serves all of them. Constant scales become attributes of quantize and dequantize. Other scales
-become operands of dynamic_quantize and dynamic_dequantize. If these operations cannot express a form, it becomes
-quantize_linear or dequantize_linear.
+So all these operators share one set of fusions. Constant scales become attributes of quantize and dequantize. Other
+scales become operands of dynamic_quantize and dynamic_dequantize. If these operations cannot express a node, the node
+becomes quantize_linear or dequantize_linear.
 """
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Parameters(NamedTuple):
 
 @imports("QuantizeLinear")
 def quantize_linear(c: Call) -> Outputs:
-    """Import QuantizeLinear, versions 10 to 25; x / scale rounds to the scale's dtype (before 23 to x's dtype)."""
+    """Import QuantizeLinear, versions 10 to 25. x / scale has the scale's dtype, or before version 23 x's dtype."""
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
     p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
@@ -73,14 +73,14 @@ def dequantize_linear(c: Call) -> Outputs:
 
 @imports("QuantizeLinear", domain=MICROSOFT)
 def quantize_linear_microsoft(c: Call) -> Outputs:
-    """Import com.microsoft's QuantizeLinear, version 1: per-tensor without an axis."""
+    """Import com.microsoft's QuantizeLinear, version 1. Without an axis the scale must be per-tensor."""
     x, zp = c.input(0), c.optional(2)
     return quantized(c, x, _microsoft(c, zp), t.u8 if zp is None else zp.dtype)
 
 
 @imports("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear_microsoft(c: Call) -> Outputs:
-    """Import com.microsoft's DequantizeLinear, version 1: per-tensor without an axis."""
+    """Import com.microsoft's DequantizeLinear, version 1. Without an axis the scale must be per-tensor."""
     return dequantized(c, c.input(0), _microsoft(c, c.optional(2)), None)
 
 
@@ -127,7 +127,7 @@ def qlinear_matmul(c: Call) -> Outputs:
 @imports("QLinearConv")
 @imports("QLinearConv", domain=MICROSOFT)
 def qlinear_conv(c: Call) -> Outputs:
-    """Import QLinearConv; its bias has the scale x_scale * w_scale. com.microsoft's may have channels last."""
+    """Import QLinearConv. The bias has the scale x_scale * w_scale. com.microsoft's operator has `channels_last`."""
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
     pw = parameters(c, w, c.input(4), c.optional(5), 0, mixed=True)
@@ -146,7 +146,7 @@ def qlinear_conv(c: Call) -> Outputs:
 def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
     """The f32 factor of integer sums in ONNX Runtime and ONNX's reference: `p.scale * q.scale / y_scale`.
 
-    None unless all scales and zero points are constants, the scales are f32, and p and y are per-tensor.
+    None if a scale or zero point is not constant, a scale is not f32, p or y is not per-tensor, or a factor not finite.
     """
     y = c.data(6)
     known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
@@ -160,7 +160,7 @@ def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
 
 
 def _units(c: Call, x: Value, p: Parameters) -> Value:
-    """`x` minus its zero point, as f32, not multiplied by its scale."""
+    """`x` minus its zero point in f32, without the scale."""
     ones = c.graph.constant(np.ones(p.scale.type.dims, np.float32))
     return dequantized(c, x, Parameters(ones, p.zero_point, p.axis))
 
@@ -233,7 +233,7 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
                mixed: bool = False) -> Parameters:
     """Check the scale and zero point of `x`; returns them with the axis counted from the front.
 
-    If `mixed`, one scale may go with several zero points, or the reverse. Raises Refused if they do not fit `x`.
+    If `mixed`, one of scale and zero point may be per-tensor and the other not. Raises Refused if they do not fit `x`.
     """
     if mixed and zp is not None and zp.type.known and scale.type.known and 1 in (zp.type.size, scale.type.size):
         many = max(scale, zp, key=lambda v: v.type.size).type.dims
@@ -265,7 +265,7 @@ def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
 
 
 def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:
-    """Refuse constant scales that are NaN or -inf or, unless `zeros`, 0.
+    """Refuse constant scales that are NaN or -inf and, if `zeros` is False, scales of 0.
 
     Infinite scales are allowed: quantizers write them after calibration with masks of -inf. Negative scales are
     allowed: symmetric quantizers of blocks use them to exploit the whole range of -8 to 7.
@@ -286,7 +286,7 @@ def _scales(p: Parameters) -> list[float]:
 
 
 def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
-    """The zero points as an attribute; for floats and s32 they must be 0, and the result is None."""
+    """The zero points as an attribute. For floats and s32 all zero points must be 0, and the result is None."""
     if p.zero_point is None:
         return None
     data = p.zero_point.data

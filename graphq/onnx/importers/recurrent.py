@@ -1,4 +1,4 @@
-"""Importers of LSTM, GRU and RNN: for each direction a matmul for the gates of the input, then the recurrence."""
+"""Importers of LSTM, GRU and RNN. Each direction becomes a matmul of the input with W, and a recurrence."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ It returns all states, the last state and, for LSTM, the last cell.
 
 
 def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
-    """Apply `build`, in f32 for f16 and bf16; refuse f64, because the reference ignores lengths and directions."""
+    """Apply `build`, in f32 for f16 and bf16. Refuse f64: ONNX's reference would ignore lengths and directions."""
     g, dtype = c.graph, c.input(0).dtype
     if dtype == t.f32:
         return build(c)
@@ -51,8 +51,8 @@ def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 def _of_input(c: Call, x: Value, d: int) -> Value:
     """The matmul of the input with W, or the input itself if W is the identity.
 
-    `save_onnx` writes an identity if the matmul is outside of the recurrence. Leaving it out changes only infinities:
-    their products with zeros would be NaN.
+    `save_onnx` writes an identity if the matmul is outside of the recurrence. Skipping the identity changes results
+    only for infinite inputs, because inf * 0 is NaN.
     """
     weights = _of(c, 1, d)
     if weights.data is not None and np.array_equal(weights.data, np.eye(len(weights.data))):
@@ -78,7 +78,7 @@ def _peepholes(c: Call, d: int) -> Value | None:
 
 
 def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
-    """Add a GRU; the last gate's recurrent bias goes to its recurrent product, all other biases to the gates."""
+    """Add a GRU. The last gate's recurrent bias is the operand `bias`; all other biases are added to the gates."""
     g, bias = c.graph, None
     gates = _of_input(c, x, d)
     if c.has(3):
@@ -98,7 +98,7 @@ def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 @imports("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(c: Call) -> Outputs:
-    """Import DynamicQuantizeLSTM; its weights W and R are integers and transposed.
+    """Import DynamicQuantizeLSTM. Its weights W and R are integers, transposed in comparison with LSTM.
 
     Each direction has its own scales and zero points for W and R, per-tensor or per column. The input is quantized
     once, the state in each step.
@@ -195,7 +195,7 @@ def _of(c: Call, k: int, d: int) -> Value:
 
 
 def _state(c: Call, k: int, d: int) -> Value | None:
-    """The initial state or cell of direction `d` from input `k`, or None; its number of rows may be unknown."""
+    """The initial state or cell of direction `d` in input `k`, [rows, size], or None if the input is absent."""
     if not c.has(k):
         return None
     x = _swapped(c.graph, c.input(k), bool(c.attr("layout", 0)))

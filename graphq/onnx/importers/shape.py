@@ -1,4 +1,4 @@
-"""Importers of operators on shapes; known shapes give constants or operations on fixed shapes."""
+"""Importers of operators that return, take or change shapes."""
 from __future__ import annotations
 
 import math
@@ -148,7 +148,7 @@ def known(c: Call, k: int) -> np.ndarray:
 
 
 def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
-    """Check the shape of a new constant; raises Refused if negative, CompileError if it needs too much memory."""
+    """Check the shape of a new constant. Raises Refused for negative dimensions, CompileError for too much memory."""
     if any(d < 0 for d in dims):
         raise Refused(f"a constant must have no negative dimensions, got shape {list(dims)}")
     reserve(math.prod(dims) * dtype.itemsize, f"a constant {dtype}{list(dims)}")

@@ -15,7 +15,7 @@ from graphq.onnx.importers.shape import limited
 
 MODES = {"BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4, "BRANCH_NEQ": 5, "LEAF": 0}
 DEEPEST = 4096
-"""The most steps from a root to a leaf; deeper trees and cycles are refused."""
+"""The largest number of steps from a root to a leaf; deeper trees and cycles are refused."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ def tree_ensemble(c: Call) -> Outputs:
 
 
 def _expect_plain(c: Call, transform: Any, extreme: bool) -> None:
-    """Refuse forms that ONNX's reference lacks: transforms, and minima or maxima of several targets."""
+    """Refuse attributes that ONNX's reference lacks: transforms, and minima or maxima of several targets."""
     if transform not in (0, "NONE") or extreme and c.attr("n_targets") > 1:
         c.refuse("transforms, and a minimum or maximum of several targets, are not supported")
 
@@ -122,7 +122,7 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
 
 
 def _old(c: Call, what: str, targets: int) -> Forest:
-    """The forest of a node of versions 1 to 3; there, node numbers are unique only within a tree."""
+    """The forest of an ensemble of versions 1 to 3. Their node ids are unique only within a tree."""
     keys = list(zip(c.attr("nodes_treeids"), c.attr("nodes_nodeids"), strict=True))
     number = {key: k for k, key in enumerate(keys)}
     own = np.arange(len(keys))
@@ -147,7 +147,7 @@ def _old(c: Call, what: str, targets: int) -> Forest:
 
 
 def _numbers(c: Call, name: str, dtype: DType) -> np.ndarray:
-    """The numbers of the attribute `name`, or of `name` + `_as_tensor`; the latter keep their dtype."""
+    """The attribute `name` as an array of `dtype`, or the attribute `name` + `_as_tensor` with its own dtype."""
     values: Any = c.attr(f"{name}_as_tensor", c.attr(name, ()))
     return np.asarray(values, getattr(values, "dtype", dtype.numpy))
 

@@ -1,4 +1,4 @@
-"""ONNX's checker, for models with large tensors and with values whose types are not declared."""
+"""Run ONNX's checker on models with large tensors, or with inputs and outputs of undeclared types."""
 from __future__ import annotations
 
 from math import prod
@@ -12,9 +12,9 @@ LARGE = 1 << 12
 
 
 def check_model(model: ModelProto) -> None:
-    """Run ONNX's checker on a copy of the model; tensors that are large or in other files become inputs of the copy.
+    """Run ONNX's checker on a copy of the model; large tensors and tensors in other files become inputs of the copy.
 
-    The checker parses a serialized model: it would hold large tensors in memory three times.
+    The checker parses a serialized model. With large tensors, it would hold their data in memory three times.
     """
     onnx.checker.check_model(_with_types(_without_data(model)))
 

@@ -44,7 +44,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
         whole = NodeProto()
-        whole.CopyFrom(node)  # name all outputs: a body omits unnamed ones
+        whole.CopyFrom(node)  # name all outputs, because a body omits outputs without names
         whole.output[:] = [name or f"output {k}" for k, name in enumerate(node.output)]
         try:
             function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
@@ -97,7 +97,7 @@ def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:
 
 
 EMBEDDED = 4096
-"""Constants of at most this many elements become initializers of a node's model: shape inference sees them."""
+"""Constants of at most this many elements become initializers of a node's model, for shape inference to see."""
 
 
 def single(node: NodeProto, opsets: Mapping[str, int],
@@ -152,7 +152,7 @@ def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def parsed(model: bytes) -> ModelProto:
-    """Parse the model of an onnx_node; raises GraphError unless it has exactly one node."""
+    """Parse the model of an onnx_node; raises GraphError if it does not have exactly one node."""
     proto = ModelProto()
     try:
         proto.ParseFromString(model)
@@ -212,19 +212,18 @@ def shapes_of(model: np.ndarray, dtypes: Sequence[DType], shapes: Shapes) -> Sha
 
 
 def with_values(model: np.ndarray, names: Sequence[str], values: Sequence[np.ndarray]) -> np.ndarray:
-    """A copy of the model with the values of these operands as initializers, for shape inference."""
+    """Copy an onnx_node's model and add the values of the named operands as initializers, for shape inference."""
     proto = parsed(model.tobytes())
     proto.graph.initializer.extend(map(numpy_helper.from_array, values, names))
     return np.frombuffer(proto.SerializeToString(deterministic=True), np.uint8)
 
 
 def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer output types for operands with open sizes; if `model` is a Later, operands' values depend on open sizes.
+    """Infer output types for operands with open sizes; `model` is a Later if operands' values depend on open sizes.
 
-    ONNX first infers with symbols. If a dimension is then a number, or equal to an operand's dimension, this holds at
-    all sizes. ONNX infers the other dimensions again at the sizes of each call, and a guard checks the result. If ONNX
-    infers nothing without the operands' values, as for Resize, all dimensions are inferred again. Raises GraphError if
-    ONNX refuses the operands at the example's sizes.
+    ONNX first infers with symbols for open sizes. An output dimension that is then a number, or an operand's dimension,
+    holds at all sizes. All other dimensions are inferred again at the sizes of each call, and a guard checks that the
+    shapes are as expected. Raises GraphError if ONNX refuses the operands at the example's sizes.
     """
     data: np.ndarray = assumed(model)
     example, proto = infer(data.tobytes(), tuple([_in_example(t) for t in types])), parsed(data.tobytes())
@@ -286,14 +285,14 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
 
 
 COPIES = 4
-"""Estimated peak memory of ONNX's reference of an operator, as a multiple of the bytes of its results."""
+"""Estimated peak memory of the reference evaluator for a node, as a multiple of the bytes of the node's results."""
 
 
 def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
     """Bytes of the node's results; a result whose shape ONNX cannot infer counts as 0.
 
-    If `types` lacks a shape, ONNX infers again with short integer operands as initializers, because shapes may follow
-    from their values.
+    If `types` lacks a shape, ONNX infers the shapes again. It then sees the values of short integer operands, because
+    the shapes may depend on these values.
     """
     if not all(t.known for t in types):
         slots = {slot.name: tensor_type(slot.type, slot.name).dtype for slot in proto.graph.input}

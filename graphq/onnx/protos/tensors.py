@@ -1,4 +1,4 @@
-"""Convert types and tensors from ONNX to graphq and back. External data is read only from the model's folder."""
+"""Convert types and tensors from ONNX to graphq, and types back. External data must be in the model's folder."""
 from __future__ import annotations
 
 import math
@@ -47,7 +47,7 @@ def element_of(dtype: DType) -> int:
 def tensor_type(proto: TypeProto, where: str) -> TensorType:
     """Convert the type of a tensor; symbolic dimensions, and PaddlePaddle's -1, become unknown dimensions.
 
-    Raises GraphError if the type is not a tensor's, or its element type is not in graphq.
+    Raises GraphError if the type is not a tensor type, or if graphq lacks the element type.
     """
     kind = proto.WhichOneof("value")
     if kind != "tensor_type":

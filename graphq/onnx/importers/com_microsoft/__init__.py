@@ -1,1 +1,1 @@
-"""Importers of the operators of the domain com.microsoft, which ONNX Runtime defines and writes into files."""
+"""Importers of ONNX Runtime's own operators, the domain com.microsoft."""

@@ -1,4 +1,4 @@
-"""Importers of com.microsoft's attentions and of its RotaryEmbedding."""
+"""Importers of com.microsoft's attention operators and RotaryEmbedding."""
 from __future__ import annotations
 
 import math
@@ -35,7 +35,7 @@ def multi_head_attention(c: Call) -> Outputs:
 
 
 def _expect_sizes(c: Call, heads: int) -> None:
-    """Refuse operands of MultiHeadAttention with sizes that contradict its query or each other."""
+    """Refuse operands of MultiHeadAttention whose sizes contradict each other."""
     (batch, rows, width), (_, keys, _), (_, _, last) = (c.input(k).shape or (None,) * 3 for k in range(3))
     for k, size in ((0, width), (2, last)):
         if size is not None and size % heads:
@@ -50,7 +50,7 @@ def _expect_sizes(c: Call, heads: int) -> None:
 
 
 def _keys(c: Call, k: Value) -> Value:
-    """A tensor of shape [batch, 1, 1, keys] for all keys of MultiHeadAttention; only its shape matters."""
+    """A tensor [batch, 1, 1, past and new keys of MultiHeadAttention]; only its shape and dtype matter."""
     def first(x: Value, axis: int) -> Value:
         return c.graph.slice(x, axes=[axis], starts=[0], ends=[1], steps=[1])
 
@@ -68,7 +68,7 @@ def _wide(x: Value) -> Value:
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Add to query, key and value their slices of the bias: each a third of it if the widths are unknown."""
+    """Add a slice of the bias to query, key and value; each slice is a third of the bias if widths are unknown."""
     out, start = [], 0
     for x in values:
         size = x.shape[-1] if x.shape else None
@@ -81,7 +81,7 @@ def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
 
 @imports("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(c: Call) -> Outputs:
-    """Import RotaryEmbedding; its second operand is the positions of all tokens. A scale is not supported."""
+    """Import RotaryEmbedding; input 1 holds the position of each token. A scale is not supported."""
     positions = c.input(1)
     if positions.shape is None or len(positions.shape) != 2 or c.attr("is_packed_batching", 0) or \
             c.attr("scale", 1.0) != 1:
@@ -102,9 +102,9 @@ def group_query_attention(c: Call) -> Outputs:
 
     f16 and bf16 caches keep their type, and all tokens see the rounded keys and values, as in ONNX Runtime.
 
-    Inputs are query, key and value (or one tensor of all three), past caches, numbers of valid tokens less 1, the
-    greatest number of valid tokens, cosines, sines and positions. Further inputs are a bias, sinks, scales of caches of
-    8 or 4 bits, and weights of a normalization of query and key.
+    Inputs are query, key and value (or one tensor of all three), past caches, each batch element's number of valid
+    tokens minus 1, the greatest number of valid tokens, cosines, sines and positions. Further inputs are a bias, sinks,
+    scales of caches of 8 or 4 bits, and weights that normalize query and key.
     """
     _check(c)
     g, heads, groups, dtype = c.graph, c.attr("num_heads"), c.attr("kv_num_heads"), c.input(0).dtype
@@ -134,7 +134,7 @@ def group_query_attention(c: Call) -> Outputs:
 
 
 def _scales(c: Call, k: int, groups: int, size: int) -> Value:
-    """The scales in input `k` as [groups, size]; the input has one scale or groups * size scales."""
+    """The scales in input `k`, one or groups * size, as a tensor [groups, size]."""
     x = in_f32(c, c.input(k))
     if not x.type.known or x.type.size not in (1, groups * size):
         c.refuse(f"input {k} must have one scale, or {groups} * {size} scales, got {x.type}")
@@ -192,7 +192,7 @@ def _size(c: Call, heads: int, groups: int) -> int:
 
 
 def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int]) -> list[Value]:
-    """Query, key and value; without key and value inputs, slices of `q` that end at `ends`."""
+    """Query, key and value. If key and value are absent, all three are slices of `q` that end at `ends`."""
     if k is not None and v is not None:
         return [q, k, v]
     return [c.graph.slice(q, axes=[2], starts=[start], ends=[end], steps=[1])

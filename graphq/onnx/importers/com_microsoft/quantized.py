@@ -1,6 +1,6 @@
 """Importers of com.microsoft's quantized operators, after ONNX Runtime's documentation (ContribOperators.md).
 
-Each becomes dequantize, the float operation, and quantize. Packed weights are unpacked.
+An operator becomes dequantize, the float operation, and quantize. Packed weights are unpacked.
 """
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ def at(c: Call, k: int) -> Value:
 
 
 def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
-    """Dequantize the matrix of input `k`; its scale and zero point are per-tensor or vary along `axis`.
-
-    The scale is input `scale`, the zero point input `zp`.
-    """
+    """Dequantize the matrix in input `k` by inputs `scale` and `zp` (per-tensor, or along `axis`)."""
     x = c.input(k)
     size = None if x.shape is None else x.shape[normal_axis(axis, x.shape)]
     for n in (scale, zp):
@@ -45,7 +42,7 @@ def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
 
 @imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(c: Call) -> Outputs:
-    """Import QLinearAdd and QLinearMul. Inputs: A, B, each with scale and zero point; scale and zero point of C."""
+    """Import QLinearAdd and QLinearMul. Inputs: A, its scale and zero point; B likewise; scale and zero point of C."""
     numbers = _numbers(c)
     if numbers is None:
         build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
@@ -55,9 +52,9 @@ def qlinear_binary(c: Call) -> Outputs:
 
 
 def _numbers(c: Call) -> list[Any] | None:
-    """The scales and zero points of A, B and C in turn; an absent zero point counts as 0.
+    """Scale and zero point of A, of B and of C; an absent zero point is 0.
 
-    None if one of them is not a single finite constant, or if the scale of C is 0.
+    Returns None if one of the six inputs is not a single finite constant, or if the scale of C is 0.
     """
     found = []
     for k in (1, 2, 4, 5, 6, 7):
@@ -107,7 +104,7 @@ def qlinear_unary(c: Call) -> Outputs:
 
 @imports("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Call) -> Outputs:
-    """Import QLinearSoftmax: over `axis` or, if its `opset` is below 13, over all dimensions from `axis` on."""
+    """Import QLinearSoftmax: over `axis`, or over all dimensions from `axis` on if attribute `opset` is below 13."""
     opset, axis = c.positive("opset"), c.attr("axis", -1)
     y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
     return result(c, y, 3, c.input(0).dtype)
@@ -117,8 +114,8 @@ def qlinear_softmax(c: Call) -> Outputs:
 def qlinear_average_pool(c: Call) -> Outputs:
     """Import QLinearAveragePool, with channels first or last.
 
-    ONNX Runtime's kernel adds the zero point before it rounds. With an odd zero point, ties therefore round to the
-    other integer.
+    ONNX Runtime's kernel adds the zero point before it rounds to even. With an odd zero point, a tie therefore rounds
+    in the opposite direction.
     """
     attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
     count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
@@ -159,7 +156,7 @@ def qlinear_where(c: Call) -> Outputs:
 def qgemm(c: Call) -> Outputs:
     """Import QGemm: `alpha * A' @ B' + C`, where C is s32 with the scale alpha * a_scale * b_scale.
 
-    The result is f32 if there is no operand for its scale.
+    The result is f32 if the input for the result's scale (7) is absent.
     """
     g, alpha = c.graph, c.attr("alpha", 1.0)
     for k in (0, 3):
@@ -190,7 +187,7 @@ def matmul_integer_to_float(c: Call) -> Outputs:
 
 @imports("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(c: Call) -> Outputs:
-    """Import DynamicQuantizeMatMul; A is quantized as by DynamicQuantizeLinear."""
+    """Import DynamicQuantizeMatMul: quantize A like DynamicQuantizeLinear, and multiply by the dequantized B."""
     g = c.graph
     scale, zp = g.dynamic_range(c.input(0))
     a = g.dynamic_dequantize(g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8), scale, zp)
@@ -200,16 +197,16 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
 
 
 PACKED = {2: t.u4, 4: t.u4, 8: t.u8}
-"""The unsigned type that kernels read, for weights of 2, 4 and 8 bits that are packed into bytes."""
+"""The unsigned type of unpacked weights, by the bits of a packed weight."""
 
 
 @imports("MatMulNBits", domain=MICROSOFT)
 def matmul_n_bits(c: Call) -> Outputs:
-    """Import MatMulNBits: B is [n, blocks, bytes]; the lower bits of a byte hold the first number.
+    """Import MatMulNBits: B is [n, blocks, bytes], and the lower bits of a byte hold the first weight.
 
-    Each block along k has a scale and a zero point; zero points are packed like B, or floats. g_idx gives the block of
-    each k; activations and weights are sorted by block. 16-bit floats are computed in f32 and rounded once, as in ONNX
-    Runtime. A shorter last block is padded with zeros.
+    Each block along k has a scale and a zero point; zero points are packed like B, or floats. If g_idx gives the block
+    of each k, activations and weights are sorted by block. 16-bit floats are computed in f32 and rounded once, as in
+    ONNX Runtime. A shorter last block is padded with zeros.
 
     accuracy_level 4 allows integer activations. graphq uses them if weights minus zero points fit in 8 bits.
     """
@@ -234,7 +231,7 @@ def matmul_n_bits(c: Call) -> Outputs:
     if zps is not None:
         zps = zps.reshape(n, -1)
         zp = (unpacked(zps, bits)[:, :blocks] if zps.dtype == np.uint8 else zps).T
-    if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # no integer type has such zero points
+    if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # fractional or out of range: no integers
         weights = g.constant((w - zp.astype(np.float32)[of]) * s[of])
     else:
         if c.attr("accuracy_level", 0) == 4 and x.shape is not None and (bits < 8 or zps is None):
@@ -250,7 +247,7 @@ def matmul_n_bits(c: Call) -> Outputs:
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
-    """Quantize `x` to s8 and dequantize it, with scale max |x| / 127 per `block` of the last axis (size `k`)."""
+    """Quantize `x` to s8 and dequantize it; `block` elements along the last axis (size `k`) share max |x| / 127."""
     outer = [0] * (len(x.shape or ()) - 1)
     parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
     scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))
@@ -261,7 +258,7 @@ def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
 
 
 def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Unpack numbers from bytes along the last axis; the lower bits of a byte hold the first number."""
+    """Unpack unsigned integers from bytes along the last axis; the lower bits of a byte hold the first integer."""
     parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
 

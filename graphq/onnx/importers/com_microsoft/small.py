@@ -1,4 +1,4 @@
-"""Importers of com.microsoft's operators that resemble an ONNX operator, or join a few simple ones."""
+"""Importers of com.microsoft's operators that resemble one ONNX operator or combine a few simple operators."""
 from __future__ import annotations
 
 from typing import Any
@@ -19,7 +19,7 @@ from graphq.onnx.protos.tensors import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """Import as ONNX's own operator of the same name; GridSample has older names of modes."""
+    """Import ONNX's operator of the same name, in version 16 because GridSample uses its names of modes."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
@@ -161,7 +161,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 def fused_conv(c: Call) -> Outputs:
     """Import FusedConv: Conv, an optional added fourth operand, and an activation.
 
-    For NhwcFusedConv channels come last, but the weights are OIX.
+    NhwcConv and NhwcFusedConv have channels last, but weights in format OIX.
     """
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
@@ -196,7 +196,7 @@ def fused_gemm(c: Call) -> Outputs:
 def fused_matmul(c: Call) -> Outputs:
     """Import FusedMatMul: `alpha * A' @ B'` and an activation.
 
-    With transBatchA the first dimension of A is its rows; the batch dimensions follow.
+    With transBatchA, the rows of A are its first dimension, before the batch dimensions.
     """
     a, b = (_batches_first(c, c.input(k), f"transBatch{'AB'[k]}") for k in range(2))
     return activated(c, product(c, a, b), c.attr("activation", ""), _own(c))
@@ -213,13 +213,13 @@ def _batches_first(c: Call, x: Value, name: str) -> Value:
 
 
 def _own(c: Call) -> dict[str, Any]:
-    """The attributes of the activation by their names without the prefix: activation_alpha becomes alpha."""
+    """The activation's attributes, without the prefix of their names: activation_alpha becomes alpha."""
     names = ("alpha", "beta", "gamma", "axis")
     return {n: c.attr(f"activation_{n}") for n in names if f"activation_{n}" in c.attrs}
 
 
 def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
-    """Apply the activation `name` ("" for none) to `y`, with `attrs` except for attributes that it lacks."""
+    """Apply the activation `name` ("" for none) to `y`; `attrs` that the activation lacks are ignored."""
     if not name:
         return y
     if name not in ACTIVATIONS:

@@ -143,7 +143,7 @@ def qattention(c: Call) -> Outputs:
 
 
 def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None) -> Outputs:
-    """Compute softmax(q @ k' * scale + mask + bias) @ v for each head; a second output is keys and values.
+    """Compute softmax(q @ k' * scale + mask + bias) @ v for each head. A second output stacks keys and values.
 
     `projected` [batch, length, width] has q, k and v side by side; `past` is [2, batch, heads, length, size].
     """
@@ -195,7 +195,7 @@ BEFORE = """(scores) => (before) {
     keys = Shape<start = 3, end = 4>(scores)
     before = Sub(keys, rows)
 }"""
-"""An ONNX function: the number of keys before the first query, if the queries are at the positions of the last keys."""
+"""ONNX function that counts the keys before the first query, if the queries are at the last keys' positions."""
 
 WITHIN = """(mask, scores) => (seen) {
     zero = Constant<value_int = 0>()
@@ -219,7 +219,7 @@ WITHIN = """(mask, scores) => (seen) {
     until = Less(keys, to)
     seen = And(since, until)
 }"""
-"""An ONNX function: true for the keys that a batch element sees.
+"""ONNX function that is true for the keys that a batch element sees.
 
 The mask has an end for each batch element, optionally followed by a start for each (default 0). A batch element sees
 the keys from its start up to, but not including, its end.
@@ -229,8 +229,8 @@ the keys from its start up to, but not including, its end.
 def hidden(c: Call, mask: Value, scores: Value) -> Value:
     """The value to add to each score: 0 if the query sees the key, else a negative number.
 
-    The mask is a vector as for WITHIN, or a raw mask of 0 and 1: [batch, keys] or [batch, queries, keys]. Only the
-    dtype and the sizes of `scores` [batch, heads, queries, keys] are used.
+    The mask is a vector as for WITHIN, or has 0 for hidden keys and 1 for others: [batch, keys] or [batch, queries,
+    keys]. Only the dtype and the sizes of `scores` [batch, heads, queries, keys] are used.
     """
     away = c.attr("mask_filter_value", -10000.0)
     batch, _, _, keys = scores.shape or (None,) * 4
