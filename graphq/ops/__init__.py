@@ -1,4 +1,4 @@
-"""The operations, one file for each family. Importing this package registers all operations."""
+"""The operations, one file per family. Importing this package registers all operations."""
 from importlib import import_module
 
 from graphq.base.collector import collector_paused

@@ -17,7 +17,7 @@ CASTABLE = (f32, bf16, f16, f64, s64, s32, s16, s8, u64, u32, u16, u8, boolean)
 
 
 def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
-    """The source and the result may each have any dtype of CASTABLE."""
+    """`src` and the result may have any dtype of CASTABLE."""
     expect_dtype("src", src, CASTABLE)
     if dtype not in CASTABLE:
         raise GraphError(f"dtype must be {listing(CASTABLE)}, got {dtype}")
@@ -27,10 +27,10 @@ def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
 @register_op(infer=infer_cast, elementwise=True)
 @quiet
 def cast(src: Array, *, dtype: DType) -> Array:
-    """`src` as `dtype` (ONNX Cast): floats round to nearest even, integers round towards zero, booleans are `src != 0`.
+    """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
-    Integers wrap. A float beyond an integer range becomes the nearest end of the range, and NaN becomes 0, on every
-    CPU. ONNX leaves both open.
+    Integers beyond the range wrap. Floats beyond an integer range become the nearest end of the range, and NaN becomes
+    0, on every CPU; ONNX does not define the results of such floats.
     """
     if dtype == boolean:
         return np.asarray(src != 0)
@@ -45,14 +45,14 @@ def cast(src: Array, *, dtype: DType) -> Array:
 
 
 NUMBERS = tuple(t for t in CASTABLE if t not in (*FLOATS, boolean))
-"""The dtypes that a function accepts unless TAKES has others: integers and f64."""
+"""The dtypes that a function of `arithmetic` accepts by default: integers and f64."""
 
 TAKES = {"modulo": tuple(t for t in NUMBERS if t != f64), "remainder": (f32, *NUMBERS)}
-"""Dtypes of functions that do not accept NUMBERS: modulo has no floats, like ONNX Mod; remainder also has f32."""
+"""The functions that accept other dtypes: modulo accepts no floats, as in ONNX Mod; remainder also accepts f32."""
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """The quotient, for integers truncated towards zero."""
+    """The quotient; integers are truncated towards zero."""
     if a.dtype.kind == "f":
         return a / b
     if not b.all():
@@ -86,16 +86,16 @@ def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> 
 @quiet
 def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder"]) -> Array:
-    """A function of two operands of one dtype. Integers wrap, and their quotients are truncated towards zero.
+    """Apply `function` to two operands of one dtype. Integers wrap; quotients of integers are truncated towards zero.
 
-    modulo (ONNX Mod) has the sign of `src_1`, and remainder (fmod) has the sign of `src_0`. Raises InputError if an
-    integer is divided by zero.
+    The result of modulo (ONNX Mod) has the sign of `src_1`; the result of remainder (fmod) has the sign of `src_0`.
+    Raises InputError if an integer is divided by zero.
     """
     return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)
 
 
 def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> TensorType:
-    """The condition is boolean, both sources have one dtype, and all three shapes broadcast."""
+    """`cond` is boolean, `src_0` and `src_1` have one dtype of CASTABLE, and all three shapes broadcast."""
     expect_dtype("cond", cond, (boolean,))
     expect_dtype("src_0", src_0, CASTABLE)
     expect_same_dtype(src_0=src_0, src_1=src_1)

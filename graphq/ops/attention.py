@@ -19,7 +19,7 @@ from graphq.ops.rules import Array, expect_dtype, show
 RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_value": 4, "cos": 2, "sin": 2,
          "positions": 2, "bias": 4, "sinks": 1, "key_scale": 2, "value_scale": 2}
 DTYPES = {"lengths": s32, "total": s32, "positions": s64}
-"""The dtypes of cached_attention's operands other than f32, without past caches."""
+"""The dtypes of cached_attention's operands that are neither f32 nor caches."""
 CACHES = {"f32": f32, "bf16": bf16, "f16": f16, "s8": s8, "s4": u8}
 """The dtypes of caches, by the attribute `kept`."""
 
@@ -95,7 +95,7 @@ def capacity_of(past: Value | None, total: Value) -> int:
 
 def resolve_capacity(graph: Graph, operands: Sequence[Value | None],
                      attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Add the node with the capacity that follows from its operands; None if the capacity is not yet known."""
+    """Add a copy of the node with the capacity that its operands give; None if the capacity is not yet known."""
     total, past = operands[2], operands[5] if len(operands) > 5 else None
     assert total is not None
     capacity = capacity_of(past, total)
@@ -117,20 +117,20 @@ def cached_attention(
 
     Results: the output [batch, tokens, heads * size], and the new key and value caches [batch, groups, rows, size]. A
     new cache has the rows of the earlier tokens, then the rows of the new tokens, then zeros. It has max(rows of
-    `past_key`, `total`) rows, or one row for each new token without past caches.
+    `past_key`, `total`) rows. Without past caches, it has one row for each new token.
 
     Batch element n has `lengths[n]` + 1 valid tokens, including the new tokens. `lengths` and the order of heads are as
     in com.microsoft's GroupQueryAttention. If `query` [batch, tokens, heads * size] has the keys and values in further
-    columns, then `key` and `value` [batch, tokens, groups * size] are absent. All heads of a group share its keys and
+    columns, then `key` and `value` [batch, tokens, groups * size] are absent. All heads of a group share keys and
     values.
 
     Rotary embedding: `cos` and `sin` [places, half] rotate queries and keys. `positions` [batch, tokens] has each
-    token's row in `cos` and `sin`; the default is its row in the cache. If `interleaved`, neighboring elements form a
-    rotated pair; otherwise an element of the first half and an element of the second half.
+    token's row in `cos` and `sin`; the default is the token's row in the cache. If `interleaved`, elements 2k and
+    2k + 1 of a head are rotated together; otherwise elements k and half + k are.
 
-    With `causal`, a token attends to keys up to its own, and only to the last `window` keys if `window` is positive.
+    With `causal`, a token attends to no later keys. If `window` is positive, a token attends to the last `window` keys.
     `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-    graphq.kernels.numbers.attention. `kept` is the type of numbers in the caches. Caches of s4 are u8 with two numbers
+    graphq.kernels.numbers.attention. `kept` is the element type of the caches. Caches of s4 are u8 with two elements
     in each byte. Caches of s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
     -1 if only the run determines it.
 

@@ -1,8 +1,9 @@
 """Binary and ternary elementwise operations with broadcasting, and prelu.
 
 `auto_broadcast` is oneDNN's attribute: "numpy" broadcasts as NumPy does, "none" requires equal shapes. As in oneDNN,
-the attribute `dtype` of add, subtract, multiply and divide is the float type of the result. None means the type of the
-sources, or f32 if they differ. add and subtract of s32 may have an f32 result: they first round each source to f32.
+the attribute `dtype` of add, subtract, multiply and divide is the float type of the result. None means the type of
+the operands, or f32 if the operands differ. If add or subtract of s32 has an f32 result, the operands are first rounded
+to f32.
 """
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy
 @in_f32
 def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
-    # np.maximum leaves the sign of max(-0, +0) to the CPU; -0 + +0 is +0 and -0 + -0 is -0.
+    # The sign of np.maximum(-0, +0) depends on the CPU. The sum has the right sign: -0 + +0 is +0, and -0 + -0 is -0.
     return np.where((src_0 == 0) & (src_1 == 0), src_0 + src_1, np.maximum(src_0, src_1))
 
 
@@ -87,7 +88,7 @@ def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "nump
 @in_f32
 def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
-    # min(a, b) = -max(-a, -b), the sign of zero as in maximum
+    # Zeros as in `maximum`, by min(a, b) = -max(-a, -b).
     return np.where((src_0 == 0) & (src_1 == 0), -(-src_0 + -src_1), np.minimum(src_0, src_1))
 
 
@@ -106,7 +107,7 @@ def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast =
 
 
 def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
-    """The condition is boolean, the sources have one float dtype, and all three shapes broadcast."""
+    """`cond` is boolean, `src_0` and `src_1` have one float dtype, and all three shapes broadcast."""
     expect_dtype("cond", cond, (boolean,))
     expect_dtype("src_0", src_0, FLOATS)
     expect_dtype("src_1", src_1, FLOATS)
@@ -121,7 +122,7 @@ def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroad
 
 
 def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
-    """Both have one float dtype. A 1-D slope is for the channel or last axis; any other slope broadcasts to `src`."""
+    """Both operands have one float dtype. A 1-D slope varies along the channel or last axis; others broadcast."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, slope=slope)
     _check_slope(src.shape, slope.shape, data_format, per_channel_broadcast)
@@ -151,7 +152,7 @@ def prelu(src: Array, slope: Array, *, data_format: Literal["NCX", "NXC"] = "NXC
           per_channel_broadcast: bool = True) -> Array:
     """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.
 
-    A 1-D slope is for the channel axis of `data_format`, or for the last axis if `per_channel_broadcast` is false. A
+    A 1-D slope varies along the channel axis of `data_format`, or the last axis if `per_channel_broadcast` is false. A
     slope of higher rank broadcasts to `src` as in NumPy.
     """
     if per_channel_broadcast and slope.ndim == 1 and data_format == "NCX":

@@ -1,7 +1,7 @@
-"""Operations with bodies (graphs as attributes): ONNX's if_else, loop and scan, and partition, a fused group.
+"""Operations whose attributes are graphs (bodies): ONNX's if_else, loop and scan, and partition (fused operations).
 
-The references here run a body node by node. Bodies of if_else and partition have the operands as their inputs, in
-order; the docstrings of loop and scan describe the inputs of their bodies. `Graph.specialize` does not change the
+The references run a body node by node. The inputs of the bodies of if_else and partition are the operands, in order;
+the docstrings of loop and scan describe the inputs of their bodies. `Graph.specialize` does not change the
 bodies of loops, so a loop's results keep the shapes that its body was built with.
 """
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphq.ir.op import lookup, register_op
 from graphq.ops.rules import Array, normal_axis
 
 ASKED = 1 << 24
-"""A loop checks the memory limit from the time that its states and values take twice this number of bytes."""
+"""A loop first checks the memory limit when its states and values take twice this number of bytes."""
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ def common_type(a: TensorType, b: TensorType) -> TensorType:
 
 
 def check_body(body: Graph, types: Sequence[TensorType], results: int | None = None) -> None:
-    """Raise GraphError unless the operands fit the body's inputs, and the body has at least `results` outputs."""
+    """Raise GraphError if operands do not fit the body's inputs, or the body has fewer than `results` outputs."""
     if len(types) != len(body.inputs):
         raise GraphError(f"the body takes {len(body.inputs)} values, got {len(types)}")
     for v, t in zip(body.inputs, types, strict=True):
@@ -63,7 +63,7 @@ def check_body(body: Graph, types: Sequence[TensorType], results: int | None = N
 
 
 ONE = ((), (1,), (None,), None)
-"""The possible shapes of a single number."""
+"""The shapes that a tensor of one element may have."""
 
 
 def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_body: Graph) -> tuple[TensorType, ...]:
@@ -129,7 +129,7 @@ def if_else(cond: Array, *srcs: Array, then_body: Graph, else_body: Graph) -> tu
 
 def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Graph,
                states: int) -> tuple[TensorType, ...]:
-    """Results are the last states, with the types of all iterations, and the stacked values (see `loop`)."""
+    """Results are the last states, with types that cover all iterations, and the stacked values (see `loop`)."""
     for name, t, dtype in (("trips", trips, s64), ("cond", cond, boolean)):
         if t.dtype != dtype or t.shape not in ONE:
             raise GraphError(f"'{name}' must be one {dtype}, got {t}")
@@ -150,7 +150,7 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
     """Run `body` while `cond` holds, at most `trips` times (ONNX Loop).
 
     The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The first `states` of
-    `srcs` are the first states. The results are the last states, then the values of all iterations, stacked along a
+    `srcs` are the initial states. The results are the last states, then the values of all iterations, stacked along a
     new first axis. States and values may grow with each iteration; raises CompileError if they exceed the memory limit
     (`graphq.base.budget`).
     """
@@ -177,8 +177,8 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
            first: int) -> list[Array]:
     """Stack each list of values along a new first axis.
 
-    Without any iteration, the values have the types of the body's results from number `first` on, for operands of these
-    shapes. Dimensions that are still unknown become 0.
+    After no iteration, the empty stacks have the types of the body's outputs, from output `first` on, for operands of
+    these `shapes`. Unknown dimensions become 0.
     """
     for k, values in enumerate(kept):
         if len(different := sorted({x.shape for x in values})) > 1:
@@ -197,7 +197,7 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
 def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_axes: tuple[int, ...],
                reverse_inputs: tuple[bool, ...], output_axes: tuple[int, ...],
                reverse_outputs: tuple[bool, ...]) -> tuple[TensorType, ...]:
-    """Results are the last states and the stacked values (see `scan`); scanned operands have one length."""
+    """Results are the last states and the stacked values (see `scan`). Scanned operands have equal lengths."""
     if states < 0 or scanned < 1 or states + scanned > len(srcs):
         raise GraphError(f"states and scanned operands must be among {len(srcs)}, got {states} and {scanned}")
     results = [v.type for v in body.outputs]
@@ -236,8 +236,8 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
          output_axes: list[int], reverse_outputs: list[bool]) -> tuple[Array, ...]:
     """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-    `srcs` are the first `states`, then `scanned` scanned operands, then other operands. The body takes (states, slices,
-    other operands) and returns (states, values). The results are the last states, and the values stacked along
+    `srcs` are `states` initial states, then `scanned` scanned operands, then other operands. The body takes (states,
+    slices, other operands) and returns (states, values). The results are the last states, and the values stacked along
     `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run from end to beginning.
     """
     carried, rest = list(srcs[:states]), srcs[states + scanned:]
@@ -258,7 +258,7 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
 
 
 def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[TensorType, ...]:
-    """The types of the body's outputs. The operands must have the types of its inputs."""
+    """The types of the body's outputs. The operands must have the types of the body's inputs."""
     wanted = [v.type for v in body.inputs]
     if list(types) != wanted:
         raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
@@ -269,6 +269,6 @@ def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[Tenso
 
 @register_op(infer=infer_partition)
 def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
-    """A fused group of operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
+    """Fused operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
     inputs = {str(v.name): x for v, x in zip(body.inputs, operands, strict=True)}
     return tuple(evaluate(body, inputs))

@@ -54,7 +54,7 @@ def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, .
 
 
 def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None, groups: int) -> None:
-    """Raise GraphError unless operands have one float dtype, the bias is one-dimensional, and groups are positive."""
+    """Check that operands have one float dtype, the bias is one-dimensional, and `groups` is positive."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, weights=weights, bias=bias)
     if groups < 1:
@@ -77,7 +77,7 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
                       weights_format: str, dtype: DType | None) -> TensorType:
     """Weights have I = channels / groups. An output axis has (size + pads - span) // stride + 1 elements.
 
-    Negative pads_end keep windows off the end of the source.
+    A negative pads_end cuts elements off the end of `src`.
     """
     check_operands(src, weights, bias, groups)
     count = window.check_lists(src, {"strides": strides, "dilations": dilations},
@@ -102,10 +102,10 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
                 dtype: DType | None = None) -> Array:
     """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-    If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads to an output of ceil(size / stride)
-    elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the beginning
-    (same_lower). Products are summed in f64 and rounded to f32 once. The bias is added in f32. Then the result is
-    rounded to `dtype` (None: the dtype of `src`).
+    If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_upper and same_lower pad such that the
+    output has ceil(size / stride) elements; if the number of added elements is odd, same_upper adds one more at the
+    end, and same_lower at the beginning. Products are summed in f64 and rounded to f32 once. The bias is added in f32.
+    Then the result is rounded to `dtype` (None: the dtype of `src`).
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
@@ -143,7 +143,7 @@ def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int
 
 
 def _chunks(images: int, rows: int, elements: int) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of images and of rows with about COLUMNS elements together. One image has `elements`."""
+    """Yield slices of images and of rows that select about COLUMNS elements; one image has `elements` elements."""
     step = max(1, COLUMNS // max(1, elements))
     part = rows if elements <= COLUMNS else max(1, rows * COLUMNS // elements)
     for n in range(0, images, step):
@@ -154,8 +154,8 @@ def _chunks(images: int, rows: int, elements: int) -> Iterator[tuple[slice, slic
 def transposed_padding(auto_pad: str, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
     """How many elements to cut off at the beginning and at the end of an output axis.
 
-    `same_*` leaves size * stride elements if a window spans at least a stride. If an odd number is cut off, the end
-    (same_upper) or the beginning (same_lower) loses one more element, as measured on oneDNN 3.13.
+    same_upper and same_lower leave size * stride elements if `span` is at least the stride. If the number of elements
+    to cut off is odd, same_upper cuts one more at the end, same_lower at the beginning (measured on oneDNN 3.13).
     """
     if auto_pad == "none":
         return begin, end
@@ -216,12 +216,12 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
                    pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none",
                    output_padding: list[int] | None = None, groups: int = 1, data_format: window.DataFormat = "NXC",
                    weights_format: Literal["OIX", "XIO", "IOX", "XOI"] = "XOI", dtype: DType | None = None) -> Array:
-    """The transpose of a convolution: the sum of the kernel times each source element (oneDNN ConvTranspose).
+    """The transpose of a convolution: each element of `src` adds a multiple of the kernel (oneDNN ConvTranspose).
 
-    In all weights formats, I is the source's channels, and O is the output's channels divided by `groups`. oneDNN 3.13
+    In all weights formats, I is the channels of `src`, and O is the output's channels divided by `groups`. oneDNN 3.13
     implements IOX and XOI (its default), although its documentation says OIX and XIO. The pads are cut off the full
-    result, and `output_padding` zeros are added at its end. Sums are in f64 and rounded to f32 once. The bias is added
-    in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
+    result, and `output_padding` zeros are added at the result's end. Sums are in f64 and rounded to f32 once. The bias
+    is added in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
     """
     count = src.ndim - 2
     x = window.to_channels_first(src, data_format).astype(np.float64)

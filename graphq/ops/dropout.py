@@ -11,7 +11,7 @@ from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
 
 
 def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:
-    """The source is a float. Seed and offset are one integer of 32 or 64 bits each; the probability is one f32."""
+    """`src` is a float tensor; `seed` and `offset` are integers of 32 or 64 bits, and `probability` is an f32."""
     expect_dtype("src", src, FLOATS)
     expect_dtype("probability", probability, (f32,))
     for name, t in (("seed", seed), ("offset", offset)):
@@ -29,8 +29,8 @@ def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array
     """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
     The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
-    with the key `seed` and the counter (offset, i - i % 4), both of 64 bits. At offset 0 it gets word 2 with the
-    counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and both halves of the key are the low half of the seed.
+    with the 64-bit key `seed` and the counter (offset, i - i % 4). If the offset is 0, element i gets word 2 with the
+    counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and a key whose halves are both the low half of the seed.
     """
     p = np.float32(probability.reshape(()))
     words = random_words(src.size, int(seed.reshape(())), int(offset.reshape(())))
@@ -45,7 +45,7 @@ def random_words(count: int, seed: int, offset: int) -> Array:
     first = np.arange(-(-count // 4), dtype=np.uint64) * np.uint64(4)
     low, high = _halves(seed)
     if offset == 0:
-        # oneDNN's older generator has no offset, and four elements share one number.
+        # At offset 0, oneDNN uses an older generator without offsets: four elements share one random number.
         counter = [first, first + np.uint64(1), first, first + np.uint64(3)]
         return np.repeat(_philox(counter, low, low)[2], 4)[:count]
     at = [np.broadcast_to(np.uint64(half), first.shape) for half in _halves(offset)]

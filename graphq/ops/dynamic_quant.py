@@ -1,4 +1,4 @@
-"""The operations dynamic_quantize and dynamic_dequantize: scales and zero points are tensors.
+"""The operations dynamic_quantize and dynamic_dequantize, whose scales and zero points are operands.
 
 `qtype` is per_tensor (one scale and zero point, [] or [1]), per_channel (one for each index along `axis`) or per_group
 (one for each block of `group_shape` elements; only for dynamic_dequantize).
@@ -36,7 +36,7 @@ def _check_zps(dtype: DType, scales: TensorType, zps: TensorType | None) -> None
 
 
 def _check_scales(src: TensorType, scales: TensorType, qtype: str, axis: int, group_shape: tuple[int, ...]) -> None:
-    """Raise GraphError unless the shape of the scales fits qtype, axis and group_shape."""
+    """Check that the shape of the scales fits qtype, axis and group_shape."""
     got = scales.shape
     if qtype == "per_group":
         return _check_groups(src.shape, got, group_shape)
@@ -86,7 +86,7 @@ def _blocks(shape: tuple[int, ...], group_shape: tuple[int, ...]) -> tuple[int, 
 
 def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, dtype: DType,
                            qtype: str, axis: int) -> TensorType:
-    """The source is f32, and the result s8, u8 or f8."""
+    """`src` is f32, and `dtype` is s8, u8 or f8."""
     expect_dtype("src", src, (f32,))
     expect_dtype("scales", scales, (f32,))
     allowed = (s8, u8, f8_e4m3, f8_e5m2)
@@ -103,8 +103,8 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
                      qtype: Literal["per_tensor", "per_channel"] = "per_tensor", axis: int = 1) -> Array:
     """`saturate(rint(src / scales) + zps)`, ties to even, as in quantize (oneDNN DynamicQuantize).
 
-    Scales may be 0 or negative. NaN becomes the zero point, saturated. oneDNN has no f8 results here; they are as in
-    quantize.
+    Scales may be 0 or negative. NaN becomes the zero point, saturated. oneDNN's operation has no f8 results;
+    graphq computes f8 as in quantize.
     """
     q = src / _spread(scales, qtype, axis, src.shape, ())
     if dtype.kind == "float":
@@ -116,7 +116,7 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
 
 def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, qtype: str,
                              axis: int, group_shape: tuple[int, ...], dtype: DType | None) -> TensorType:
-    """The source has a quantized dtype. The result has the float dtype `dtype`, or else the dtype of the scales."""
+    """`src` has a quantized dtype. The result has the float dtype `dtype`, or the dtype of the scales."""
     expect_dtype("src", src, tuple(ZERO_POINTS))
     expect_dtype("scales", scales, FLOATS)
     if dtype is not None and dtype not in FLOATS:
@@ -133,8 +133,8 @@ def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
                        group_shape: tuple[int, ...] = (), dtype: DType | None = None) -> Array:
     """`(src - zps) * scales` in f32, with an exact difference, rounded to `dtype` (oneDNN DynamicDequantize).
 
-    For per_group, `group_shape` has the size of a group along each axis, and scales and zps have one value for each
-    group. A `dtype` of None means the dtype of the scales.
+    For per_group, `group_shape` is the size of a block along each axis, and scales and zps have one value for each
+    block. A `dtype` of None means the dtype of the scales.
     """
     groups = tuple(group_shape)
     blocks = _blocks(src.shape, groups)

@@ -1,6 +1,6 @@
 """Unary elementwise operations: arithmetic functions, and functions of comparisons such as relu and clamp.
 
-In all of them NaN stays NaN.
+All of them return NaN for NaN.
 """
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> 
     gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
     """
     if mode == "gelu_erf":
-        return 0.5 * src * erfc(-src * np.sqrt(0.5))  # 1 + erf(x) = erfc(-x), without its cancellation
+        return 0.5 * src * erfc(-src * np.sqrt(0.5))  # 1 + erf(x) = erfc(-x), without cancellation
     inner = np.sqrt(2 / np.pi) * (src + 0.044715 * src**3)
-    return src / (1 + np.exp(-2 * inner))  # (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), without its cancellation
+    return src / (1 + np.exp(-2 * inner))  # (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), without cancellation
 
 
 @register_op(infer=infer_unary, elementwise=True, lanes=elementary.mish, bound=Curve(1.1, 0.5, 1, 6), exact=False,
@@ -191,7 +191,7 @@ def _power(src: Array, *, beta: float) -> Array:
     return np.float_power(src, np.float32(beta))  # np.power uses sqrt for 0.5, unlike C's pow at -0 and -inf
 
 
-# oneDNN's table of TypeCast: for each source dtype, the possible dtypes of the result.
+# oneDNN's table of TypeCast: the possible dtypes of the result, by the operand's dtype.
 CASTS: dict[DType, tuple[DType, ...]] = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 
 
@@ -274,7 +274,7 @@ def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorT
 
 
 def _hard_sigmoid_curve(*, alpha: float, beta: float) -> Curve:
-    """The curve of hard_sigmoid. Its interval `flat` has some room for the roundings of alpha * x + beta."""
+    """The Curve of hard_sigmoid. Its interval `flat` has a margin for the rounding of alpha * x + beta."""
     room = 2.0**-20 * (1 + abs(beta))
     ends = sorted((y - beta) / alpha for y in (-room, 1 + room)) if alpha else (-math.inf, math.inf)
     return Curve(abs(alpha), abs(beta) + 1, 1, 1, _at_most_1, (ends[0], ends[1]))

@@ -16,7 +16,7 @@ CUBIC = np.float32(-0.75)
 
 def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_mode: str,
                       align_corners: bool) -> TensorType:
-    """The source is [N, C, spatial sizes], the grid [N, sizes of the result, a coordinate for each spatial axis]."""
+    """`src` is [N, C, sizes], and `grid` is [N, sizes of the result, number of spatial axes]."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, grid=grid)
     if grid.shape is None:
@@ -26,7 +26,7 @@ def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_m
         count, last = len(src.shape) - 2, grid.shape[-1] if grid.shape else None
         batches = {d for d in (*src.shape[:1], *grid.shape[:1]) if d is not None}
         if count < 1 or rank != count + 2 or last not in (count, None) or len(batches) > 1:
-            raise GraphError(f"grid must be [N, sizes, coordinates] for a source [N, C, sizes], got {grid} for {src}")
+            raise GraphError(f"grid must be [N, sizes, coordinates] for an input [N, C, sizes], got {grid} for {src}")
         if 0 in src.shape[2:]:
             raise GraphError(f"spatial sizes must be positive, got {src}")
     batch, channels = (None, None) if src.shape is None else src.shape[:2]
@@ -40,9 +40,10 @@ def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "
                 align_corners: bool = False) -> Array:
     """Sample `src` [N, C, ...] at the points `grid` [N, ..., k] (ONNX GridSample, as ONNX Runtime computes it).
 
-    The k coordinates of a point start with the last axis. With `align_corners`, the coordinates -1 and 1 are the
-    centers of the first and last element of an axis; otherwise they are the outer edges of these elements. Outside of
-    the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at its edges.
+    A point's k coordinates go from the last spatial axis to the first. With `align_corners`, the coordinates -1 and 1
+    are the centers of the first and last element of an axis; otherwise they are the outer edges of these elements.
+    Outside of the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at
+    its edges.
     """
     batch, channels, *sizes = src.shape
     points = [_placed(grid[..., ~d].reshape(batch, -1), size, align_corners) for d, size in enumerate(sizes)]
@@ -61,7 +62,7 @@ def _placed(n: Array, size: int, align_corners: bool) -> Array:
 
 
 def _taps(x: Array, size: int, mode: str, padding: str, align_corners: bool) -> list[tuple[Array, Array, Array]]:
-    """The elements that each position reads along an axis: their index, whether they exist, and their weight."""
+    """The elements that a position reads along an axis: index, whether the element exists, and weight."""
     if mode == "nearest":
         steps, weights, first = [0], [np.ones_like(x)], np.rint(x)
     else:
@@ -86,7 +87,7 @@ def _cubic(x: Array) -> list[Array]:
 
 
 def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple[Array, Array]:
-    """Valid indices for positions on an axis, and which positions count: with "zeros", only positions on the axis."""
+    """Convert positions to valid indices; returns the indices, and whether each position counts or reads as 0."""
     there = (place >= 0) & (place < size)
     if padding == "reflection":
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
@@ -106,7 +107,7 @@ def _mirrored(beyond: Array, low: float, high: float) -> Array:
 
 def _sum(src: Array, sizes: list[int], taps: list[list[tuple[Array, Array, Array]]], index: Array,
          there: Array) -> Array:
-    """The weighted sum over the taps of the remaining axes. `index` is the flat index along the earlier axes."""
+    """The weighted sum over the taps of the axes that remain; `index` is the flat index along earlier axes."""
     if not taps:
         return np.where(there[:, None], np.take_along_axis(src, index[:, None], axis=2), np.float32(0))
     terms = [weight[:, None] * _sum(src, sizes[1:], taps[1:], index * sizes[0] + k, there & known)

@@ -68,7 +68,7 @@ def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType 
 @register_op(infer=infer_matmul_integer, rows="product", onnx="MatMulInteger")
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
     """`(a - a_zero_point) @ (b - b_zero_point)` as s32 (ONNX MatMulInteger). s32 wraps."""
-    # Sums of products of 9 bits are exact in f64 for k < 2**35.
+    # Sums of products of 9-bit integers are exact in f64 for k < 2**35.
     return _wrapped(_less(a, a_zero_point, -2) @ _less(b, b_zero_point, -1))
 
 
@@ -76,7 +76,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
                        weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
                        pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
                        auto_pad: str, groups: int) -> TensorType:
-    """Shapes as in a channels-first convolution. Weights may have a zero point for each output channel."""
+    """Shapes are as in a channels-first convolution. Weights may have a zero point for each output channel."""
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
     if src_zero_point is not None and src_zero_point.shape not in ((), (1,), None):
@@ -94,7 +94,7 @@ def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None
                  pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1) -> Array:
     """The convolution of `src - src_zero_point` with weights [o, c / groups, ...] as s32 (ONNX ConvInteger).
 
-    Channels come first, [n, c, ...]. The padding is the zero point.
+    `src` is [n, c, ...]. Padding has the value of the zero point.
     """
     x, w = _less(src, src_zero_point, 0), _less(weights, weights_zero_point, 0)
     pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
@@ -103,7 +103,7 @@ def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None
 
 
 def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
-    """The source is f32. The results are one scale and one zero point."""
+    """`src` is f32. The results are one scale and one zero point."""
     expect_dtype("src", src, (f32,))
     return TensorType(f32, ()), TensorType(u8, ())
 

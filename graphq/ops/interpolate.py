@@ -20,7 +20,7 @@ from graphq.ops.window import DataFormat, channels_first, from_channels_first, i
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,
                       coordinate_transformation_mode: str, sizes: tuple[int, ...], scales: tuple[float, ...],
                       data_format: str) -> TensorType:
-    """The spatial sizes are `sizes`, or the source's sizes times `scales`, rounded down. A tensor makes them open."""
+    """The new sizes are `sizes`, the sizes of `src` times `scales`, rounded down, or unknown (`sizes_tensor`)."""
     expect_dtype("src", src, FLOATS)
     given = [name for name, x in (("sizes", sizes), ("scales", scales), ("sizes_tensor", sizes_tensor)) if x]
     if len(given) != 1:
@@ -39,7 +39,7 @@ def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *
 
 
 def _spatial_axes(src: TensorType, tensor: TensorType | None, name: str, values: Sequence[float]) -> int | None:
-    """The number of spatial axes, if known. Raises GraphError unless each has one size or scale."""
+    """The number of spatial axes, if known. Raises GraphError if it is not the number of sizes or scales."""
     count = None if src.shape is None else len(src.shape) - 2
     given: Dim = len(values)
     if tensor is not None:
@@ -53,7 +53,7 @@ def _spatial_axes(src: TensorType, tensor: TensorType | None, name: str, values:
 
 
 def scaled(size: int, scale: float) -> int:
-    """`size * scale` in f32 as in oneDNN, rounded down. Raises GraphError unless the scale is finite and positive."""
+    """`size * scale` in f32 as in oneDNN, rounded down. Raises GraphError for other than positive, finite scales."""
     with np.errstate(over="ignore"):
         product = np.float32(size) * np.float32(scale)
     if not 0 < np.float32(scale) < np.inf or not product < 2**31:
@@ -71,12 +71,12 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
     """Resize the spatial axes (oneDNN Interpolate).
 
     Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old
-    - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). `scales` only determine the
-    new sizes, as in oneDNN. Positions beyond the source's ends move to the ends.
+    - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). As in oneDNN, `scales` only
+    determine the new sizes. Positions outside of `src` move to its first or last element.
 
-    Mode nearest reads the nearest element, and the upper of two equally near elements. The modes linear, bilinear and
-    trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and means are computed as
-    in ONNX Runtime's CPU kernel, step by step in f32.
+    Mode nearest reads the nearest element, and of two equally near elements the one with the higher index. The modes
+    linear, bilinear and trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and
+    means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
     """
     x = to_channels_first(src, data_format).astype(np.float32)
     old = x.shape[2:]
@@ -98,7 +98,7 @@ def _nearest(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
 
 
 def _blended(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
-    """The sum over the 2**n taps of n axes, in order: the element times the product of its n weights, in f32."""
+    """The sum over the 2**n neighbors along n axes, in order: an element times its n weights, in f32."""
     total: Array | None = None
     for tap in product(*[(0, 1)] * len(axes)):
         weight, value = np.ones(1, np.float32), x
@@ -112,7 +112,7 @@ def _blended(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
 
 
 def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array, Array, Array]:
-    """For each of `new` elements of an axis: two neighbors among `old` elements, and the f32 weight of the second.
+    """Return for each of `new` elements two neighbors among `old` elements, and the f32 weight of the second.
 
     If both neighbors are the last element, the weight is 1/2.
     """

@@ -12,7 +12,7 @@ from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same
 
 
 def infer_comparison(src_0: TensorType, src_1: TensorType) -> TensorType:
-    """Both operands have one dtype of CASTABLE; the result is boolean, and the shapes broadcast."""
+    """Both operands have one dtype of CASTABLE and broadcast; the result is boolean."""
     expect_dtype("src_0", src_0, CASTABLE)
     expect_same_dtype(src_0=src_0, src_1=src_1)
     return TensorType(boolean, broadcast(src_0.shape, src_1.shape))
@@ -25,13 +25,13 @@ def infer_logical(src_0: TensorType, src_1: TensorType) -> TensorType:
 
 
 def infer_not(src: TensorType) -> TensorType:
-    """The source and the result are boolean."""
+    """`src` and the result are boolean."""
     expect_dtype("src", src, (boolean,))
     return src
 
 
 def infer_test(src: TensorType, **attrs: bool) -> TensorType:
-    """The source is a float, and the result is boolean."""
+    """`src` is a float tensor, and the result is boolean."""
     expect_dtype("src", src, FLOATS)
     return TensorType(boolean, src.shape)
 

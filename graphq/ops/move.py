@@ -14,7 +14,7 @@ from graphq.ops.rules import Array, broadcast, expect_dtype, normal_axes, normal
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
-    """The dimensions of the indices replace the source's dimension at `axis`."""
+    """The dimensions of `indices` replace the dimension `axis` of `src`."""
     expect_dtype("indices", indices, (s32, s64))
     if src.shape is None:
         return TensorType(src.dtype, None)
@@ -26,7 +26,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 
 @register_op(infer=infer_gather, rows="gathered", onnx="Gather")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """`src` at `indices` along `axis` (ONNX Gather).
+    """Elements of `src` at `indices` along `axis` (ONNX Gather).
 
     Negative indices count from the end. Raises InputError for an index out of range.
     """
@@ -46,7 +46,7 @@ def index_error(shape: tuple[int, ...], axis: int, index: int) -> InputError:
 
 def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...],
                 steps: tuple[int, ...]) -> TensorType:
-    """A sliced axis has the length of a Python slice with the same bounds and step."""
+    """A sliced axis has the length of a Python slice with the same bounds and step, as far as it is known."""
     if not len(axes) == len(starts) == len(ends) == len(steps) or 0 in steps:
         raise GraphError(f"axes, starts, ends and steps must be of one length, and steps not 0, got {list(axes)}, "
                          f"{list(starts)}, {list(ends)}, {list(steps)}")
@@ -61,7 +61,7 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
 
 
 def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
-    """Resolve bounds as ONNX does: negative numbers count from the end, and other bounds are clamped to the axis."""
+    """Resolve bounds as ONNX does: negative bounds count from the end, and bounds are clamped to the axis."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start, end = (x + size if x < 0 else x for x in (start, end))
     return min(max(start, max(low, 0)), high), min(max(end, low), high), step
@@ -69,7 +69,7 @@ def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
 
 @register_op(infer=infer_slice, rows="sliced", onnx="Slice")
 def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Array:
-    """The elements from a start up to, but without, an end in steps, along each of `axes` (ONNX Slice)."""
+    """Every `step`-th element from `start` up to, but not including, `end`, along each axis (ONNX Slice)."""
     for axis, *limits in zip(axes, starts, ends, steps, strict=True):
         start, end, step = bounds(src.shape[axis], *limits)
         src = np.moveaxis(np.moveaxis(src, axis, 0)[slice(start, None if end < 0 else end, step)], 0, axis)
@@ -112,7 +112,7 @@ def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
 
 
 def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
-    """The source's shape broadcast with `shape`."""
+    """The shape of `src` broadcast with `shape`."""
     if any(d < 0 for d in shape):
         raise GraphError(f"shape must have dimensions >= 0, got {list(shape)}")
     return TensorType(src.dtype, broadcast(src.shape, shape))
@@ -120,5 +120,5 @@ def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
 
 @register_op(infer=infer_expand, rows="broadcast", onnx="Expand")
 def expand(src: Array, *, shape: list[int]) -> Array:
-    """`src` repeated along dimensions of 1 to its broadcast with `shape` (ONNX Expand)."""
+    """`src` repeated along dimensions of 1, so that it has its broadcast shape with `shape` (ONNX Expand)."""
     return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(shape))).copy()

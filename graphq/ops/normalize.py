@@ -28,7 +28,7 @@ from graphq.ops.rules import (
 )
 from graphq.ops.window import DataFormat
 
-# oneDNN's tables: for each source dtype, the possible dtypes of gamma, beta and statistics.
+# oneDNN's tables: the possible dtypes of gamma, beta and statistics, by the dtype of `src`.
 PARAMETERS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32,)}
 RMS_PARAMETERS: dict[DType, tuple[DType, ...]] = {**PARAMETERS, f16: (f32, f16)}
 
@@ -90,7 +90,7 @@ def batch_norm_inference(src: Array, gamma: Array, beta: Array, mean: Array, var
 
 def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *,
                      keep_stats: bool, begin_norm_axis: int, use_affine: bool, epsilon: float) -> Normed:
-    """gamma and beta have the source's dimensions from `begin_norm_axis` on, or are vectors of as many elements.
+    """gamma and beta have the dimensions of `src` from `begin_norm_axis` on, or are vectors of as many elements.
 
     The statistics have the dimensions before `begin_norm_axis`.
     """
@@ -199,7 +199,7 @@ def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
 
 def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon: float,
                    begin_norm_axis: int) -> TensorType:
-    """gamma has the source's dimensions from `begin_norm_axis` on, or is a vector of as many elements."""
+    """gamma has the dimensions of `src` from `begin_norm_axis` on, or is a vector of as many elements."""
     _check_parameters(src, RMS_PARAMETERS, gamma=gamma)
     _check_epsilon(epsilon)
     _check_normalized(src, begin_norm_axis, gamma=gamma)
@@ -220,7 +220,7 @@ def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, b
 
 
 def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: float, data_format: str) -> TensorType:
-    """The source has a channel axis, and the window at least one channel."""
+    """`src` has a channel axis, and `size` is at least 1."""
     expect_dtype("src", src, FLOATS)
     if size < 1:
         raise GraphError(f"size must be positive, got {size}")
@@ -252,13 +252,13 @@ def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias:
     return rounded(np.ascontiguousarray(np.moveaxis(y, 0, channel_axis(data_format, src.shape))), src.dtype)
 
 
-# oneDNN's table of SoftMax: for each source dtype, the possible dtypes of the output.
+# oneDNN's table of SoftMax: the possible dtypes of the output, by the dtype of `src`.
 OUTPUTS: dict[DType, tuple[DType, ...]] = {f32: (f32, bf16, f16), bf16: (f32, bf16), f16: (f32, f16)}
 
 
 def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
                   keep_stats: bool) -> TensorType | tuple[TensorType, TensorType]:
-    """The output has the source's shape. The statistics are f32 with size 1 along the axis."""
+    """The output has the shape of `src`. The statistics are f32 and have size 1 along the axis."""
     expect_dtype("src", src, FLOATS)
     if mode == "stepwise" and (src.dtype == f32 or keep_stats or dtype not in (None, src.dtype)):
         raise GraphError(f"mode stepwise is for f16 and bf16, without another dtype or statistics, got {src}")
@@ -299,7 +299,7 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "
 
 
 def infer_log_softmax(src: TensorType, *, axis: int) -> TensorType:
-    """A unary float op with an axis."""
+    """`src` is a float tensor with the axis `axis`, and the result has its type."""
     if src.shape is not None:
         normal_axis(axis, src.shape)
     return infer_unary(src)

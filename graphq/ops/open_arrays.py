@@ -1,6 +1,6 @@
-"""Functions that compute arrays from open sizes at run time, for importers.
+"""Functions that compute arrays from open sizes at run time, for the importers of ONNX.
 
-Saved plans call these functions, and a process that loads a plan does not import the importers.
+They have a file of their own, because saved plans call them in processes that do not import the importers.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphq.base.budget import expect, reserve
 
 
 def element(array: np.ndarray, number: int) -> int:
-    """Element `number` of an integer array."""
+    """The element at flat index `number` of an integer array."""
     return int(array.reshape(-1)[number])
 
 
@@ -27,7 +27,7 @@ def scaled(size: int, scale: float) -> int:
 
 
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
-    """The range `start + k * delta` before `limit`, for `numbers` start, limit, delta. CompileError if too large."""
+    """The range `start + k * delta` up to `limit`, for `numbers` (start, limit, delta); CompileError if too large."""
     start, limit, delta = (x.reshape(()) for x in numbers)
     if start.dtype.kind in "iu":
         count = max(-((start.item() - limit.item()) // delta.item()), 0)  # exact: a quotient in f64 may round

@@ -18,7 +18,7 @@ COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 
 def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index: bool) -> TensorType:
-    """The result is s64. The reduced axis has size 1 or is left out."""
+    """The result is s64. The axis has size 1, or is left out without `keep_dims`."""
     expect_dtype("src", src, CASTABLE)
     if src.shape is None:
         return TensorType(s64, None)
@@ -29,7 +29,7 @@ def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index:
 
 
 def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, last: bool) -> Array:
-    """The index of the extreme element. NaN counts as the extreme, as in numpy.argmax."""
+    """Find the extreme elements' indices. NaN counts as the extreme, as in numpy.argmax."""
     places = find(np.flip(src, axis) if last else src, axis=axis, keepdims=keep_dims)
     return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
 
@@ -65,7 +65,7 @@ def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[
 
     Equal elements keep their order.
     """
-    if largest:  # sort the flipped array and read it backwards, so equal elements keep their order
+    if largest:  # sort backwards twice, so that equal elements keep their order
         order = src.shape[axis] - 1 - np.flip(np.argsort(np.flip(src, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(src, axis=axis, kind="stable")
@@ -74,7 +74,7 @@ def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[
 
 
 def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool) -> TensorType:
-    """The source's type."""
+    """The result has the type of `src`."""
     expect_dtype("src", src, CASTABLE)
     if src.shape is not None:
         normal_axis(axis, src.shape)
@@ -84,9 +84,10 @@ def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool)
 @register_op(infer=infer_cum_sum, rows="along_axis", onnx="CumSum")
 @quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
-    """Cumulative sums along `axis`, in the source's dtype (ONNX CumSum).
+    """Cumulative sums along `axis`, in the dtype of `src` (ONNX CumSum).
 
-    Each sum is the sum before plus an element. `exclusive` leaves out the element itself; `reverse` starts at the end.
+    Each sum is the previous sum plus an element. With `exclusive`, a sum leaves out the element at its own index;
+    `reverse` starts at the end.
     """
     x = np.flip(src, axis) if reverse else src
     if exclusive:
@@ -96,14 +97,14 @@ def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = F
 
 
 def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
-    """The result has the shape of the indices. Indices and source have the same rank."""
+    """The result has the shape of `indices`. `indices` and `src` have the same rank."""
     expect_dtype("indices", indices, INDICES)
     _check_elements(src, indices, axis)
     return TensorType(src.dtype, indices.shape)
 
 
 def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
-    """Raise GraphError unless ranks are equal and, except along the axis, indices are no larger than the source."""
+    """Check that ranks are equal, and that `indices` is larger than `src` along no axis but `axis`."""
     if src.shape is None:
         return
     k = normal_axis(axis, src.shape)
@@ -123,7 +124,7 @@ def inside(indices: Array, size: int | Array, where: str) -> Array:
 
 
 def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
-    """The positions of the elements at `indices` along `axis` in the flattened source."""
+    """The positions in the flattened `src` of the elements at `indices` along `axis`."""
     steps = np.cumprod((1, *src.shape[:0:-1]))[::-1]
     places = inside(indices, src.shape[axis], where) * steps[axis]
     for k, (size, step) in enumerate(zip(indices.shape, steps, strict=True)):
@@ -139,7 +140,7 @@ def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
 
 
 def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) -> TensorType:
-    """The shape of the indices without its last dimension, then the source's dimensions that are not indexed."""
+    """The result's shape: the indices' shape without its last dimension, then the dimensions that are not indexed."""
     expect_dtype("indices", indices, INDICES)
     if src.shape is None or indices.shape is None:
         return TensorType(src.dtype, None)
@@ -155,7 +156,7 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
 
 @register_op(infer=infer_gather_nd, onnx="GatherND")
 def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
-    """`src` at tuples of indices (ONNX GatherND). The first `batch_dims` dimensions of both operands are paired."""
+    """Elements or slices of `src` at index tuples (ONNX GatherND). The first `batch_dims` dimensions are batches."""
     batch, depth = src.shape[:batch_dims], indices.shape[-1]
     if indices.shape[:batch_dims] != batch:
         raise GraphError(f"gather_nd: the first {batch_dims} dimensions of {show(src.shape)} and {show(indices.shape)} "
@@ -168,7 +169,7 @@ def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
 
 def infer_scatter_elements(src: TensorType, indices: TensorType, updates: TensorType, *, axis: int,
                            reduction: str) -> TensorType:
-    """The source's type. Updates have the shape of the indices."""
+    """The result has the type of `src`. Updates have the shape of the indices."""
     expect_dtype("indices", indices, INDICES)
     expect_same_dtype(src=src, updates=updates)
     _check_elements(src, indices, axis)
@@ -179,13 +180,13 @@ def infer_scatter_elements(src: TensorType, indices: TensorType, updates: Tensor
 @quiet
 def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
                      reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
-    """`src` with updates at the indices along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
+    """`src` with `updates` at `indices` along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
     if updates.shape != indices.shape:
         raise GraphError(f"scatter_elements: updates {show(updates.shape)} must have the shape of the indices, "
                          f"{show(indices.shape)}")
     places = _along(indices, src, axis, "scatter_elements")
     flat = _placed(src.reshape(-1), (places.reshape(-1),), updates.reshape(-1), reduction)
-    return flat.reshape(src.shape)  # flattened, because NumPy combines vectors several times as fast
+    return flat.reshape(src.shape)  # NumPy combines flat arrays several times as fast
 
 
 def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
@@ -198,7 +199,7 @@ def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: st
 
 
 def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, *, reduction: str) -> TensorType:
-    """The source's type."""
+    """The result has the type of `src`."""
     expect_dtype("indices", indices, INDICES)
     expect_same_dtype(src=src, updates=updates)
     depth = indices.shape[-1] if indices.shape else None
@@ -221,7 +222,7 @@ def scatter_nd(src: Array, indices: Array, updates: Array, *,
 
 
 def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
-    """The source has at least two dimensions, and the result has the source's type."""
+    """`src` has at least two dimensions, and the result has the type of `src`."""
     if src.shape is not None and len(src.shape) < 2:
         raise GraphError(f"needs at least two dimensions, got {src}")
     return src

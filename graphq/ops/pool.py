@@ -1,6 +1,6 @@
 """The operations max_pool and avg_pool.
 
-max_pool reduces one axis after another. avg_pool cannot, because it adds the elements of a window in a stated order.
+max_pool reduces one axis after another. avg_pool must add the elements of a window in a stated order instead.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
              dilations: list[int] | None = None, data_format: window.DataFormat = "NXC") -> Array:
     """The greatest element of each window, or NaN if the window has a NaN (oneDNN MaxPool).
 
-    Padding never wins; a window of only padding becomes -inf. `auto_pad` is as in convolution.
+    Padding counts as -inf. `auto_pad` is as in convolution.
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     for k, taps in enumerate(kernel):
@@ -64,8 +64,8 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
              auto_pad: window.AutoPad = "none", data_format: window.DataFormat = "NXC") -> Array:
     """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-    Elements are added in the order of `pool_order` (graphq.kernels.numbers.mean_sums). With `in_order` (not in
-    oneDNN) they are added from the first tap of the window to the last. Padding counts as zeros. With `exclude_pad` it
+    Elements are added in the order of `pool_order` (graphq.kernels.numbers.mean_sums). With `in_order` (not in oneDNN)
+    they are added from the first tap of the window to the last. Padding counts as zeros. With `exclude_pad` padding
     does not count, and a window of only padding becomes NaN. If the output size is rounded up, a window may reach
     beyond the padding. Elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
     """
@@ -103,12 +103,12 @@ class _Axis:
         self.out, self.last = out, (out - 1) * stride + width
 
     def padded(self, x: Array, axis: int, fill: float) -> Array:
-        """The source padded with `fill`, up to the end of the last window if sizes are rounded up."""
+        """Pad `x` with `fill`, up to the end of the last window if sizes are rounded up."""
         begin, end = self.pads
         end = max(self.last - begin - self.size, end)
         return window.padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
 
     def tap(self, x: Array, axis: int, tap: int) -> Array:
-        """The element at position `tap` of each window of a padded source."""
+        """The element at position `tap` of each window of the padded `x`."""
         first = tap * self.dilation
         return x[(*[slice(None)] * axis, slice(first, first + (self.out - 1) * self.stride + 1, self.stride))]

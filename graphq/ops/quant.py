@@ -1,15 +1,15 @@
 """The operations quantize, dequantize, quantize_linear and dequantize_linear.
 
-quantize and dequantize have scales and zero points as attributes: one of each if `qtype` is per_tensor, or one of each
-for every index along `axis` if it is per_channel. Scales are rounded to f32 and may have any sign. quantize divides by
-the scales, so it refuses 0. Absent zero points count as zeros.
+quantize and dequantize have scales and zero points as attributes. If `qtype` is per_tensor, there is one scale and one
+zero point; if it is per_channel, one of each for every index along `axis`. Scales are rounded to f32 and may have any
+sign. quantize divides by the scales, so it refuses 0. Absent zero points count as zeros.
 
-Weights of a transposed convolution with groups may have other scales in every group. Then dequantize has `group_axis`,
-splits this axis into groups, and uses scale k * channels + c for channel c of group k.
+Weights of a transposed convolution may have different scales in every group. Then dequantize has `group_axis`, splits
+this axis into groups, and uses scale k * channels + c for channel c of group k.
 
-quantize_linear and dequantize_linear have tensors of scales and zero points: one number for all elements, one for each
-index along `axis`, or (if `block_size` > 0) one for each block of `block_size` elements along `axis`. The last block
-may be smaller.
+quantize_linear and dequantize_linear have scales and zero points as operands: one for all elements, one for each index
+along `axis`, or (if `block_size` > 0) one for each block of `block_size` elements along `axis`. The last block may be
+smaller.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, normal_axis, qu
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
-"""Operations that convert quantized integers to floats, with scales as attributes or as tensors."""
+"""Operations that convert quantized integers to floats, with scales as attributes or as operands."""
 QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2, s16, u16)
 """The dtypes of quantized tensors: oneDNN's dtypes, and ONNX's 16-bit integers."""
 
@@ -39,7 +39,7 @@ _ROUNDS_TO_0, _ROUNDS_TO_INFINITY = 2.0**-150, 2.0**128 - 2.0**103
 
 def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                      zps: tuple[int, ...] | None, *, zeros: bool) -> None:
-    """Raise GraphError unless scales and zero points fit the tensor's shape and its quantized dtype.
+    """Check that scales and zero points fit the tensor's shape and its quantized dtype.
 
     Scales may have any sign. Scales that are 0 as f32 are allowed only with `zeros`.
     """
@@ -76,7 +76,7 @@ def _check_zero_points(dtype: DType, zps: tuple[int, ...]) -> None:
 
 
 def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: int) -> Array:
-    """The parameters as an array that broadcasts with a tensor of rank `ndim`."""
+    """Scales or zero points as an array that broadcasts with a tensor of rank `ndim`."""
     array: Array = np.asarray(values, dtype)
     if qtype == "per_tensor":
         return array.reshape(())
@@ -85,7 +85,7 @@ def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: 
 
 def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[float, ...],
                      zps: tuple[int, ...] | None, group_axis: int | None) -> TensorType:
-    """The source has a quantized dtype, or is s32 for a quantized bias. The result is f32."""
+    """`src` has a quantized dtype, or is s32 for a quantized bias. The result is f32."""
     expect_dtype("src", src, (*QUANTIZED, s32))
     shape = src.shape if group_axis is None else _with_groups(src.shape, qtype, axis, group_axis, len(scales))
     check_parameters(shape, src.dtype, qtype, axis, scales, zps, zeros=True)
@@ -93,7 +93,7 @@ def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[fl
 
 
 def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: int) -> Shape:
-    """A tensor's shape with the channels of all groups along `axis`. Raises GraphError if groups do not fit."""
+    """A tensor's shape with all groups' channels along `axis`. Raises GraphError if the groups do not fit."""
     if qtype != "per_channel":
         raise GraphError(f"group_axis needs qtype per_channel, got {group_axis} with {qtype}")
     if shape is None:
@@ -117,9 +117,9 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
                zps: list[int] | None = None, group_axis: int | None = None) -> Array:
     """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-    per_channel has one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
-    transposed convolution with groups: `src` is split along this axis into (number of scales / number of channels)
-    groups, and channel c of group k has scale `k * channels + c`.
+    per_channel has one scale and zero point for each index along `axis`. If `group_axis` is given, `src` is split along
+    this axis into (number of scales / number of channels) groups, and channel c of group k has scale
+    `k * channels + c`.
     """
     if group_axis is not None:
         groups = len(scales) // src.shape[axis]
@@ -136,7 +136,7 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
 
 def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                    zps: tuple[int, ...] | None) -> TensorType:
-    """The source is f32, and the result has a quantized dtype."""
+    """`src` is f32, and the result has a quantized dtype."""
     expect_dtype("src", src, (f32,))
     if dtype not in QUANTIZED:
         raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")
@@ -151,7 +151,7 @@ def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int
     """`saturate(rint(src / scales) + zps)`, ties to even (oneDNN Quantize). NaN becomes the zero point.
 
     For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
-    the greatest finite value with their sign, and NaN stays NaN (ONNX Cast, saturate=1).
+    the greatest finite value with the same sign, and NaN stays NaN (ONNX Cast, saturate=1).
     """
     q = src / _along(tuple(scales), np.float32, qtype, axis, src.ndim)
     low, high = np.float32(dtype.min), np.float32(dtype.max)
@@ -168,7 +168,7 @@ SCALES = (*FLOATS, t.f8_e8m0)
 
 
 def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> None:
-    """Raise GraphError unless the shape of the scale fits the shape of the source."""
+    """Check that the shape of the scale fits the shape of `src`."""
     if src is None or scale is None or scale in ((), (1,)) and not block_size:
         return
     if block_size < 0:
@@ -204,7 +204,7 @@ def _check_zero_point(dtype: DType, scale: TensorType, zero_point: TensorType | 
 
 def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
                           axis: int, block_size: int, saturate: bool, precision: DType) -> TensorType:
-    """The source is a float or s32, and the result has a quantized dtype."""
+    """`src` is a float tensor or s32, and the result has a quantized dtype."""
     expect_dtype("src", src, (*FLOATS, t.s32))
     expect_dtype("scale", scale, (*SCALES, t.s32))
     if dtype not in (*INTEGERS, *NARROW):
@@ -222,9 +222,9 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
                     block_size: int = 0, saturate: bool = True, precision: DType = t.f32) -> Array:
     """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
-    The quotient is rounded to `precision`. For a float `dtype`, the quotient, plus the zero point if given, is rounded
-    to nearest even. Numbers beyond the range, infinities included, then become the greatest finite value with their
-    sign. Without `saturate` they become infinities, or NaN in a dtype without infinities.
+    The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
+    then rounded to nearest even. Results beyond the range, infinities included, become the greatest finite value with
+    the same sign. Without `saturate` these become infinities, or NaN in a dtype without infinities.
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
     # An f64 quotient rounded to f32, bf16 or f16 equals the quotient in this dtype: 53 >= 2 * 24 + 2 bits.
@@ -241,7 +241,7 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
 
 def infer_dequantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
                             axis: int, block_size: int) -> TensorType:
-    """The source has a quantized dtype or is s32, and the result is a float."""
+    """`src` has a quantized dtype or is s32, and the result is a float tensor."""
     expect_dtype("src", src, (*INTEGERS, *NARROW, t.s32))
     expect_dtype("scale", scale, SCALES)
     if dtype not in FLOATS:

@@ -1,4 +1,4 @@
-"""The recurrent layers lstm, gru and rnn, in one direction. A matmul before them multiplies input and weights."""
+"""The recurrent layers lstm, gru and rnn, in one direction. A separate matmul multiplies the input by its weights."""
 from __future__ import annotations
 
 import numpy as np
@@ -12,7 +12,7 @@ from graphq.ops.rules import Array, expect_dtype, show
 
 
 def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:
-    """Check operands, each given with names of its dimensions such as "4H". Returns the known sizes T, B and H."""
+    """Check operands against names of their dimensions such as "4H"; returns the known sizes T, B and H."""
     sizes: dict[str, Dim] = {}
     for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
         if t is None:
@@ -46,7 +46,7 @@ def length_error(op: str, steps: int, length: int) -> InputError:
 def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
                scales: TensorType | None = None, lengths: TensorType | None = None,
                peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
-    """All operands are f32, but lengths are s32. Scales are one number, or one for each row of weights."""
+    """`lengths` is s32, all other operands f32. `scales` is one scale, or one for each row of `recurrent`."""
     n = _check(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
                lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
                scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))
@@ -59,12 +59,12 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
          lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False) -> tuple[Array, ...]:
     """Long short-term memory: returns all states [T, B, H], the last state [B, H] and the last cell [B, H].
 
-    `gates` [T, B, 4H] are the products of input and input weights, with all biases added, for the gates in ONNX's order
-    i, o, f, c. `recurrent` [4H, H] are the weights of the state. `h` and `c` are the first state and the first cell
-    (default: zeros). With `scales` the weights are integers in f32, and each step quantizes the state to u8 with one
-    scale for all rows, as DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
+    `gates` [T, B, 4H] is the input times its weights, plus all biases, for the gates in ONNX's order i, o, f, c.
+    `recurrent` [4H, H] is the weights of the state. `h` and `c` are the initial state and cell (default: zeros). With
+    `scales`, the weights are integers in f32, and each step quantizes the state to u8 with one scale for all rows, as
+    DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
 
-    Row b of the batch ends after `lengths[b]` steps: later states are 0, and its last state is the state at its end.
+    Row b of the batch ends after `lengths[b]` steps: later states are 0, and the last state is the state after that step.
     Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and f. With
     `reverse`, steps run from the last to the first. Sums of integers are exact; other sums are chains of fused
     multiply-adds (see graphq.kernels.numbers.recurrent).
@@ -76,13 +76,13 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
 
 
 def quantizes_state(node: Node) -> bool:
-    """Whether a node is an LSTM with `scales`: it multiplies the state by integer weights."""
+    """Whether a node is an LSTM with `scales`: one that multiplies the quantized state by integer weights."""
     return node.op.name == "lstm" and node.inputs[4:5] not in ((), (None,))
 
 
 def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, bias: TensorType | None = None,
               lengths: TensorType | None = None, *, linear_before_reset: bool, reverse: bool) -> tuple[TensorType, ...]:
-    """All operands are f32, but lengths are s32."""
+    """`lengths` is s32, and all other operands are f32."""
     n = _check(gates, 3, recurrent=(recurrent, ("3H", "H")), h=(h, ("B", "H")), bias=(bias, ("H",)),
                lengths=(lengths, ("B",)))
     return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
@@ -93,10 +93,10 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
         lengths: Array | None = None, *, linear_before_reset: bool = False, reverse: bool = False) -> tuple[Array, ...]:
     """Gated recurrent units: returns all states [T, B, H] and the last state [B, H].
 
-    `gates` [T, B, 3H] are the products of input and input weights, with the input's biases added, for the gates in
-    ONNX's order z, r, h. `recurrent` [3H, H] are the weights of the state. `bias` [H] is added to the state's product
-    for h. With `linear_before_reset`, the gate r multiplies this sum; otherwise it multiplies the state before the
-    product. `h` is the first state (default: zeros). `lengths` and `reverse` are as in lstm.
+    `gates` [T, B, 3H] is the input times its weights, plus biases, for the gates in ONNX's order z, r, h. `recurrent`
+    [3H, H] is the weights of the state. For gate h, `bias` [H] is added to the state times its weights. With
+    `linear_before_reset`, r multiplies this sum; otherwise r multiplies the state before the weights do. `h` is the
+    initial state (default: zeros). `lengths` and `reverse` are as in lstm.
     """
     _check_lengths("gru", lengths, len(gates))
     size = recurrent.shape[1]
@@ -107,7 +107,7 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
 
 def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = None,
               lengths: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
-    """All operands are f32, but lengths are s32."""
+    """`lengths` is s32, and all other operands are f32."""
     n = _check(gates, 1, recurrent=(recurrent, ("1H", "H")), h=(h, ("B", "H")), lengths=(lengths, ("B",)))
     return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
 

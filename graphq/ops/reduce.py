@@ -1,4 +1,4 @@
-"""Reductions, and the histogram of a tensor that calibration uses (`quantization.calibrate`).
+"""Reductions along axes, and the histogram that calibration uses (`quantization.calibrate`).
 
 reduce_max and reduce_min are exact. reduce_sum, _l1, _l2 and _prod run in f64 and are rounded to f32 once. reduce_mean
 runs in f32 and adds in the order of `graphq.kernels.numbers.mean_sums`. The order matters, because the mean of
@@ -24,10 +24,9 @@ WIDE = np.dtype(np.float64)
 
 def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes: tuple[int, ...],
                  keep_dims: bool) -> TensorType:
-    """The reduced axes become 1 or are left out. Without axes the result is the source.
+    """The reduced axes become 1 or are left out. Without axes the result is `src`.
 
-    If the axes are a tensor, they are known only at run time: the dimensions are unknown, and without keep_dims also
-    the rank.
+    `axes_tensor` is known only at run time. The dimensions are then unknown, and the rank as well without keep_dims.
     """
     expect_dtype("src", src, FLOATS)
     if axes_tensor is not None:
@@ -56,9 +55,9 @@ def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], 
 
 
 def over_axes(f: Body) -> Body:
-    """Make the reference of a reduction from a body for at least one axis; the result is rounded to the source's dtype.
+    """Make the reference of a reduction from a body for at least one axis; the result is rounded to the dtype of `src`.
 
-    Without axes the result is the source. Raises GraphError if axes in a tensor are out of range.
+    Without axes the result is `src`. Raises GraphError if axes in `axes_tensor` are out of range.
     """
 
     @quiet
@@ -86,7 +85,7 @@ def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @over_axes
 def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
-    """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements. Without axes it is `src`."""
+    """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements. No axes: `src`."""
     reduced = sorted(a % src.ndim for a in axes)
     rows = np.moveaxis(src.astype(np.float32, copy=False), reduced, range(-len(reduced), 0))
     shape = rows.shape[:-len(reduced)]
@@ -142,7 +141,7 @@ def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 
 
 def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
-    """The source is s32 or s64. The reduced axes become 1 or are left out."""
+    """`src` is s32 or s64. The reduced axes become 1 or are left out."""
     expect_dtype("src", src, (s32, s64))
     return _along(src, axes, keep_dims)
 
@@ -154,7 +153,7 @@ def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = Fal
 
 
 def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
-    """The source is f32. The results are the counts and the extremes."""
+    """`src` is f32. The results are the counts and the extremes."""
     expect_dtype("src", src, (f32,))
     return TensorType(s32, (observed.BINS,)), TensorType(f32, (2,))
 

@@ -1,11 +1,11 @@
 """Type rules and rounding that the declarations of operations share.
 
-An unknown dimension (None) or rank (a shape of None) passes every check. It stays unknown unless the other operands
-determine it. A broken rule raises GraphError with the rule and the values.
+An unknown dimension (None) or rank (a shape of None) passes every check. Other operands may determine it; otherwise it
+stays unknown. A broken rule raises GraphError with the rule and the values.
 
 Arithmetic runs in f32, one IEEE operation at a time. Transcendental functions run in f64 and are rounded to f32 once,
-because their f32 versions depend on the CPU. bf16 and f16 results are rounded from the f32 result. NumPy's warnings are
-off.
+because their f32 versions depend on the CPU. Results of bf16 and f16 are rounded from the f32 result. NumPy's
+warnings are off.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shape: TypeAlias = tuple[Dim, ...] | None
 
 FLOATS = (f32, bf16, f16)
 SUMS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32, f16)}
-"""oneDNN's table of MatMul, also for convolutions: for each source dtype, the possible dtypes of the output."""
+"""oneDNN's table of MatMul, also used for convolutions: the possible dtypes of the output, by the dtype of `src`."""
 
 
 def show(shape: Shape) -> str:
@@ -34,13 +34,13 @@ def show(shape: Shape) -> str:
 
 
 def expect_dtype(operand: str, type: TensorType, allowed: tuple[DType, ...]) -> None:
-    """Raise GraphError unless the operand's dtype is one of `allowed`."""
+    """Raise GraphError if the operand's dtype is not one of `allowed`."""
     if type.dtype not in allowed:
         raise GraphError(f"'{operand}' must be {listing(allowed)}, got {type.dtype}")
 
 
 def expect_same_dtype(**operands: TensorType | None) -> None:
-    """Raise GraphError unless all present operands have one dtype."""
+    """Raise GraphError if the operands that are present have different dtypes."""
     present = {name: t.dtype for name, t in operands.items() if t is not None}
     if len(set(present.values())) > 1:
         got = ", ".join(f"'{name}' {dtype}" for name, dtype in present.items())
@@ -48,11 +48,11 @@ def expect_same_dtype(**operands: TensorType | None) -> None:
 
 
 def output_dtype(src: DType, dtype: DType | None, table: dict[DType, tuple[DType, ...]]) -> DType:
-    """The output's dtype: `dtype`, or the source's dtype for None. Raises GraphError if `table` does not allow it."""
+    """Return `dtype`, or `src` if it is None. Raises GraphError if `table` does not allow `dtype` for `src`."""
     if dtype is None:
         return src
     if dtype not in table[src]:
-        raise GraphError(f"dtype must be {listing(table[src])} for a source of {src}, got {dtype}")
+        raise GraphError(f"dtype must be {listing(table[src])} for an operand of {src}, got {dtype}")
     return dtype
 
 
@@ -65,7 +65,7 @@ def normal_axis(axis: int, shape: tuple[Dim, ...], name: str = "axis") -> int:
 
 
 def normal_axes(axes: Sequence[int], src: TensorType) -> list[int]:
-    """Axes counted from the front, for a known rank. Raises GraphError unless they are different axes of `src`."""
+    """Axes counted from the front. Raises GraphError if an axis does not exist or appears twice."""
     assert src.shape is not None
     normal = [normal_axis(a, src.shape, "axes") for a in axes]
     if len(set(normal)) < len(normal):
@@ -93,7 +93,7 @@ def _broadcast_dim(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1:
         return a
-    if a is None or b is None:  # the unknown dimension is 1 or equal to the known one
+    if a is None or b is None:  # the unknown dimension must be 1 or equal to the known dimension
         return b if a is None else a
     raise ValueError
 
@@ -131,7 +131,7 @@ def combine(auto_broadcast: str, *shapes: Shape) -> Shape:
 
 
 def infer_unary(src: TensorType, **attrs: Any) -> TensorType:
-    """The source is f32, bf16 or f16, and the result has the source's type."""
+    """`src` is f32, bf16 or f16, and the result has the type of `src`."""
     expect_dtype("src", src, FLOATS)
     return src
 
@@ -140,9 +140,9 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
                 result: DType | None = None) -> Callable[..., TensorType]:
     """Make the `infer` of a binary op: both operands are f32, bf16 or f16, and their shapes broadcast.
 
-    Without the op's attribute `dtype`, both operands have one dtype; `mixed` also allows f32 with bf16 or f16, for an
+    Without the op's attribute `dtype`, both operands have the same dtype; `mixed` also allows one f32 operand, for an
     f32 result. With `dtype`, the operands may be any two of these floats, and the result has `dtype`. `integer` also
-    allows s32, and any combination of s32 and f32 if `dtype` is f32. `result` is the op's fixed output dtype, if any.
+    allows s32, and s32 together with f32 if `dtype` is f32. `result` is the op's fixed output dtype, if any.
     """
     allowed = (*FLOATS, s32) if integer else FLOATS
 
@@ -154,7 +154,7 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
         if dtype is not None and dtypes != {dtype}:
             if (dtypes | {dtype}) - set(FLOATS) and not (integer and dtype == f32 and dtypes <= {f32, s32}):
                 also = ", or dtype f32 of s32 and f32" if integer else ""
-                raise GraphError(f"dtype {dtype} and both sources must be floats{also}, "
+                raise GraphError(f"dtype {dtype} and both operands must be floats{also}, "
                                  f"got {src_0} and {src_1}")
             return TensorType(dtype, combine(auto_broadcast, src_0.shape, src_1.shape))
         if not (mixed and f32 in dtypes and s32 not in dtypes):
@@ -170,7 +170,7 @@ Body: TypeAlias = Callable[..., Any]
 
 
 def quiet(f: Body) -> Body:
-    """Run `f` without NumPy's floating point warnings: infinities and NaN are ordinary values here."""
+    """Run `f` without NumPy's floating-point warnings, because infinities and NaN are valid results."""
 
     @functools.wraps(f)
     def run(*args: Any, **attrs: Any) -> Any:
@@ -181,9 +181,9 @@ def quiet(f: Body) -> Body:
 
 
 def in_f32(f: Body) -> Body:
-    """Run the body on operands converted to f32; if the result is s32, on the operands as they are.
+    """Run the body on operands converted to f32, or on unconverted operands if the result is s32.
 
-    The result has the attribute `dtype`, if given. Otherwise it has the dtype of the operands, or f32 if they differ.
+    The result has the dtype of the attribute `dtype` or of the operands, or f32 if the operands' dtypes differ.
     """
     return _computed_in(np.dtype(np.float32), f)
 

@@ -15,7 +15,7 @@ from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, infer_unary, no
 
 
 def infer_constant(*, value: np.ndarray) -> TensorType:
-    """The array's own type. Raises GraphError for a dtype that graphq does not have."""
+    """The result has the array's type. Raises GraphError for a dtype that graphq does not have."""
     return TensorType(as_dtype(value.dtype), value.shape)
 
 
@@ -26,18 +26,18 @@ def constant(*, value: np.ndarray) -> np.ndarray:
 
 
 def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
-    """Sources have one dtype (in oneDNN a float) and, except along `axis`, equal shapes. Sizes along `axis` add up."""
+    """Operands have the same dtype and, except along `axis`, equal shapes. Sizes along `axis` add up."""
     if not srcs:
-        raise GraphError("takes at least one source, got none")
+        raise GraphError("takes at least one operand, got none")
     if len({t.dtype for t in srcs}) > 1:
-        raise GraphError(f"sources must have the same dtype, got {listing([t.dtype for t in srcs], 'and')}")
+        raise GraphError(f"operands must have the same dtype, got {listing([t.dtype for t in srcs], 'and')}")
     shapes = [t.shape for t in srcs if t.shape is not None]
     if not shapes:
         return srcs[0]
     rank = len(shapes[0])
     at = normal_axis(axis, shapes[0])
     if any(len(s) != rank for s in shapes):
-        raise GraphError(f"sources must have the same rank, got {listing(map(show, shapes), 'and')}")
+        raise GraphError(f"operands must have the same rank, got {listing(map(show, shapes), 'and')}")
     out: list[Dim] = []
     for k in range(rank):
         dims = [s[k] for s in shapes]
@@ -45,7 +45,7 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
         if k == at:
             out.append(None if None in dims or len(shapes) < len(srcs) else sum(d for d in dims if d is not None))
         elif len(known) > 1:
-            raise GraphError(f"sources must have equal shapes except along axis {at}, "
+            raise GraphError(f"operands must have equal shapes except along axis {at}, "
                              f"got {listing(map(show, shapes), 'and')}")
         else:
             out.append(known.pop() if known else None)
@@ -54,7 +54,7 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
 
 @register_op(infer=infer_concat, layout="along_axis", rows="joined", onnx="Concat")
 def concat(*srcs: Array, axis: int) -> Array:
-    """Join the sources along `axis` (oneDNN Concat)."""
+    """Join the operands along `axis` (oneDNN Concat)."""
     return np.concatenate(srcs, axis=axis)
 
 
@@ -65,7 +65,7 @@ def reorder(src: Array) -> Array:
 
 
 def infer_gen_index(src: TensorType, *, axis: int) -> TensorType:
-    """The result is s32 and has the source's shape."""
+    """The result is s32 and has the shape of `src`."""
     expect_dtype("src", src, FLOATS)
     if src.shape is not None:
         normal_axis(axis, src.shape)
@@ -81,7 +81,7 @@ def gen_index(src: Array, *, axis: int) -> Array:
 
 
 def infer_end(src: TensorType) -> tuple[TensorType, ...]:
-    """No outputs. oneDNN's table has only float sources, but its library accepts any source, like graphq."""
+    """No outputs. `src` may have any dtype, as in oneDNN's library (its table has only floats)."""
     return ()
 
 
@@ -107,7 +107,7 @@ def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (),
              shapes: list[list[int]] | None = None) -> NoReturn:
     """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
 
-    `dtypes` and `shapes` (-1: an unknown dimension) are the types of its outputs. Running it raises GraphError.
+    `dtypes` and `shapes` (-1: an unknown dimension) are the types of the outputs. Running it raises GraphError.
     """
     raise GraphError("wildcard stands for an operation that is not known, and cannot run")
 
@@ -122,7 +122,7 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
     if copied and copied[-1] >= len(src):
         raise GraphError(f"special_zero copies dimension {copied[-1]}, which {show(src)} does not have; "
                          f"shape {list(shape)}")
-    # Both shapes have the copied dimensions, so the products of their other dimensions must be equal.
+    # Both shapes have the copied dimensions. The products of all other dimensions must be equal.
     out: list[Dim] = [src[k] if k in copied else d for k, d in enumerate(shape)]
     rest = [d for k, d in enumerate(src) if k not in copied]
     want = math.prod(d for k, d in enumerate(shape) if k not in copied and d != -1)
@@ -152,14 +152,14 @@ def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zer
 def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) -> Array:
     """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-    One dimension may be -1 and follows from the others. A 0 is a dimension of 0 or, with `special_zero`, the source's
-    dimension at its position.
+    One dimension may be -1: it follows from the others. A 0 means a dimension of 0 or, with `special_zero`, the
+    dimension of `src` at the same position.
     """
     return np.reshape(src, cast("tuple[int, ...]", reshaped(src.shape, tuple(shape), special_zero)))
 
 
 def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> TensorType:
-    """The source's dimensions in the given order."""
+    """The dimensions of `src` in the given order."""
     rank = len(order) if src.shape is None else len(src.shape)
     if len(order) != rank or sorted(k + rank if k < 0 else k for k in order) != list(range(rank)):
         raise GraphError(f"order must be a permutation of the {rank} axes of {src}, got {list(order)}")

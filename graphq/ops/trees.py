@@ -13,10 +13,10 @@ from graphq.ops.rules import Array, expect_dtype, quiet, show
 
 COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
     np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
-"""The comparisons of tree nodes, in the order of ONNX TreeEnsemble's mode numbers."""
+"""The comparisons of tree nodes, by the mode numbers of ONNX TreeEnsemble."""
 
 BLOCK = 1 << 18
-"""The most (row, tree) pairs that are processed at a time."""
+"""The largest number of (row, tree) pairs that are processed at a time."""
 
 
 def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: TensorType, missing: TensorType,
@@ -51,7 +51,8 @@ def trees(src: Array, feature: Array, split: Array, mode: Array, missing: Array,
     """Sum decision trees: for each row, `base` plus the weights of its leaf in each tree, in order (ONNX TreeEnsemble).
 
     At a node, the row's `feature` is compared with `split` (see COMPARE), and the row goes to node `true` or `false`.
-    NaN goes to `true` if `missing` is set. A leaf goes to itself. After `depth` steps all rows are at leaves.
+    NaN goes to `true` if `missing` is set. A leaf's `true` and `false` are the leaf itself. After `depth` steps all
+    rows are at leaves.
     """
     if feature.size and not 0 <= feature.min() <= feature.max() < src.shape[1]:
         raise GraphError(f"trees: features must be in [0, {src.shape[1]}), got from {feature.min()} to {feature.max()}")

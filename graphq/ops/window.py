@@ -19,7 +19,7 @@ Pads: TypeAlias = list[tuple[int, int]]
 
 def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negative: dict[str, tuple[int, ...]],
                 **others: tuple[int, ...]) -> int:
-    """The number of spatial axes. Raises GraphError unless every list has a valid value for each axis."""
+    """The number of spatial axes. Raises GraphError if a list lacks a valid value for one of these axes."""
     lists = {**positive, **not_negative, **others}
     count = len(next(iter(lists.values()))) if src.shape is None else len(src.shape) - 2
     if count < 1:
@@ -33,12 +33,12 @@ def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negat
 
 
 def span(taps: Dim, dilation: int) -> Dim:
-    """The number of source elements from the first to the last tap of a window."""
+    """The number of input elements from the first to the last tap of a window."""
     return None if taps is None else (taps - 1) * dilation + 1
 
 
 def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
-    """The padding at both ends of an axis. `same_*` pads to an output of ceil(size / stride) elements."""
+    """The padding at both ends of an axis; with same_*, the output has ceil(size / stride) elements."""
     if auto_pad == "none":
         return begin, end
     if auto_pad == "valid":
@@ -50,7 +50,7 @@ def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: i
 def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_pad: str, *, ceil: bool = False) -> Dim:
     """The output size of one axis of a convolution or pool. Raises GraphError if the window does not fit.
 
-    Padding at the end may be negative, as in oneDNN: then no window reads the end of the source.
+    Padding at the end may be negative, as in oneDNN. It removes elements from the end of the input.
     """
     if size is None:
         return None
@@ -78,15 +78,15 @@ def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Arra
     Negative padding at an end removes elements. Raises CompileError if the result would take too much memory.
     """
     sizes = [n + begin + end for n, (begin, end) in zip(x.shape[2:], pads, strict=True)]
-    expect(prod([*x.shape[:2], *sizes]) * x.itemsize, f"a source of {list(x.shape)} padded by {list(pads)}")
+    expect(prod([*x.shape[:2], *sizes]) * x.itemsize, f"an input of {list(x.shape)} padded by {list(pads)}")
     whole = np.pad(x, [(0, 0), (0, 0), *((begin, max(end, 0)) for begin, end in pads)], constant_values=fill)
     return whole[(slice(None), slice(None), *map(slice, sizes))]
 
 
 def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outputs: int, *, inside: bool) -> Array:
-    """How many taps of each pool window lie in the source (`inside`) or in the padded source: f32 [outputs].
+    """Count the taps of each pool window that lie in the input (`inside`) or in the padded input: f32 [outputs].
 
-    Negative padding at the end only removes windows: the other windows count all source elements.
+    Negative padding at the end only removes windows. The other windows still count all input elements.
     """
     begin, end = (0, 0) if inside else (pads[0], max(pads[1], 0))
     expect(32 * outputs, f"counting the taps of {outputs} windows")
@@ -95,7 +95,7 @@ def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outp
 
 
 def channels_first(shape: Shape, count: int, data_format: str) -> tuple[Dim, ...]:
-    """A shape as [n, c, spatial...]. If the rank is unknown, so are all dimensions."""
+    """A shape as [n, c, spatial...]. If the rank is unknown, all dimensions are unknown."""
     if shape is None:
         return (None,) * (count + 2)
     return shape if data_format == "NCX" else (shape[0], shape[-1], *shape[1:-1])

@@ -69,7 +69,7 @@ def test_sums_of_s32_in_f32(run, name, a, b):
 def test_a_result_of_another_type_needs_floats(name, dtypes, dtype):
     g = gq.Graph()
     x, y = (g.input(f"x{k}", dtype=d, shape=[3]) for k, d in enumerate(dtypes.split()))
-    with pytest.raises(gq.GraphError, match=f"{name}.*(dtype {dtype} and both sources must be floats|must be f32)"):
+    with pytest.raises(gq.GraphError, match=f"{name}.*(dtype {dtype} and both operands must be floats|must be f32)"):
         getattr(g, name)(x, y, dtype=dtype)
 
 

@@ -108,7 +108,7 @@ def test_half_precision_may_give_f32(run, name, weights):
              "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
     got = run(name, x, w, dtype=DTYPES["f32"], **attrs)
     np.testing.assert_array_equal(got, run(name, x.astype(np.float32), w.astype(np.float32), **attrs))
-    with pytest.raises(GraphError, match="dtype must be f32 for a source of f32, got bf16"):
+    with pytest.raises(GraphError, match="dtype must be f32 for an operand of f32, got bf16"):
         run(name, *(v.astype(np.float32) for v in (x, w)), dtype=DTYPES["bf16"], **attrs)
 
 

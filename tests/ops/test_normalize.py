@@ -254,7 +254,7 @@ def test_softmax_types(infer, type, attrs, want):
     ("f32[2,3]", {"mode": "stepwise"}, "is for f16 and bf16, without another dtype or statistics, got f32"),
     ("f16[2,3]", {"mode": "stepwise", "keep_stats": True}, "got f16"),
     ("bf16[2,3]", {"mode": "stepwise", "dtype": "f32"}, "got bf16"),
-    ("bf16[2,3]", {"dtype": "f16"}, "dtype must be f32 or bf16 for a source of bf16, got f16"),
+    ("bf16[2,3]", {"dtype": "f16"}, "dtype must be f32 or bf16 for an operand of bf16, got f16"),
 ])
 def test_softmax_rules(infer, type, attrs, match):
     with pytest.raises(GraphError, match=match):

@@ -79,7 +79,7 @@ def test_dtypes():
         expect_same_dtype(a=t, b=None, c=TensorType(s8, (2,)))
     table = {f32: (f16, bf16)}
     assert output_dtype(f32, None, table) is f32 and output_dtype(f32, bf16, table) is bf16
-    with pytest.raises(GraphError, match="dtype must be f16 or bf16 for a source of f32, got s8"):
+    with pytest.raises(GraphError, match="dtype must be f16 or bf16 for an operand of f32, got s8"):
         output_dtype(f32, s8, table)
     assert infer_unary(TensorType(f16, (2,)), alpha=1) == TensorType(f16, (2,))
     with pytest.raises(GraphError, match="'src' must be"):

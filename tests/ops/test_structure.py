@@ -38,7 +38,7 @@ def test_concat_types(infer, types, axis, want):
 
 
 @pytest.mark.parametrize("types, axis, match", [
-    ([], 0, "takes at least one source, got none"),
+    ([], 0, "takes at least one operand, got none"),
     (["f32[2,3]", "f16[2,3]"], 0, "the same dtype, got f32 and f16"),
     (["f32[2,3]", "f32[2]"], 0, r"the same rank, got \[2,3\] and \[2\]"),
     (["f32[2,3]", "f32[4,4]"], 0, r"must have equal shapes except along axis 0, got \[2,3\] and \[4,4\]"),

@@ -108,7 +108,7 @@ def test_memory_counts_before_it_is_taken():
     x = np.zeros((2, 3, 4, 5), np.float16)
     with budget(2 * 2 * 3 * 7 * 5):
         assert padded(x, [(2, 1), (1, -1)]).shape == (2, 3, 7, 5)
-    with budget(2 * 2 * 3 * 7 * 5 - 1), pytest.raises(CompileError, match=r"a source of \[2, 3, 4, 5\] padded by"):
+    with budget(2 * 2 * 3 * 7 * 5 - 1), pytest.raises(CompileError, match=r"an input of \[2, 3, 4, 5\] padded by"):
         padded(x, [(2, 1), (1, -1)])
     with budget(32 * 7):
         assert window_counts(7, 3, 1, (1, 1), 7, inside=True).tolist() == [2, 3, 3, 3, 3, 3, 2]
