@@ -1,4 +1,4 @@
-"""The builder methods of graphs, made of the operations' declarations by `python -m graphq.ir.stub`."""
+"""Builder methods of graphs, generated from the declarations of operations by `python -m graphq.ir.stub`."""
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

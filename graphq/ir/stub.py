@@ -16,7 +16,7 @@ from graphq.ir.op import Op, TensorParameter, walk_ops
 
 PATH = Path(__file__).with_name("operations.pyi")
 
-_HEAD = '''"""The builder methods of graphs, made of the operations' declarations by `python -m graphq.ir.stub`."""
+_HEAD = '''"""Builder methods of graphs, generated from the declarations of operations by `python -m graphq.ir.stub`."""
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

@@ -152,7 +152,7 @@ class ConstantInputs:
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The kept arrays; before the first plan, copies of `arrays`. Raises InputError for arrays that differ."""
+        """The kept arrays, or copies of `arrays` before the first plan. Raises InputError if kept arrays differ."""
         kept = self._kept.get("arrays")
         if kept is None:
             return {name: arrays[name].copy() for name in self.names}

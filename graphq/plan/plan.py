@@ -1,7 +1,8 @@
 """The data types of a plan: Plan, Buffer, Step (runs a kernel) and PythonStep (runs a NumPy reference).
 
-A kernel family's plan function makes a Step. `PlanBuilder.run` adds the step to a plan and sets the addresses of its
-operands; `runtime.OpenPlan` computes the numbers of the step's argument block. Tests run a Step without a plan.
+A kernel family's plan function makes a Step. A kernel reads its arguments from an argument block of 64-bit words.
+`PlanBuilder.run` adds the step to a plan and sets the words that are addresses of operands; `runtime.OpenPlan` computes
+the numbers in the words. Tests run a Step without a plan.
 
 A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena.
 
