@@ -1,4 +1,4 @@
-"""The JSON document of ONEDNN_GRAPH_DUMP as Python data, and its text; reader.py reads it."""
+"""The JSON document of ONEDNN_GRAPH_DUMP as Python records, and its conversion to text. reader.py parses it."""
 from __future__ import annotations
 
 import json
@@ -63,7 +63,7 @@ class GraphFile:
     ops: tuple[FileOp, ...]
 
     def with_ops(self, ops: Sequence[FileOp]) -> GraphFile:
-        """A copy of the document with other operations."""
+        """A copy of the document with these operations."""
         return replace(self, ops=tuple(ops))
 
 
@@ -86,7 +86,7 @@ def dense_stride(shape: tuple[Dim, ...] | None) -> tuple[int, ...]:
 
 
 def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[int, ...]:
-    """Dense strides if the dimensions lie in memory in this order, outermost first."""
+    """Dense strides for dimensions that lie in memory in this order, outermost first."""
     out, size = [0] * len(shape), 1
     for k in reversed(order):
         out[k] = size

@@ -1,13 +1,14 @@
 """oneDNN Graph JSON files, as ONEDNN_GRAPH_DUMP writes them: `load_onednn_json` and `save_onednn_json`.
 
-The format has no names of values, so operations carry them: a matmul of `q` and an unnamed value that gives `scores` is
-named `scores=matmul(q|)`. Characters other than letters, digits and `_.-~/:` become %XX, as in URLs; tools that print
-lists of names can therefore split them. A value named t<id> needs no name in the file, because it has this id there.
+The format has no names of values, so the names of operations list them: a matmul of `q` and an unnamed value, with the
+result `scores`, is named `scores=matmul(q|)`. Characters other than letters, digits and `_.-~/:` become %XX, as in
+URLs. A value named t<id> is not listed, because the file has its id. A loaded value without a listed name is named
+t<id>.
 
-Values of a loaded graph are named t<id> unless the file has such names. Nodes keep the file's id and name in
-`node.meta`, and the graph keeps the document in `graph.meta["onednn"]`. Saving therefore repeats strides, property
-types, ports, spellings of attributes and attributes equal to their defaults, except where passes have changed them. An
-output's dtype in the file stands for the attribute `dtype`, and a second output of SoftMax for `keep_stats`.
+Nodes of a loaded graph keep the file's id and name in `node.meta`, and the graph keeps the document in
+`graph.meta["onednn"]`. Saving therefore repeats strides, property types, ports, spellings of attributes and attributes
+equal to their defaults, if no pass has changed them. In files, an output's dtype expresses the attribute `dtype`, and a
+second output of SoftMax expresses `keep_stats`.
 """
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _NAMED = re.compile(r"([^=()]*)=\w+\(([^=()]*)\)")
 
 
 def name_of(node: Node) -> str | None:
-    """The name for an operation that carries the names of its ports, or None if no port has a name."""
+    """A name for an operation that lists the names of results and operands, or None if all are unnamed."""
     outputs, inputs = (_listed(ports) for ports in (node.outputs, [v for v in node.inputs if v is not None]))
     return f"{outputs}={node.op.name}({inputs})" if (outputs + inputs).strip("|") else None
 
@@ -45,12 +46,12 @@ def _listed(ports: Sequence[Value]) -> str:
 
 
 def states_names(record: FileOp) -> bool:
-    """Whether the record's name carries the names of its ports."""
+    """Whether the record's name lists the names of results and operands."""
     return bool(_NAMED.fullmatch(record.name))
 
 
 def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
-    """Names of tensors by id. A name stands for one tensor; if operations disagree, the first operation decides."""
+    """Names of tensors by id. A name belongs to one tensor; if operations disagree, the first operation decides."""
     ids: dict[str, int] = {}
     names: dict[int, str] = {}
     for op in ops:
@@ -62,7 +63,7 @@ def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
 
 
 def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTensor, str]]:
-    """The ports and their names in `text`, the form that `_listed` writes; ports without a name are left out."""
+    """The ports and their names in `text`, written as by `_listed`; ports without a name are left out."""
     parts = text.split("|") if ports else []
     if len(parts) != len(ports):
         return []
@@ -92,8 +93,8 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` in oneDNN's ONEDNN_GRAPH_DUMP format.
 
     The format has no tensor data: a constant becomes an input of property "constant". Tensors have ids (N for a value
-    named tN) but no names, so the names of an operation's operands and results become part of its own name, and loading
-    reads them from there. Raises GraphError for anything that the format cannot express: partitions, ops that are not
+    named tN) but no names, so the names of operands and results become part of the operation's name, from which loading
+    restores them. Raises GraphError for anything that the format cannot express: partitions, ops that are not
     oneDNN's, an input that no op uses, an output that no op computes.
     """
     if not isinstance(graph, Graph):
@@ -104,7 +105,7 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 # -- from the document to the graph ---------------------------------------------------------------------------
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
-    """Convert a document to a graph; errors call it `where`. `adjust` may change an op once its operands are known."""
+    """Convert a document, called `where` in errors, to a graph. `adjust` may change an op whose operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
     inputs, outputs = interface(file, where)
     graph = Graph(name or Path(where).stem or "graph")
@@ -211,7 +212,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
 
 
 def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
-    """The attributes to write: unchanged ones as in the file, then others that are required or not defaults."""
+    """The attributes to write: as in the file if unchanged, then others that are required or not the default."""
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
@@ -225,7 +226,7 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
 
 
 def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> LogicalTensor:
-    """Describe a value as a port of an op; a port of the file stays as it is unless the value's type has changed."""
+    """Describe a value as a port of an op. A port of the file is kept if the value's type has not changed."""
     if old is not None and old.id == id and old.dtype == value.dtype.name and (
             old.shape == value.shape if fill else shapes_agree(old.shape, value.shape, ones=value.node is not None)):
         return old
@@ -238,7 +239,7 @@ def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> Log
 
 
 def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> GraphFile:
-    """Add lists of ports to the document, unless it already gives the graph's inputs and outputs in order."""
+    """Add lists of ports if the document would otherwise give other inputs and outputs, or another order."""
     constants = {ids[n.output] for n in graph.nodes if n.op.name == "constant"}
     inputs, outputs = [ids[v] for v in graph.inputs], list(dict.fromkeys(ids[v] for v in graph.outputs))
     used = {t.id for op in file.ops for t in op.inputs}

@@ -1,8 +1,8 @@
 """oneDNN Graph's partitioning: rewrites that group an anchor with the operations before and after it.
 
-Unlike a fusion of PIPELINE, a group need not be one kernel: compiling a group runs PIPELINE on its body. The rewrites
-of GROUPS run in order, larger patterns first, each from the graph's last operation to its first. A quantize ends the
-chain after an anchor; the dequantize after it begins the next group.
+A group becomes one partition, but not always one kernel: compiling the partition runs PIPELINE on its body. The
+rewrites of GROUPS run in order, larger patterns first, each from the graph's last operation to its first. A quantize
+ends the chain after an anchor, and the dequantize that follows begins the next group.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphq.rewrite.partition import Fusion, carve, is_convex
 from graphq.rewrite.rule import ANY, Match, Pass
 
 MAX_CHAIN = 32
-"""The most operations in a chain; oneDNN allows 20 unary and binary operations, plus casts and quantizations."""
+"""The longest chain; oneDNN allows 20 unary and binary operations, plus casts and quantizations."""
 
 MOVES = ("static_transpose", "static_reshape", "reorder")
 CASTS = ("dequantize", "dynamic_dequantize", "type_cast")
@@ -39,11 +39,11 @@ class Group(Fusion):
         return None
 
     def check(self, g: Graph, match: Match) -> str | None:
-        """The reason of `refuses`, or a reason if a value leaves the group and comes back into it."""
+        """The reason of `refuses`, or a reason if a path leaves the group and comes back into it."""
         reason = self.refuses(match)
         if reason is not None:
             return reason
-        # If each node has one result, only the root's is used outside: no path leaves the group and comes back.
+        # If each node has one result, only the root's result is used outside, so no path leaves and comes back.
         if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(g, self.members(match)):
             return None
         return "a further result leaves the group and comes back into it"
@@ -92,10 +92,10 @@ def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: No
 
 
 def absorbing(matched: tuple[Node, ...]) -> set[Node]:
-    """The matched nodes, plus casts and PROLOGUE operations on inputs that nothing else uses."""
+    """The matched nodes, plus casts and PROLOGUE operations before them that nothing else uses."""
     members = set(matched)
     above = _above(matched)
-    # Find the largest set that satisfies the rule: start with all nodes, and drop nodes that break it, repeatedly.
+    # To find the largest set that satisfies the rule, start with all nodes, and drop nodes that break the rule.
     whole = set(above)
     while bad := {n for n in whole if not (_used_inside(n, members | whole) and _complete(n, members | whole))}:
         whole -= bad
@@ -107,7 +107,7 @@ def absorbing(matched: tuple[Node, ...]) -> set[Node]:
 
 
 def _above(matched: tuple[Node, ...]) -> set[Node]:
-    """The PROLOGUE nodes before the matched nodes, in chains of at most MAX_CHAIN PROLOGUE nodes."""
+    """The PROLOGUE nodes before the matched nodes, in chains of at most MAX_CHAIN nodes."""
     seen: set[Node] = set()
     edge = set(matched)
     for _ in range(MAX_CHAIN):
@@ -258,7 +258,7 @@ class GroupEltwise(Group):
 
 
 def group_statistics(graph: Graph) -> int:
-    """Group each anchor that also returns statistics with the casts before it, and nothing after it."""
+    """Group each anchor that also returns statistics with the casts before it, but with no operation after it."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, (node,))

@@ -29,7 +29,7 @@ _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 # Attributes of graphq's operations that files express by the number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
-# Attributes that files lack: oneDNN leaves the choice open, or the user of the value decides it.
+# Attributes that files lack: oneDNN leaves the choice open, or the operation that reads the result decides it.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
 # Values of attributes that oneDNN does not have, with an error message for each.
@@ -112,9 +112,9 @@ def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],
             readers: Sequence[tuple[FileOp, int]]) -> dict[str, Any]:
     """Add a `group_axis` to a dequantize's attributes if it dequantizes weights of a grouped ConvTranspose.
 
-    `readers` are the operations that read its result, each with the index of the operand. oneDNN 3.13 takes scales of
-    these weights in two ways: for the channels of one group, as its documentation says, or for the channels of all
-    groups, one after another. Only the second way needs `group_axis`.
+    `readers` are the operations that read the dequantize's result, each with the index of the operand. oneDNN 3.13
+    accepts scales of these weights for the channels of one group, as its documentation says, or for the channels of
+    all groups, one group after another. Only scales for all groups need `group_axis`.
     """
     shape, scales = operands[0].shape if operands else None, attrs.get("scales", ())
     if op.name != "dequantize" or attrs.get("qtype") != "per_channel" or shape is None or len(shape) < 3:

@@ -24,7 +24,7 @@ class Partition:
     """A partition as in oneDNN Graph: operations of a graph that are compiled together.
 
     `ops` are nodes of the graph in order. `op_ids` are their ids in the file that the graph was loaded from, or else
-    their places in the graph. `inputs` and `outputs` (oneDNN's ports) are the values that enter and leave the
+    their indices in the graph. `inputs` and `outputs` (oneDNN's ports) are the values that enter and leave the
     partition, without constants. `anchor` names the main operation or the matched pattern. `graph` is the partition as
     a separate graph; its inputs and outputs have the names of the ports (`v<N>` if unnamed). `supported` is False for a
     Wildcard or an End; each is a partition by itself.
@@ -81,7 +81,7 @@ def partitions(graph: Graph) -> list[Partition]:
 
 
 def _op_ids(graph: Graph) -> dict[Node, int]:
-    """An id for each node: its id in the file, else its place, or the next free number if the place is taken."""
+    """An id for each node: its id in the file, else its index, or the next free number if the index is taken."""
     ids = {n: n.meta["id"] for n in graph.nodes if "id" in n.meta}
     used = set(ids.values())
     for place, node in enumerate(graph.nodes):

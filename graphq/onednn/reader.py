@@ -59,7 +59,7 @@ def _read_bytes(path: str) -> bytes:
 
 
 def parse_graph_file(text: str, where: str) -> GraphFile:
-    """Parse a document; errors call it `where`."""
+    """Parse a document; `where` names it in errors."""
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as e:
@@ -192,7 +192,7 @@ def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
 
 
 def _check_stride(t: LogicalTensor, where: str) -> None:
-    """Check oneDNN's rules: one stride per dimension, and no two elements at one place unless a stride is 0."""
+    """Check oneDNN's rules: one stride per dimension, and different addresses for all elements (0 is allowed)."""
     if t.shape is None:
         if t.stride not in ((), (UNKNOWN,)):
             fail(where, f"must be unknown for a shape of unknown rank, got {shown(list(t.stride))}")

@@ -10,7 +10,7 @@ from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
 
 
 def in_order(file: GraphFile, where: str) -> list[FileOp]:
-    """Sort the ops: producers come first, and a valid order of the file stays.
+    """Sort the ops so that producers come first; an order that is valid already stays.
 
     Raises GraphError for a duplicate op id, a tensor with two producers, or a cycle.
     """
@@ -51,7 +51,7 @@ def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
     """The logical tensors by id, as declared by the producer or, without a producer, by the first user.
 
     Raises GraphError if another port declares another dtype or shape. Exception: a user may declare 1 for a dimension
-    that is larger at the producer (as in oneDNN's int8_maxpool_add_mul_fusion), and the producer's shape counts.
+    that the producer declares as larger (as in oneDNN's int8_maxpool_add_mul_fusion); then the producer's shape counts.
     """
     out = {t.id: t for op in file.ops for t in op.outputs}
     made = set(out)
@@ -69,9 +69,9 @@ def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
 def interface(file: GraphFile, where: str) -> tuple[list[int], list[int]]:
     """The ids of the graph's inputs and outputs; ports that the file lists come first.
 
-    Outputs are listed tensors, and all tensors that no op or only an End uses. Listed ids of tensors that do not exist
-    are ignored (int8_softmax_add has one). Raises GraphError for a listed input that an op computes, and for a listed
-    output that no op computes.
+    Outputs are the listed tensors, the tensors that no op uses, and the tensors that an End uses. Listed ids of tensors
+    that do not exist are ignored (int8_softmax_add has one). Raises GraphError for a listed input that an op computes,
+    and for a listed output that no op computes.
     """
     made = dict.fromkeys(t.id for op in file.ops for t in op.outputs)
     used = dict.fromkeys(t.id for op in file.ops for t in op.inputs)

@@ -1,1 +1,1 @@
-"""Reports on compiled models: what fused and why not, the share of integer work, times, instructions."""
+"""Reports on compiled models: fusions, reasons against fusions, the share of integer work, times, instructions."""

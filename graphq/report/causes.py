@@ -1,7 +1,7 @@
-"""Causes: find why an operation that could be in an integer partition is outside.
+"""Find the causes that keep operations out of integer partitions, the fused kernels that multiply 8-bit integers.
 
-The module `products` finds the causes of a matmul or convolution. Any other operation is outside because a fusion
-stopped between the operation that computes a value in f32 and the operation that reads it. The cause depends first on
+products.py finds the causes for matmuls and convolutions. Any other operation is outside because a fusion stopped at a
+value in f32: between the operation that computes the value and the operation that reads it. The cause depends first on
 the reading operation, then on the rules of that fusion.
 """
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHAIN = Fuse("eltwise", floats=True).name
 
 
 def causes(analysis: Analysis) -> list[Cause]:
-    """The causes: one for all operations with the same reason. Layers come first, the graph's border last."""
+    """Find the causes, each for all operations with the same reason. Layers come first, the graph's border last."""
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
         for r in analysis.of(node):
@@ -61,7 +61,7 @@ def _cause(reasons: list[Reason], analysis: Analysis, numbers: dict[Node, int]) 
 
 
 class Analysis(Fusions):
-    """Finds why nodes of the graph after the passes did not fuse, by the graph before the fusions."""
+    """Finds why nodes of the graph after the passes did not fuse, in terms of the graph before the fusions."""
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal]) -> None:
         super().__init__(source, history, passes)
@@ -98,7 +98,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the chain `members` up to the quantize `last` is not in the partition that computes its operand."""
+        """Why the chain `members` up to the quantize `last` is not in the partition that computes the operand."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
@@ -110,13 +110,13 @@ class Analysis(Fusions):
         return [self._ended(value, user, members, last)]
 
     def _shared(self, value: Value, user: Node) -> bool:
-        """Whether a value is the result of a dequantize that `user` could have in its own partition."""
+        """Whether a value is the result of a dequantize that could be in the partition of `user`."""
         maker = value.node
         return maker is not None and maker.op.name in DEQUANTIZES and is_quantized(next(maker.operands).dtype) \
             and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
-        """The distance of a value from integers: 0 if an integer partition computes it, 4 for an input of the graph."""
+        """A rank from 0 (an integer partition computes the value) to 4 (the value is an input of the graph)."""
         node = value.node
         if node is None:
             return 4
@@ -159,7 +159,7 @@ class Analysis(Fusions):
             return None
         if all(given.node(u) is given.node(user) for u in others):  # a pass split one operation into several nodes
             return why("between", user, user.outputs[0], source=value, values=(value,), refused=None)
-        read = next(given.node(last).operands)  # the passes may have dropped a relu between the two
+        read = next(given.node(last).operands)  # the passes may have dropped a relu before the quantize
         beside = user is last and given.value(read) is given.value(value)
         return why("users beside its quantize" if beside else "users", others[0], value, users=others)
 
@@ -179,9 +179,9 @@ class Analysis(Fusions):
         return None
 
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
-        """Why the partition of `maker` cannot contain all `members` together, although each may be in a partition."""
+        """Why the partition of `maker` cannot contain all `members` together, although partitions can contain each."""
         why, beside = partial(reason, last, fusion), self.beside(maker)
-        if not self.anchors(maker):  # a later pass replaced `maker`
+        if not self.anchors(maker):  # a later pass replaced the partition's anchor
             return why("several", maker, maker.outputs[0])
         read = self.given.under(next(maker.operands))
         integers = read.node is not None and maker.op.name in ANCHORS and self.kind(read.node) == "integer"
@@ -197,7 +197,7 @@ class Analysis(Fusions):
         return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is the quantize
 
     def _apart(self, value: Value, maker: Node, members: Sequence[Node], last: Node, fusion: str) -> Reason:
-        """Why a chain that ends in a quantize did not fuse, if it follows an operation outside partitions."""
+        """Why a chain that ends in a quantize did not fuse, if the operation before the chain is in no partition."""
         path = self.up(value) or way_up(value, self.given) or [value, *(v for v in maker.operands if v.data is None
                                                                         and v.dtype.kind == "float")][:2]
         if len(path) < 2:
@@ -210,9 +210,9 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """The reason for a `node` that is in no partition and reads `source`.
+        """The reason why `node` is in no partition.
 
-        `more` further operations follow it, then `last`.
+        `node` reads `source`. After `node` come `more` further operations, then `last`.
         """
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
@@ -242,7 +242,7 @@ class Analysis(Fusions):
         stays = self._stays(last)
         homes = (None, self.home[last])  # equal dequantizes outside of fusions are merged
         readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
-        # If `narrow`, the 8-bit operand of the dequantize is computed in the same partition.
+        # `narrow`: the same partition computes the 8-bit operand of the dequantize.
         narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)
         shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and stays.check == LANES else [stays]
@@ -287,7 +287,7 @@ class Analysis(Fusions):
 def _scales(last: Node, members: Sequence[Node]) -> list[Value]:
     """The scales of the quantize `last`, if they are tensors.
 
-    A quantize with scale 1 may follow a division by the scales among the `members` of its chain.
+    If the quantize has scale 1, these are the divisors in its chain `members`.
     """
     if last.op.name == "dynamic_quantize":
         return [v for v in last.inputs[1:] if v is not None]

@@ -15,7 +15,7 @@ MEMORY_HEIGHT = 460
 """The height of the chart of the arena, in pixels."""
 
 Box = Callable[[int], tuple[str, str]]
-"""A function from the number of a step or buffer to the id of its record and its CSS class."""
+"""A function that takes the number of a step or buffer and returns the id of a record and a CSS class."""
 
 
 def timeline(profile: Profile, box: Box) -> str:
@@ -38,7 +38,7 @@ def timeline(profile: Profile, box: Box) -> str:
 
 
 def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box) -> str:
-    """The chart of the arena: the place and the lifetime of each buffer; `box` takes the number of a buffer."""
+    """The chart of the arena: the addresses and the lifetime of each buffer; `box` takes the number of a buffer."""
     column = min(max(860 / max(steps, 1), 4), 40)
     scale = MEMORY_HEIGHT / max(nbytes, 1)
     shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size_text(nbytes * k // 8))
@@ -53,7 +53,7 @@ def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box)
 
 
 def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple[float, str]]]]) -> str:
-    """A row for each box, with a bar for each column of `head`.
+    """Rows of bars in HTML: a row for each box, with a bar for each column of `head`.
 
     A box is an id, a CSS class and a name. A bar is its length (a share of the longest bar, from 0 to 1) and a text.
     """

@@ -68,7 +68,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def millions(count: int) -> str:
-    """A number such as `568.8 million`; small numbers are written in full."""
+    """A count such as `568.8 million`; counts below 100,000 are written in full."""
     return f"{count / 1e6:,.1f} million" if count >= 1e5 else str(count)
 
 
@@ -113,7 +113,7 @@ SCALED = ("dynamic_quantize", "dynamic_dequantize")
 
 
 def is_quantized(dtype: DType) -> bool:
-    """Whether numbers of this type are quantized: they represent real numbers with a scale."""
+    """Whether elements of this dtype are quantized numbers, that is, represent real numbers with a scale."""
     return dtype in (*QUANTIZED, s4, u4)
 
 
@@ -134,7 +134,7 @@ def factors(partition: Node) -> str:
 
 
 def read(partition: Node) -> Iterator[Value]:
-    """The inputs of a partition's body that are data: neither constants nor single numbers or scales."""
+    """The inputs of a partition's body, without constants, tensors of one element, and scales."""
     body = partition.attrs["body"]
     for inner, outer in zip(body.inputs, partition.operands, strict=True):
         one = outer.type.known and outer.type.size == 1

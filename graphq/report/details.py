@@ -1,9 +1,9 @@
-"""Make the texts about the boxes of a page, as records.
+"""Make the texts about the boxes of a report page (page.py), as records.
 
-The page's script shows a record under the pointer or, for a chosen box, at the side. A record has a title `t` and rows
-`r`. A row has a label, a text and perhaps a CSS class; the first row describes the box. Links `go` lead to other boxes;
-each has the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of the time. The
-page's search finds titles and first rows.
+The page's script shows the record of the box under the pointer or, at the side, the record of a chosen box. A record
+has a title `t` and rows `r`. A row has a label, a text and perhaps a CSS class; the first row describes the box. Links
+`go` lead to other boxes; each has the name of a set of records, the box's id, and a text. With a profile, `s` is the
+box's share of the time. The page's search finds titles and first rows.
 """
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def css_class(node: GraphNode) -> str:
 
 def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, before: str,
                      places: Mapping[str, str]) -> dict[str, Record]:
-    """The records of the boxes after the passes, by their ids; the set of records is called `after`.
+    """The records of the boxes of the graph after the passes, by box ids.
 
-    `times` are the times of steps by their numbers. `places` maps the labels of values to boxes of the graph as
-    written; the set of its records is called `before`.
+    `times` are the times of steps by their numbers. `places` maps labels of values to ids of boxes of the graph as
+    written. Links use `after` and `before` as the names of the sets of records of the two graphs.
     """
     total = sum(t.seconds for t in times.values())
     types = _types(report, [n.operation for n in report.nodes])
@@ -67,7 +67,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
 
 
 def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[str, str], dict[str, str]]:
-    """The records of the graph as written, the CSS classes of its boxes, and its boxes by the labels of values."""
+    """The records of the graph as written, the CSS classes of its boxes, and ids of boxes by labels of values."""
     records: dict[str, Record] = {}
     kinds: dict[str, str] = {}
     places: dict[str, str] = {}

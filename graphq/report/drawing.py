@@ -1,6 +1,6 @@
-"""Draw outlines as SVG. Python computes the layout; a browser only shows it.
+"""Draw outlines (nested boxes and edges between them) as SVG.
 
-Graphviz gets only the ids and sizes of boxes, and no text of the model.
+Graphviz computes the layout. It gets only the ids and sizes of boxes, and no text of the model.
 """
 from __future__ import annotations
 
@@ -128,10 +128,10 @@ MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
 LONGEST = 36
-"""The most characters of a line; `shortened` cuts longer texts."""
+"""The largest number of characters in a line; `shortened` cuts longer texts."""
 
 PIECES = re.compile(r"(?<=[/._:])")
-"""Matches the places where a name may be cut: after a separator of its parts."""
+"""Matches the positions where a name may be cut: after separators of the name's parts."""
 
 Lines = Callable[[Box], Sequence[str]]
 
@@ -168,10 +168,10 @@ def class_of(box: Box) -> str:
 
 
 def shortened(texts: Iterable[str]) -> dict[str, str]:
-    """Lines for these texts; characters that cannot be printed become a mark.
+    """Shorten texts to lines; returns the lines by texts. Characters that cannot be printed become U+FFFD.
 
-    A text that is longer than a line loses parts at its start and end. Parts that most long texts share go first,
-    because a model's names differ in the middle. If a single part is too long, it loses its middle.
+    A text that is longer than LONGEST loses parts at its start and end. Parts that many long texts share are cut first,
+    because a model's names differ in the middle. A single part that is too long loses its middle.
     """
     lines = {text: "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split())) for text in texts}
     pieces = {line: PIECES.split(line) for line in lines.values() if len(line) > LONGEST}

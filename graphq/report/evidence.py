@@ -78,12 +78,12 @@ def instructions(module: Module) -> dict[str, int]:
 class Evidence:
     """Measurements of a native step; `tile` is None if its kernel has no tile.
 
-    `counts` has the number of each decisive instruction in the assembly of the step's modules, or why there is no
-    assembly. `seconds` is the median of single runs with warm caches. `rate` and `peak` are multiply-accumulates per
-    second of the `decisive` instruction on `threads` cores. For a step without such an instruction `decisive` is None,
-    `rate` is the bytes of its buffers per second, and `peak` the bytes per second of a copy of the same size. `peak` is
-    None if no multiplying instruction is found. `exact` is the share of products that vpmaddubsw computes, if weights
-    are sorted for it.
+    `counts` has the number of each decisive instruction in the assembly of the step's modules, or the reason why there
+    is no assembly. `seconds` is the median of single runs with warm caches. For a step with multiply-accumulates,
+    `rate` is their number per second, and `peak` is the number that the instruction `decisive` reaches on `threads`
+    cores (both None if no multiplying instruction is found). For any other step `decisive` is None, `rate` is the
+    bytes of the step's buffers per second, and `peak` is the bytes per second of a copy of the same size. `exact` is
+    the share of products that vpmaddubsw computes, if weights are sorted for it.
     """
 
     kernel: str
@@ -105,7 +105,7 @@ class Evidence:
 
 
 def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
-    """Count the instructions of native step `k` and measure its speed, on memory of its own.
+    """Count the instructions of native step `k` and measure its speed, in separate memory.
 
     A call takes about 0.1 s. The first call for a plan also compiles all its kernels once more.
     """
@@ -127,7 +127,7 @@ def prepare(plan: Plan) -> None:
 
 
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
-    """The bound of a step's speed, measured on this machine: an instruction, and its peak rate.
+    """The bound on a step's speed, measured on this machine: an instruction, and the instruction's peak rate.
 
     For a step with multiply-accumulates, it is the instruction that computes most of the step's products, and the rate
     is its products per second on the step's threads. Both are None if `peaks` has measured none of the step's
@@ -186,8 +186,8 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
 def evidence_lines(e: Evidence) -> tuple[str, str]:
     """Two lines of text: the instructions, and the speed next to the peak.
 
-    The lines are such as `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm` and `0.412 ms on 2 threads,
-    873 GOPS: 93% of 936 by vpdpbusd zmm`, or for the second `..., 25.1 GB/s: 80% of 31.4 by copying`.
+    Examples: `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm`; `0.412 ms on 2 threads, 873 GOPS: 93%
+    of 936 by vpdpbusd zmm` or `0.412 ms on 2 threads, 25.1 GB/s: 80% of 31.4 by copying`.
     """
     tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
     counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \

@@ -31,7 +31,7 @@ def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
 
 
 def shared(causes: Sequence[Cause]) -> float | None:
-    """The causes' share of the time together; None without a profile."""
+    """The share of the time of all these causes together; None without a profile."""
     known = [c.share for c in causes if c.share is not None]
     return min(sum(known), 1.0) if known else None
 
@@ -40,7 +40,7 @@ def timed(report: Report, profile: Profile) -> Report:
     """The report with each cause's share of the profile's time.
 
     The share counts the nodes that contain the cause's operations after the passes, except integer partitions. A node
-    with several causes counts for the first of them. Raises InputError for the profile of a different model.
+    with several causes counts only for the first cause. Raises InputError for the profile of a different model.
     """
     if len(profile.steps) != len(report.steps):
         raise InputError(f"the profile has {len(profile.steps)} steps, the plan of graph '{report.graph}' "
@@ -72,7 +72,7 @@ SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "
 """Operations that only quantized models have; a report on a graph without any of them starts with UNQUANTIZED."""
 
 ALSO = 8
-"""The most operations that a report names for each cause that keeps them out of integer partitions."""
+"""The largest number of operations that a report names for one cause."""
 
 
 def as_data(report: Report | ValueRecord) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _value(report: Report, label: str) -> ValueRecord:
     if label not in report.became:
         users = tuple(n.operation.text for n in report.nodes if label in n.operation.inputs)
         return ValueRecord(report.graph, label, next(t for t in report.inputs if t.label == label), users=users)
-    # the user's operations come last, and so win if a value has several
+    # if several operations have the label, the last one counts: an operation of the user's graph
     operations = (*(n.operation for n in report.nodes if n.partition is None), *report.source)
     made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \
@@ -226,7 +226,7 @@ def _partition(node: GraphNode) -> str:
 
 
 def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
-    """Lines on operations that could be in integer partitions, with reason and edit; the graph's border comes last."""
+    """Lines on operations that could be in integer partitions; operations at the graph's border come last."""
     lines = []
     for title, chosen in (("could be in an integer partition, and why it is not:", [c for c in causes
                                                                                  if c.check != BORDER]),
@@ -238,7 +238,7 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 
 def _entry(group: Sequence[Cause]) -> list[str]:
-    """The lines for similar causes: the first in full, other operations with this cause, then names of the others."""
+    """The lines for similar causes: the first cause in full, its other operations, and the other causes' names."""
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "
@@ -253,7 +253,7 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
-    """Lines on near misses, the longest matches first. A later pass may have fused these operations."""
+    """Lines on near misses, the longest matches first. A later pass may have fused these operations after all."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for m in sorted(misses, key=lambda m: -m.depth):
         seen.setdefault(m.node, {}).setdefault(m.reason, {})[m.rewrite] = None
@@ -292,7 +292,7 @@ def _cut(lines: list[str], full: bool, what: str) -> list[str]:
 
 
 def _stages(report: Report, full: bool) -> list[str]:
-    """The text for a graph in stages: its head, the cut with the bodies that ran, and its tail."""
+    """The text for a graph that runs in stages: its stages, and between them the operations that run as references."""
     lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
     for name, part in report.parts.items():
         if name == "cut":

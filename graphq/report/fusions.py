@@ -1,4 +1,4 @@
-"""Fusions: find the node that each operation became part of, and the reasons why fusions refuse (for `causes`)."""
+"""Find the node that each operation became part of, and the reasons why fusions refused (for causes.py)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ from graphq.rewrite.rule import Pass
 
 
 class Fusions:
-    """The fusions of a graph: `home` maps each node `before` the fusions to the node of `after` that contains it.
+    """The fusions of a graph: `before` is the graph before the fusions, `after` the graph after all passes.
 
-    A home is usually a partition. Computed constants have no home, and neither have operations that were merged with
-    equal operations. `members` lists the nodes of each home, `source` is the graph as the user gave it, and `passes`
-    are the passes that ran.
+    `home` maps a node of `before` to the node of `after` that contains it, usually a partition; `members` is the
+    reverse. Computed constants, and operations that were merged with equal operations, have no home. `source` is the
+    graph as the user gave it, and `passes` are the passes that ran.
     """
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
@@ -67,7 +67,7 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The fusion most likely to contain both nodes: the fusion of a layer above, otherwise of another anchor."""
+        """The name of the fusion that would most likely contain both nodes: by a layer above, or by another anchor."""
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
@@ -82,7 +82,7 @@ class Fusions:
         """Why kernels cannot compute the last node as the anchor of a partition.
 
         None if they can, or if the node is not an anchor. Also None for layers: their operands have to be dequantized,
-        and `product_reason` gives their reason.
+        and `product_reason` explains why they are not integer.
         """
         *makers, user = nodes
         nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)
@@ -98,7 +98,7 @@ class Fusions:
         return refused
 
     def anchors(self, maker: Node) -> bool:
-        """Whether the anchor of `maker`'s partition, if it has an anchor, was an operation before the fusions."""
+        """Whether the anchor (if any) of `maker`'s partition existed before the fusions."""
         family = family_named(self.home[maker].attrs["anchor"])
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
@@ -130,7 +130,7 @@ class Fusions:
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
-        """The last value of a chain of single users from `node` on; None if a quantize reads any of its values."""
+        """The last value of a chain of single users from `node` on; None if a quantize reads a value of the chain."""
         end = node.outputs[0]
         while node.op.name not in QUANTIZES:
             end = node.outputs[0]
@@ -143,7 +143,7 @@ class Fusions:
 
 
 def _homes(after: Graph) -> dict[Node, Node]:
-    """The node of `after` that contains each node before the fusions; the last one, if a pass made several.
+    """Map each node before the fusions to the node of `after` that contains it (the last, if a pass made several).
 
     A reorder or constant that a pass added next to an operation of another kind does not count.
     """

@@ -1,9 +1,9 @@
 """Map values, nodes and axes of a graph after passes back to the user's graph, for reports.
 
-The passes before the fusions move a dequantize behind a transpose, change convolutions to channels last, compute
-constants and add transposes. Each value that they add corresponds to a value of the user's graph, with its axes in some
-order. The order follows from `Labels.origins`, and from the transposes and reshapes around the value. If a value has no
-counterpart, reports mention the user's operation that passes made its operation from (`Node.origin`).
+Passes before the fusions add values. Most of these have a counterpart in the user's graph: a value with the same
+elements, perhaps with its axes in another order. The order follows from `Labels.origins`, and from the transposes and
+reshapes around the value. If a value has no counterpart, reports name the user's operation that passes replaced by the
+operation that computes the value (`Node.origin`).
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes insert around others to change their layout."""
 
 NEAR = 16
-"""The most values that the search for a counterpart visits, before and after reorders."""
+"""The largest number of values that the search for a counterpart visits, before and after reorders."""
 
 
 class Place(NamedTuple):
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 def equal(node: Node) -> list[Node]:
-    """A dequantize and its copies: passes give each user a dequantize of its own."""
+    """A dequantize and its copies (passes copy it for each user), or a list of only this node."""
     if node.op.name not in DEQUANTIZES:
         return [node]
     return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
@@ -50,7 +50,7 @@ def equal(node: Node) -> list[Node]:
 
 
 def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """A value, the values that `beside` returns for it, and so on: each once, nearest first, at most `most` values."""
+    """Yield a value, then the values that `beside` returns for it, and so on: nearest first, at most `most` values."""
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`
         yield at
@@ -63,8 +63,8 @@ def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int |
 class Given:
     """Maps the graph `before` the fusions back to `source`, the graph as the user gave it.
 
-    `same` maps each value that existed before the passes to the value of `source`. Arguments of methods may belong to
-    either graph.
+    `same` maps each value that existed before the passes to its counterpart in `source`. Arguments of methods may
+    belong to either graph.
     """
 
     def __init__(self, source: Graph, before: Graph, same: Mapping[Value, Value]) -> None:
@@ -90,8 +90,7 @@ class Given:
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
         """The counterpart of a value in the user's graph.
 
-        If `readers` read the value's elements through a reorder in the user's graph, the result is the value that they
-        read.
+        If the nodes `readers` read it through a reorder of the user's graph, the result is the value after the reorder.
         """
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
@@ -107,7 +106,7 @@ class Given:
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def node(self, node: Node) -> Node:
-        """The user's operation that passes made this operation from; otherwise the operation itself."""
+        """The user's operation that passes replaced by this operation; otherwise the operation itself."""
         same = self.same.get((node.origin or node).outputs[0])
         return node if same is None or same.node is None else same.node
 
@@ -121,7 +120,7 @@ class Given:
         return here is not None and there is not None and here.value is there.value
 
     def under(self, value: Value) -> Value:
-        """The value before the reorders that passes added after it."""
+        """The value before the reorders, added by passes, whose result is `value`."""
         while self.added(value.node):
             assert value.node is not None
             value = next(value.node.operands)
@@ -137,7 +136,7 @@ class Given:
         return value.is_output or any(self.is_output(u.outputs[0]) for u in value.users if self.added(u))
 
     def origin(self, value: Value) -> Value:
-        """The value that passes computed a constant from; any other value itself."""
+        """The user's value that passes replaced by the constant `value`; any other value itself."""
         given = self.value(value)
         return given if value.data is not None and given.data is None and given.type == value.type else value
 
@@ -166,7 +165,7 @@ class Given:
 
 
 def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
-    """Yield a place, then the places of the same elements before and after reorders, nearest first."""
+    """Yield a Place, then Places of values with the same elements before and after reorders, nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # the loop appends to `work`
         yield at
@@ -179,7 +178,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
     """Yield the values that have the same elements as `value` and are one reorder away.
 
-    Each comes with its axis for each axis of `value`, or None if no axis corresponds.
+    Each comes with a list: for each axis of `value`, the corresponding axis or None.
     """
     if value in origins:
         old, order = origins[value]

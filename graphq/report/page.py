@@ -29,7 +29,7 @@ from graphq.report.records import CoverageRecord
 from graphq.report.views import Views
 
 SHOWN = 60
-"""The most causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
+"""The largest number of causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
 
 HELP = """<p class="note">Hover over a box for its details; click to keep them here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
@@ -138,16 +138,16 @@ def text_file(name: str) -> str:
 
 
 def _json(data: object) -> str:
-    """JSON with every `<` escaped: it cannot end the script element around it."""
+    """JSON with every `<` escaped, so that the text cannot end the script element around it."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 MOST = 300
-"""The most boxes of a drawing in a notebook; pages of `CompiledGraph.report` are for larger graphs."""
+"""The largest number of boxes drawn in a notebook; pages of `CompiledGraph.report` are for larger graphs."""
 
 
 def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
-    """The drawing with a caption, as an image with its own style in which no script runs."""
+    """The HTML of a drawing with a caption: an image with its own style, without scripts."""
     made = outline(graph, bodies=bodies)
     if not available() or sum(1 for _ in made.walk()) > MOST:
         return f"<pre>{escape(caption)}\n\n{escape(str(graph))}</pre>"

@@ -12,7 +12,7 @@ from graphq.report.records import Report
 
 @dataclass(frozen=True)
 class Memory:
-    """The bytes of a plan's arena, constants, inputs and outputs, and the places of buffers in the arena."""
+    """The bytes of a plan's arena, constants, inputs and outputs, and the allocations in the arena."""
 
     arena: int
     constants: int
@@ -28,7 +28,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Part:
-    """A graph after the passes with its report; without a plan there is no `memory`.
+    """A graph after the passes with its report. `memory` is None without a plan.
 
     `source` is the graph as written; None if no passes ran. If the model runs in stages, `name` is the part's name.
     """

@@ -25,10 +25,10 @@ PRODUCTS = MACS.keys() - NATIVE.keys()
 """The layers: operations with multiply-accumulates that integer partitions could contain."""
 
 FAR = 32
-"""The most values that a search visits, from an f32 operand upward."""
+"""The largest number of values that a search visits, from an f32 operand upward."""
 
 MOVERS = frozenset(map(pass_name, canonicalize.passes))
-"""The names of the rewrites of `canonicalize`; some swap an operation of `given.MOVES` with a dequantize."""
+"""The names of the rewrites of `canonicalize`. Some of these swap an operation of `given.MOVES` with a dequantize."""
 
 ROLES = ("activations", "are"), ("weights", "are")
 """The words for operands 0 and 1 of a layer in texts, each with its verb."""
@@ -77,7 +77,7 @@ def _uncast(value: Value, given: Given) -> Value:
 
 def _refused(family: Family, node: Node, operands: Sequence[Value | None], replaced: Collection[int],
              given: Given) -> Unsupported | None:
-    """Why kernels cannot compute only the layer, once the operands `replaced` are dequantized; None if they can."""
+    """Why kernels could not compute the layer if its operands `replaced` were dequantized; None if they could."""
     body, constants, own = Graph("body"), [], dict[Value, Value]()
 
     def taken(value: Value) -> Value:
@@ -107,7 +107,7 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
         result = body.output(body.add_again(node, [operand(k, v) for k, v in enumerate(operands)])[0])
         own[result] = node.outputs[0]
         refused = family.refuses(body, constants)
-    except GraphqError:  # operands of this type do not fit the operation; `_operand` says why
+    except GraphqError:  # dequantized operands do not fit the operation; `_operand` says why
         return None
     return None if refused is None else given.told(refused, own)
 
@@ -154,7 +154,7 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
 
 
 def not_moved(source: Node, move: Node, given: Given, refusals: Collection[Refusal]) -> str | None:
-    """Why `canonicalize` did not put `move` before the dequantize `source` that it reads; None without a refusal."""
+    """Why `canonicalize` did not put `move` before the dequantize `source`; None if no rewrite refused."""
     both = {given.node(source), given.node(move)}
     return next((r.reason for r in refusals
                  if r.reason and r.rewrite in MOVERS and both <= set(map(given.node, r.nodes))), None)
@@ -175,7 +175,7 @@ def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value
 
 def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
-    """The shortest path from `value` up to a value with `ends(value)`; empty if the search visits FAR values before.
+    """The shortest path from `value` up to a value for which `ends` is true; empty if FAR values have no such value.
 
     The path goes from the result of a node to its operands; with `constants` it also goes from a computed constant to
     the value that it was computed from. Results of operations that passes added are left out.

@@ -1,6 +1,6 @@
 """Measure the time of each step of a plan, and which thread ran which piece; write Chrome trace events.
 
-The format is "Trace Event Format" (Google), in its JSON object form. A piece of a step is a complete event (`ph` "X")
+Traces are in Google's "Trace Event Format", as a JSON object. A piece of a step is a complete event (`ph` "X")
 on the track of its thread (`tid`), and times are microseconds; metadata events (`ph` "M") name the tracks.
 """
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Piece:
 class StepTime:
     """A step: its number in the plan, its kernel, its median time in seconds, and its multiply-accumulates.
 
-    `nbytes` is the size of the buffers that it reads and writes, `least` its shortest time in seconds. `pieces` are
-    from the run that the profile shows. With `peaks`, `peak` is this machine's maximum on the same number of threads:
-    multiply-accumulates per second of the `decisive` instruction, or bytes copied per second if the step has no such
-    instruction.
+    `nbytes` is the size of the buffers that the step reads and writes, `least` the step's shortest time in seconds.
+    `pieces` are from the run that the profile shows. With `peaks`, `peak` is this machine's maximum on the same number
+    of threads: multiply-accumulates per second of the `decisive` instruction, or bytes copied per second if the step
+    has no multiply-accumulates.
     """
 
     number: int
@@ -93,7 +93,7 @@ class Profile:
     """The steps of a run, in order. Its text is two tables, by kernel and by step, longest times first.
 
     Times are medians over all runs. The pieces of the steps are from the run of median length; `caller` is the thread
-    that called, `most` the most threads that the plan may use.
+    that called, `most` the largest number of threads that the plan may use.
     """
 
     steps: tuple[StepTime, ...]
@@ -198,7 +198,7 @@ def merged(parts: Sequence[Profile]) -> Profile:
 
 
 PROCESS = 1
-"""The `pid` of all events, and the `tid` of the thread that called; Perfetto takes 0 for the idle thread."""
+"""The `pid` of all events, and the `tid` of the calling thread. Not 0, because Perfetto's idle thread is 0."""
 
 
 def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:

@@ -17,7 +17,7 @@ from graphq.kernels.family.record import MAX_EPILOGUE
 from graphq.report.given import MOVES, Given
 
 SHOWN = 3
-"""The most users of a value that a text names."""
+"""The largest number of users of a value that a text names."""
 
 
 class Reason(NamedTuple):
@@ -205,10 +205,10 @@ def texts(r: Reason, given: Given) -> tuple[str, str]:
 
 
 def say(thing: object, given: Given, how: str = "") -> str:
-    """The name of a thing in the user's graph: `%y`, `x` or `%7 (relu)` for a value, `relu (%7)` for an operation.
+    """The text for an object of the user's graph: `%y`, `x` or `%7 (relu)` for a value, `relu (%7)` for an operation.
 
-    `how` asks for another property: a key of _VALUE for a value, of _NODE for an operation, of _ALL for a tuple. "edit"
-    asks for the edit of a refusal or a reason.
+    `how` selects another text: a key of _VALUE for a value, of _NODE for an operation, of _ALL for a tuple; "edit" for
+    the edit of a refusal or a reason.
     """
     if isinstance(thing, Value):
         return _VALUE[how](thing, given)

@@ -1,7 +1,7 @@
-"""The content of reports as data: `explain()` and pages are made from `Report` and its parts.
+"""The content of reports as data. `explain()` and pages are made from these records.
 
 Values have labels that are unique in a graph: `x` for an input, `%y` for a named result, `%7` for the seventh unnamed
-result. The values of a partition's body have labels of their own. The JSON has the same field names; docs/explain.md
+result. Labels in a partition's body are separate. The JSON has the same field names; docs/explain.md
 describes each field.
 """
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Tensor:
 class Operation:
     """An operation of the graph or of a partition's body. Its operands are labels; an absent operand is None.
 
-    `text` describes the operation in one line. `attributes` has the attributes without default values, as in a graph's
-    text; long attributes are shortened.
+    `text` describes the operation in one line. `attributes` has the attributes that differ from their
+    defaults, as in a graph's text; long attributes are shortened.
     """
 
     op: str
@@ -75,7 +75,7 @@ class Partition:
 class GraphNode:
     """Node number `id` of the graph after the passes: its operation, how it runs, and its steps in the plan.
 
-    `macs` are its multiply-accumulates if shapes are known, `note` is another fact about it.
+    `macs` are its multiply-accumulates if shapes are known. `note` says why ONNX's reference runs it, if it does.
     """
 
     id: int
@@ -92,10 +92,10 @@ class GraphNode:
 class Cause:
     """Why an operation that could be in an integer partition is not, and the edit that would let it fuse.
 
-    `node` describes the operation, and `value` is its result. `id` is the number of the node that it became (None: it
-    no longer exists). `fusion` is the pass that was closest to a match, `check` the check that failed. `blocking_node`
-    and `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the results of other
-    operations that are outside for the same reason. `share` is the cause's share of a profile's time.
+    `node` describes the operation, and `value` is its result. `id` is the number of the node that the operation became
+    (None: it no longer exists). `fusion` is the pass that was closest to a match, `check` the check that failed.
+    `blocking_node` and `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the
+    results of other operations that are outside for the same reason. `share` is the cause's share of a profile's time.
     """
 
     id: int | None
@@ -114,9 +114,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step of the plan: its node (None: it copies a value to an output), its kernel, and how it runs.
+    """A step of the plan: its node (None for a copy to an output), its kernel, and how it runs.
 
-    `evidence` are its measurements, if they were asked for.
+    `evidence` are measurements of the step, if they were requested.
     """
 
     number: int
@@ -194,8 +194,8 @@ class ValueRecord:
 
     For any other value, `operation` is the user's operation that computes it, and `cause` the reason if it stays
     outside of integer partitions. `node` is the node after the passes that contains it (None: it was computed at
-    compile time, or merged with an equal one), and `steps` are that node's steps. For a view, `viewed` is the node that
-    computes the viewed value (None: an input or a constant).
+    compile time, or merged with an equal operation), and `steps` are that node's steps. For a view, `viewed` is the
+    node that computes the viewed value (None: an input or a constant).
     """
 
     graph: str

@@ -64,9 +64,8 @@ def ties(graph: Graph) -> list[str]:
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
     """Why a quantize does not recompute outputs near ties: its operand may be inexact in the last bits.
 
-    Such an operand depends on functions such as exp, or on the sums of other partitions. The result is None if it does
-    not, or if these come before a sum of the quantize's own partition, `outer`: the error bounds of that sum include
-    the errors of functions.
+    An operand may be inexact if it depends on functions such as exp, or on the sums of other partitions. None if it
+    does not, or if a sum of the quantize's own partition `outer` comes after these: that sum's error bound covers them.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
@@ -128,6 +127,7 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
                   tail: Report | None, outputs: Sequence[str] = ()) -> Report:
     """The report on a graph in stages: its parts "head", "cut" and "tail", if they exist.
 
+    The cut has the operations that run as references, because later shapes depend on them or they have bodies.
     `bodies` are the reports on the bodies of control flow that ran, each with the number of its node in the cut and the
     name of the attribute that holds the body. `outputs` are the names that the graph's outputs have in the parts.
     """
@@ -213,7 +213,7 @@ def _coverage(c: Coverage) -> CoverageRecord:
 
 
 def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None) -> list[str]:
-    """Lines on the cost of tensor layouts: the bytes that are only moved.
+    """Lines on the cost of layouts: the transposes that move bytes.
 
     `own` maps numbers of nodes to their steps. A reorder without a step moves nothing, because a partition reads or
     writes the other order.

@@ -1,4 +1,4 @@
-"""Make the views of a page: drawings of the graph, the timeline, the memory, tables. A page shows one at a time."""
+"""Make the views of a page: drawings, timeline, memory and tables. A page shows one view at a time."""
 from __future__ import annotations
 
 from collections import Counter
@@ -18,7 +18,7 @@ from graphq.report.records import GraphNode, Report
 
 
 class Views:
-    """Collects the views of a page, with their names and HTML, and the records of their boxes in named sets."""
+    """The views of a page with their names and HTML, and the records of their boxes in named sets."""
 
     def __init__(self) -> None:
         self.html: list[str] = []
