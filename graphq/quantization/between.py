@@ -1,4 +1,4 @@
-"""Quantize values between layers before they are stored: everything that reads them then reads bytes.
+"""Quantize values between layers before they are stored, so that all readers of such a value read bytes.
 
 A layer's kernel includes the elementwise operations after it and the quantize of the next layer, and then stores
 integers. If something else also reads the value, such as a later sum or concat, or if a pool stands between the layers,
@@ -16,8 +16,8 @@ from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
 POOLS = frozenset({"avg_pool", "reduce_mean", "interpolate"})
-"""Operations that read integers through a dequantize inside their kernels. They compute new numbers: a quantize after
-the operation cannot move before it."""
+"""Operations that read integers through a dequantize inside their kernels. They compute new numbers, so a quantize
+after them cannot move before them."""
 KEEPS = frozenset({"max_pool", "concat", "static_reshape", "static_transpose"})
 """Operations that only choose elements: quantizing before or after them gives the same numbers. `interpolate` in mode
 "nearest" also belongs to them."""
@@ -91,7 +91,7 @@ def _from_integers(x: Value) -> bool:
 
 
 def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False) -> set[Node]:
-    """The nodes of `made` and all nodes after them; with `backwards`, and nodes in reverse order, all nodes before."""
+    """The nodes of `made` and all nodes after them, or before them if `backwards` and `nodes` are in reverse order."""
     found: set[Node] = set()
     for n in nodes:
         next_ones = (m for v in n.outputs for m in v.users) if backwards else (v.node for v in n.operands)
@@ -110,8 +110,8 @@ def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
 def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple[Value, Parameters], Value]:
     """Put a quantize and a dequantize after each value that `chosen` names; all readers read the result.
 
-    Returns a dict that maps each result with its parameters to itself. A layer that would quantize such a result with
-    the same parameters reads the result directly.
+    Returns a dict from (result, parameters) to the result. By this dict, a layer that would quantize a result with the
+    same parameters reads the result directly.
     """
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():
@@ -130,7 +130,7 @@ def pair(before: Node, x: Value, p: Parameters) -> Value:
 
 
 def share(graph: Graph) -> None:
-    """Move quantizes before operations that only choose elements (KEEPS), with the scale of the quantize after them.
+    """Move each quantize before operations that only choose elements (KEEPS), with its scale and zero point.
 
     The operations then move bytes, and no number changes: quantize(concat(x, y)) ->
     quantize(concat(dequantize(quantize(x)), dequantize(quantize(y)))). Only values without other readers are quantized.

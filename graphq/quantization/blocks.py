@@ -24,7 +24,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
     """Quantize the weights of a `prepared` graph's matmuls in place; activations stay in f32.
 
     If the block size does not divide the length of the sum, one block is the whole column. With rounding "gptq",
-    weights are rounded to change the results on the batches least; matmuls in bodies are rounded to nearest.
+    weights are rounded such that results on the batches change least, except for weights in bodies.
     """
     chosen = [p for p in kept(graph, scheme) if p.node.op.name == "matmul" and p.weights is not None
               and p.weights.ndim == 2]
@@ -53,7 +53,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
 def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
     """The scale of each block, [k / block, n], with the least squared error; some candidates clip the largest weight.
 
-    Errors are squared in units of a power of two near the block's largest weight: f32 then holds the squares.
+    Errors are divided by a power of two near the block's largest weight, so that f32 can hold their squares.
     """
     parts = w.reshape(-1, block, w.shape[1])
     top = np.abs(parts).max(axis=1)

@@ -1,7 +1,7 @@
-"""Quantize inside the bodies of ONNX's If, Loop and Scan, as in the graph around them.
+"""Quantize inside the bodies of ONNX's If, Loop and Scan: graphs that are attributes of a node.
 
-A compiled model also observes and parametrizes the tensors of a body. Statistics leave the body as results of its node;
-a loop carries them from one iteration to the next. Parameters enter the body as operands of its node.
+Calibration also observes tensors in bodies. The statistics become results of the body's node, and a loop passes them
+from one iteration to the next. Parameters of quantization become operands of the body's node.
 """
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:
 
 
 LONG = 1 << 20
-"""A loop's number of trips from this value on is an upper limit, not a count."""
+"""From this number of trips on, a loop's number counts as an upper limit, not as the number of iterations."""
 
 
 def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, Any], at: int = 0,
              more: int = 0) -> tuple[Value, ...]:
-    """Replace `node` by a node of the same operation; returns its `more` additional results from `at` on."""
+    """Replace `node` by a node of the same operation, with `more` results added at index `at`; returns these."""
     graph = node.graph
     with graph.before(node, [node]):
         outs = graph.add_node(node.op, operands, attrs)
@@ -82,7 +82,7 @@ def copied(graph: Graph, copy: Callable[[Graph], Graph] = Graph.copy) -> Graph:
 
 
 def raise_inputs(graph: Graph) -> None:
-    """Turn inputs that were added to bodies into inputs of the graph, passed on as operands."""
+    """Turn inputs that were added to bodies into inputs of the graph, which nodes pass to their bodies as operands."""
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
         own, given = bodies(node).values(), len(node.inputs) - (node.op.name == "if_else")
         for body in own:
@@ -99,7 +99,7 @@ def raise_inputs(graph: Graph) -> None:
 
 
 def raise_statistics(graph: Graph, found: Mapping[Graph, Mapping[str, Value]]) -> dict[str, Value]:
-    """The counts (s32) and extremes (f32) in `found`, for the graph and its bodies, as values of the graph.
+    """Turn the counts (s32) and extremes (f32) that `found` has for the graph and its bodies into values of the graph.
 
     A branch that does not run, and a loop without iterations, give the statistics of a tensor without elements.
     """

@@ -1,7 +1,7 @@
 """calibrate: run a model on batches and keep only statistics of its tensors.
 
-The statistics are outputs of the compiled f32 model: each observed tensor gets an operation `histogram`, and its kernel
-counts while the tensor is in the cache. A batch leaves 64 KB per tensor, whatever the size of the tensor.
+The statistics are outputs of a compiled f32 model. Each observed tensor gets an operation `histogram`; its kernel
+counts elements while the tensor is in the cache. A batch yields 64 KB per tensor, regardless of the tensor's size.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     read.
 
     `batches` is read once: an iterable of dicts from input names to arrays, or an object with `get_next`, as for
-    onnxruntime.quantization. Arrays with more rows than the model takes are cut. `tensors` names other f32 values to
+    onnxruntime.quantization. A batch with more rows than the model takes is split. `tensors` names other f32 values to
     observe instead. `channels` adds extremes and means of each channel. Without `histograms` only extremes are
     computed. This is faster, and enough for the methods min_max and moving_average. The statistics belong to
     `prepared(graph)`, where batch normalizations are folded. Statistics of tensors in a loop cover all iterations. A
@@ -82,7 +82,7 @@ class Calibration:
         return found
 
     def of_parts(self, batches: Batches, parts: Sequence[Collection[int] | None]) -> list[Statistics]:
-        """Statistics over several parts of the batches, each given by batch numbers; None stands for all batches."""
+        """Statistics over several parts of the batches, each given by indices of batches; None means all batches."""
         found = [{name: TensorStatistics() for name in self.values} for _ in parts]
         counts = [0] * len(parts)
         for k, batch in enumerate(checked_batches(batches, self.inputs)):
@@ -102,7 +102,7 @@ class Calibration:
 
 
     def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
-        """The statistics of a batch; numbers per channel are f64."""
+        """The statistics of a batch; statistics per channel are f64."""
         if self.model is None:
             return {}
         out, used = self.units.run(self.model, batch, lambda out, name: out[f"square/{name}"])
@@ -119,13 +119,13 @@ def observed(graph: Graph) -> tuple[str, ...]:
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
-    """The axis of the channels of each input of a layer with constant weights, by name; bodies are left out."""
+    """The channel axis of each input of a layer with constant weights, by name; layers in bodies are left out."""
     axes = {str(p.factors[0].name): p.source_axis() for p in products(graph, inside=False) if p.has_channels}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch]:
-    """The batches one by one, cut to the number of rows of the inputs. Raises InputError for an invalid batch."""
+    """Yield the batches, split to the number of rows that inputs take. Raises InputError for an invalid batch."""
     if isinstance(batches, Reader):
         batches = iter(batches.get_next, None)
     types = {str(v.name): v.type for v in inputs}
@@ -140,7 +140,7 @@ def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch
 
 
 def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
-    """Cut a batch with more rows than the model takes into several; the last one is padded with its last row."""
+    """Split a batch with more rows than the model takes; the last part is filled up with copies of the last row."""
     rows = {name: np.asarray(x) for name, x in batch.items() if name in types and types[name].shape != ()}
     sizes = {((types[name].shape or (None,))[0], len(x) if x.ndim else 0) for name, x in rows.items()}
     most, count = sizes.pop() if len(sizes) == 1 else (None, 0)

@@ -1,4 +1,4 @@
-"""compare: how far every tensor of a quantized graph is from f32, and which layers add most to the outputs' error."""
+"""compare: measure how far every tensor of a quantized graph is from f32, and which layers cause most of the loss."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,17 +25,17 @@ SWITCH = "in_f32/"
 RANKED = 2
 """The number of batches on which the cost of each layer is measured: the batches with the largest losses."""
 CHUNK = 1 << 15
-"""The number of elements that are summed at a time, in f64: they fit in the cache."""
+"""The number of elements that are summed at a time in f64, so that they fit in the cache."""
 
 
 def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, batches: Batches, *,
             rank: bool = True) -> Comparison:
     """Compare all tensors that have the same name in both graphs, also inside partitions, on batches.
 
-    `against` is the f32 graph from which the quantized graph was made. With `rank` the cost of each layer is measured:
-    how much the loss at the outputs falls if only this layer is computed in f32. One model with a switch per layer
-    measures all costs. Tensors are sorted by cost, if it is more than noise. All batches stay in memory, and all
-    tensors of one batch.
+    `against` is the f32 graph from which the quantized graph was made. The loss is 1 - cosine of outputs. With `rank`
+    the cost of each layer is measured: how much the loss falls if only this layer is computed in f32. One model with a
+    switch per layer measures all costs. Tensors are sorted by costs that exceed the noise. All batches stay in memory,
+    and all tensors of one batch.
 
     If the outputs lose much and costs are known, the advice (`Comparison.advice`) is tried: `quantize` searches the
     automatic setting with the advised layers. The advice is given only if the result loses less on these batches.
@@ -99,7 +99,7 @@ def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Se
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays, 0 if both are zeros. Equal infinities and NaN are left out; unequal ones give 2."""
+    """1 - cosine of two arrays; 0 if both are zeros; 2 if infinities or NaNs differ (equal ones are left out)."""
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     finite = np.isfinite(x) & np.isfinite(y)
     if not finite.all():
@@ -111,7 +111,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
-    """The sum of products, in this thread only: BLAS's threads wait for one another if the machine is busy."""
+    """The dot product, computed in this thread, because BLAS's threads wait for one another on a busy machine."""
     return float(np.einsum("i,i->", x, y))
 
 
@@ -122,9 +122,9 @@ def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
 
 
 class _Sums:
-    """The numbers kept for a tensor: sums of squares and products, the largest difference, elements out of range.
+    """A tensor's sums of squares and products, its largest difference, and its number of elements out of range.
 
-    Equal infinities have no difference and count in no sum. A NaN is infinitely far from any number.
+    Equal infinities are left out. The difference between a NaN and any number is infinite.
     """
 
     def __init__(self, limits: tuple[float, float] | None) -> None:
@@ -197,7 +197,7 @@ def _same(x: Value, y: Value) -> bool:
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
-    """The range of the integers of each tensor with one scale, plus half a step at both ends."""
+    """The range of numbers that the integers of each tensor with one scale can hold, plus half a step at both ends."""
     limits = {}
     for name, x in made.items():
         for node in x.users:
@@ -212,7 +212,7 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
            wanted: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
     """The cost of each quantized layer by name, on `batches`, whose f32 outputs are `wanted`; the worst batch is first.
 
-    A layer whose gain on one batch is no more than chance is not measured on the next.
+    If the cost of a layer on one batch is within the noise, the layer is not measured on the next batch.
     """
     g = left.copy()
     names = [p.name for p in products(right) if p.name in shared and switch(g, p, shared)]
@@ -283,7 +283,7 @@ def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
 
 
 def _dequantizes(result: Value, operands: Collection[Value]) -> bool:
-    """Whether the way from operands to a result goes through a dequantize."""
+    """Whether a path from operands to a result goes through a dequantize."""
     reached, waiting = set(operands), [result]
     while waiting:
         x = waiting.pop()

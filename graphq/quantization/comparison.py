@@ -25,7 +25,7 @@ from graphq.report.views import Views
 
 @dataclass
 class TensorDifference:
-    """How far a tensor of both graphs is from f32, over all batches.
+    """How far a tensor of the quantized graph is from the same tensor in f32, over all batches.
 
     `sqnr` is 10 log10(mean square of f32 / mean square of the difference), in dB. `largest` is the largest difference.
     `saturation` is the share of elements outside the range of the tensor's integers. `cost` is the loss at the outputs
@@ -48,7 +48,7 @@ class TensorDifference:
 
 
 SHOWN = 17
-"""The most tensors with a line in the text of a comparison."""
+"""The largest number of tensors in the text of a comparison."""
 GOOD_ENOUGH = 0.002
 """No advice is given up to this loss, as 1 - cosine of outputs."""
 MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
@@ -60,8 +60,8 @@ exceed their range in more than the share CLIPPED of their elements."""
 class Comparison:
     """The tensors by cost, the highest first, then tensors without a cost; `loss` is the loss of the outputs.
 
-    `graph` is the quantized graph, for the page. `noise` is the uncertainty of costs: the most that outputs got worse
-    when one layer was computed in f32. That happens only by chance, and costs up to `noise` have no meaningful order.
+    `graph` is the quantized graph, for the page. `noise` is the uncertainty of costs: the most that the loss grew when
+    one layer was computed in f32. It grows only by chance, so costs up to `noise` have no meaningful order.
     `tried` is the loss with the advice; None if the advice was not tried.
     """
 
@@ -81,7 +81,7 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        """Whether the advice loses less, or was not tried."""
+        """Whether the advice reduces the loss, or was not tried."""
         return self.tried is None or self.tried < self.loss
 
     @property

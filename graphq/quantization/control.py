@@ -44,7 +44,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
                                    report: Callable[[str], None] | None = print) -> Controlled:
     """Quantize with the best automatic setting, then leave as few layers in f32 as keep the accuracy.
 
-    `evaluate(model)` returns the accuracy of a compiled model; larger is better. Its data must not be in `batches`.
+    `evaluate(model)` returns the accuracy of a compiled model; larger is better. Its data must differ from `batches`.
     While the accuracy is more than `max_drop` below f32, more stays in f32: first the values between layers, then one
     more layer at a time. The layers whose results change most come first. At the end, layers that need not stay in f32
     are quantized again. `report` gets a line for each trial, with its accuracy and the time of a run. `state` names a
@@ -80,7 +80,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
 
 
 class _Trials:
-    """Measured accuracies, including the accuracies of an earlier run."""
+    """Measured accuracies and times, including those that an earlier run saved."""
 
     def __init__(self, search: Search, evaluate: Evaluate, path: Path | None,
                  report: Callable[[str], None] | None) -> None:

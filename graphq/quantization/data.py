@@ -15,12 +15,13 @@ from graphq.quantization.calibrate import Batch, checked_batches
 
 
 def load_data(text: str, graph: Graph) -> Sequence[Batch]:
-    """The batches that `text` names; raises InputError with the expected forms if it names none.
+    """Load the batches that `text` names; raises InputError, with the accepted forms, for any other text.
 
     FOLDER holds an archive `*.npz` per batch, with an array for each input. If the model has one input, FOLDER may also
-    hold arrays `*.npy`. FILE.npy is one such array. FILE.npz is one batch, with an array for each input; with keys such
-    as `0/in/x` and `1/in/x` it holds several. A function, `FILE.py:NAME` or `module:NAME`, is called without arguments
-    and returns dicts or an object with `get_next`. Files are read when they are asked for.
+    hold arrays `*.npy`, one per batch. FILE.npy is one batch for such a model. FILE.npz is one batch, with an array for
+    each input, or several batches, with keys such as `0/in/x` and `1/in/x`. A function, `FILE.py:NAME` or
+    `module:NAME`, is called without arguments and returns dicts or an object with `get_next`. Files are read when their
+    batches are used.
     """
     path = Path(text)
     names = [str(v.name) for v in graph.inputs]
@@ -44,7 +45,7 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
 
 
 class _Files(Sequence[Batch]):
-    """Batches in files, one per file; a file is read each time that its batch is asked for."""
+    """Batches in files, one per file; a file is read each time that its batch is used."""
 
     def __init__(self, files: Sequence[Path], names: Sequence[str]) -> None:
         self.files, self.names = files, names

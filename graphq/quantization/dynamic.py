@@ -26,7 +26,8 @@ from graphq.quantization.scheme import Scheme
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
     """Quantize the layers of a `prepared` graph in place, except those that `unheld` names as staying in f32.
 
-    Activations are quantized at run time. The state of an LSTM is quantized if the matmul of its input is.
+    Activations are quantized at run time. The state of an LSTM is quantized if the matmul of its
+    input is quantized.
     """
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
@@ -75,7 +76,7 @@ def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
 
 
 def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value], weights: Weights) -> None:
-    """Quantize a layer's activations per tensor; `pairs` caches the dequantized form of shared tensors."""
+    """Quantize a layer's activations per tensor; `pairs` caches the dequantized tensors."""
     node, own = product.node, product.node.graph
     for k in product.activations:
         x = product.factors[k]

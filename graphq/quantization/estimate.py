@@ -1,8 +1,8 @@
-"""How sure the loss of a setting is: by the number of comparisons, and on data that differ from the given batches.
+"""Estimate how reliable the measured loss of a setting is, by held-out batches and by changed copies of batches.
 
-If there are few batches, or if batches are alike, the held-out batches say little: ranges that hold for them need not
-hold for new data. A changed copy has more contrast and noise, which pushes tensors inside a network beyond the ranges
-that calibration saw.
+If there are few batches, or if batches are alike, held-out batches say little: ranges that hold for them need not hold
+for new data. A changed copy of a batch has more contrast and noise, so its tensors may exceed the ranges that
+calibration saw.
 """
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LEAST_ASKED, MOST_ASKED = 4, 64
 ALIKE = 8.0
 """Batches count as alike if the loss on changed copies is more than this many times the loss on held-out batches."""
 SMALL = 1e-4
-"""A loss on changed copies that is too small to raise doubt."""
+"""Up to this loss on changed copies, batches never count as alike."""
 MUCH = 0.002
-"""Above this loss no number of batches shows how much new data lose: errors of this size can grow."""
+"""Above this loss, no number of batches makes the estimate sure, because such errors can grow on new data."""
 UNEVEN, EVEN_FROM = 2.0, 16
 """If the losses of held-out batches differ by more than the ratio UNEVEN, EVEN_FROM batches are needed to be sure."""
 SIZES = (0.7, 1.3)
-"""Some copies of the batches are multiplied by these numbers."""
+"""The numbers by which some copies of the batches are multiplied."""
 
 
 def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -46,14 +46,14 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The numbers in a float dtype; numbers beyond its range become its largest number."""
+    """Convert numbers to a float dtype; numbers beyond the dtype's range become its largest or smallest number."""
     most = float(np.finfo(dtype).max)
     return np.asarray(np.clip(x, -most, most)).astype(dtype)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The measured losses, as 1 - cosine of outputs with f32, and how sure they are.
+    """The measured losses (1 - cosine of outputs with f32), and how reliable they are.
 
     `losses` has the loss on each held-out batch; it is empty if there is a single batch. `changed` is the largest loss
     on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number of
@@ -137,7 +137,7 @@ CONTRAST, NOISE = 1.25, 0.05
 class Extended:
     """Batches, followed by as many changed copies, and by copies multiplied by each of SIZES.
 
-    Number k + len(batches) is the changed copy of batch k, k + 2 * len(batches) its copy of the first size.
+    With n batches, index n + k is the changed copy of batch k, and index 2n + k is batch k times SIZES[0].
     """
 
     batches: Sequence[Batch]
@@ -156,7 +156,7 @@ class Extended:
 def halves(batch: Batch) -> list[Batch]:
     """Split a batch of several rows into two batches of every other row, repeated up to the same number of rows.
 
-    Any other batch is returned as the only one.
+    Any other batch is returned unchanged, in a list.
     """
     arrays = {name: np.asarray(x) for name, x in batch.items()}
     counts = {x.shape[:1] for x in arrays.values()}
@@ -168,7 +168,7 @@ def halves(batch: Batch) -> list[Batch]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The batches with these numbers; each is read when it is asked for."""
+    """The batches with the indices `numbers`; a batch is read when it is used."""
 
     batches: Sequence[Batch] | Extended
     numbers: tuple[int, ...]
@@ -181,9 +181,9 @@ class Chosen:
 
 
 def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
-    """The batches as a sequence; iterators, and batches that must be cut, become a list.
+    """The batches as a sequence; iterators, and batches that must be split, become a list.
 
-    Raises InputError if there is no batch, or if the graph rejects one.
+    A single batch is split by `halves`. Raises InputError if there is no batch, or if the graph rejects a batch.
     """
     def fitting(batches: Batches) -> Iterator[Batch]:
         for batch in checked_batches(batches, graph.inputs):

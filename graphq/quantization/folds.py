@@ -1,4 +1,4 @@
-"""Folds: the batches that statistics come from, and the held-out batches that settings are compared on."""
+"""Folds: split batches into batches for statistics, and held-out batches to compare settings on."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -6,16 +6,16 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_COMPARED = 8
-"""The most held-out batches that a fold compares."""
+"""The largest number of held-out batches that a fold compares."""
 FEW = 8
 """Up to this number of batches, changed copies are compared as well; of more batches, only smaller and larger copies.
 The copies decide about settings only if there is a single batch; otherwise they only show how sure the result is."""
 
 
 class Fold(NamedTuple):
-    """The numbers, in `Extended`, of the batches for statistics and of the batches that are compared.
+    """Indices in `Extended`: `seen` batches give statistics, and `held_out` batches are compared.
 
-    The changed `copies` are compared only to show how sure the loss is.
+    Changed `copies` are compared only to show how reliable the loss is.
     """
 
     seen: tuple[int, ...]
@@ -27,8 +27,8 @@ def folds(count: int) -> list[Fold]:
     """The folds of `count` batches.
 
     A single batch is compared with itself and its changed copy. With two or three batches each is held out in turn.
-    From four on there are two folds: one holds out the last quarter, the other the first. Up to FEW batches, the
-    held-out batches have copies.
+    From four on there are two folds: one holds out the last quarter, the other the first quarter. Up to FEW batches,
+    the held-out batches have copies.
     """
     every = tuple(range(count))
     if count == 1:

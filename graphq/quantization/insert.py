@@ -95,7 +95,7 @@ MAX_BIAS = 2**30
 
 
 PART = 256
-"""The ratio of the two steps of a 16-bit tensor: the step of the first 8-bit part over the step of the remainder."""
+"""A 16-bit tensor is the sum of two 8-bit tensors; the step of the second (the remainder) is PART times smaller."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Quantized:
 
 
 def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, str]:
-    """Quantize the layers of a `prepared` graph in place, activations by statistics; returns `unheld`.
+    """Quantize the layers of a `prepared` graph in place, with ranges by statistics; returns the result of `unheld`.
 
         x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32
 
@@ -155,7 +155,7 @@ def integers_hold(product: Product, activations: Mapping[int, Parameters], stati
                   scheme: Scheme) -> bool:
     """Whether integers can hold the numbers of a layer's operands, and f32 the product of their scales.
 
-    "Hold" means that numbers are not all rounded to 0, and that integers do not stand for infinite numbers. Ranges that
+    "Hold" means that not all numbers are rounded to 0, and that all integers represent finite numbers. Ranges that
     the scheme's limits state are not checked.
     """
     limits, sources = dict(scheme.limits), [(str(product.factors[k].name), p) for k, p in activations.items()]
@@ -190,10 +190,10 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 
         x @ w + b -> hi @ w'' + (lo @ w' + (hi @ w' + b))
 
-    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and w'' likewise
-    of w - w'. The smallest product comes last: its kernel includes the sum and the operations after it. The rounding
-    errors of its own f32 sum are small compared with a step, and few outputs are near a tie. The product of the two
-    remainders, lo @ w'', is left out: it is smaller than the resolution of 16 bits.
+    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and
+    w'' = dequantize(quantize(w - w')). The smallest term is computed last, in a kernel with the additions and the
+    operations after them: the rounding errors of its f32 sum are small compared with a step, so few outputs are near a
+    tie. The product of both remainders, lo @ w'', is left out, because it is below the resolution of 16 bits.
     """
     pairs, weights = insert_between(graph, between or {}), Weights()
 
@@ -271,7 +271,7 @@ class Weights:
 
 
 def insert_weights(product: Product, scheme: Scheme, left: Parameters | None, weights: Weights) -> None:
-    """Quantize a layer's constant operands, and its bias if the dequantized input `left` has a single scale."""
+    """Quantize a layer's constant operands, and its bias if `left`, the parameters of its input, is not None."""
     node = product.node
     for k, value in enumerate(product.factors):
         if value.data is None:

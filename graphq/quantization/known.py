@@ -1,4 +1,4 @@
-"""Calibration's findings on some batches: how layers are quantized and biases corrected."""
+"""The results of a calibration on some batches, and how layers and biases are quantized by them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from graphq.quantization.scheme import Candidate, Scheme
 from graphq.quantization.statistics import Statistics, TensorStatistics
 
 WIDE_HEADROOM = 4.0
-"""Ranges of 16 bits exceed the observed ranges by this ratio: two of the 16 bits are spent on unseen data."""
+"""The ratio by which 16-bit ranges exceed the observed ranges: two of the 16 bits are for unseen data."""
 MOST_HEADROOM = 2.0
 """The margin of a `Candidate` widens a range by at most this ratio."""
 
@@ -37,7 +37,7 @@ def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
 
 @dataclass
 class Known:
-    """Findings on some batches: statistics, smoothing factors, how layers are quantized, bias corrections.
+    """Results on some batches: statistics, smoothing factors, how layers are quantized, bias corrections.
 
     The schemes of all calls may differ only in bits and in the set of quantized layers.
     """
@@ -50,7 +50,7 @@ class Known:
     def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
         """How a layer is quantized with the candidates that `choices` has for its tensors.
 
-        None if integers cannot hold its numbers.
+        None if integers cannot hold the layer's numbers.
         """
         key = key_of(product, choices, scheme)
         if key not in self.products:

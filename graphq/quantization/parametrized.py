@@ -8,7 +8,7 @@ A quantized layer becomes a layer on the f32 numbers that the integers represent
 Boolean inputs select x instead of fake(x), and the weights without rounding.
 
 Everything but x and the weights is an input of the model: steps, limits, factors of channels and their inverses,
-biases. A value that is stored between layers also goes through fake(x), for all its readers. Trying a setting therefore
+biases. All readers of a value that is stored between layers also read fake(value). Trying a setting therefore
 costs runs but no compilation. Results differ from integer results by the roundings of f32 sums.
 """
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Difference:
 class Parametrized:
     """The model of a `prepared` graph; with `twins` each f32 layer gets a quantized twin.
 
-    A twin reads the same f32 operands: one run shows for each layer how much quantizing only this layer changes its
-    result. `differences` are means over batches. Without twins the model has the outputs of the graph. `steps` caches
-    the steps of weights; several models can share it.
+    A twin reads the same f32 operands as the layer, so one run shows for each layer how much its own quantization
+    changes its result. `differences` are means over batches. Without twins the model has the outputs of the graph.
+    `steps` caches the steps of weights; several models can share it.
     """
 
     graph: Graph
@@ -155,7 +155,7 @@ class Parametrized:
                     continue
                 shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64) / units[name]**power
                                         for part, power in (("shift", 1), ("noise", 2), ("signal", 2)))
-                if not np.isnan(signal).any():  # the means of no elements
+                if not np.isnan(signal).any():  # NaN: means of no elements
                     found.setdefault(name, Difference(np.zeros_like(shift))).add(
                         shift, float(noise.mean()), float(signal.mean()))
         return found

@@ -17,15 +17,15 @@ from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
 LEAST_SAVED = 0.5
-"""8 bits count as saving at least this time; 1 is the model's time with 8 bits. Even if 8 bits save nothing, 16 bits
-are still worth some time."""
+"""The least time that 8 bits count as saving, in units of the model's time with 8 bits. 16 bits may therefore take some
+time even if 8 bits save nothing."""
 
 
 class Times(NamedTuple):
     """Microseconds per million multiply-accumulates, per million elements read or written, and per layer.
 
-    Only the ratios matter. They are fitted to 13 networks of all kinds on one core of Zen 5. Most of these networks
-    take 0.75 to 1.2 times (f32: 0.76 to 1.2 times) the estimated time.
+    Only ratios of times matter. They are fitted to 13 networks of all kinds on one core of Zen 5. Most of these
+    networks take 0.75 to 1.2 times (f32: 0.76 to 1.2 times) the estimated time.
     """
 
     macs: float
@@ -42,13 +42,13 @@ FLOATS = Times(9.6, 55.0, 0.6)
 INTEGERS = Times(3.8, 74.0, 0.76)
 """The times of 8-bit layers on CPUs with VNNI."""
 REPEATED = Times(1.7, 85.0, 0.0)
-"""The additional times of 16 bits for one operand: the layer of the remainder settles no ties and has no epilogue.
+"""The additional times of 16 bits for one operand: of a second layer, which settles no ties and has no epilogue.
 
-They are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the estimate of the
-added time is within 0.1 of the model's time with 8 bits, and with f32 instead within 0.14.
+They are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
+estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
 """
 WITHOUT_VNNI = 8.0
-"""The time of a million multiply-accumulates of 8 bits on other CPUs; f32 takes 9.6."""
+"""The time of a million 8-bit multiply-accumulates on CPUs without VNNI; f32 takes 9.6."""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
 """Layers with little work: together they add at most the share LITTLE to the model's time in f32, and have at most the
@@ -100,8 +100,8 @@ class Price:
         """Whether a layer takes less time in f32 than in 8 bits.
 
         This holds for depthwise convolutions, except on CPUs with VNNI if they have FULL channels, MANY
-        multiply-accumulates, and only SHORT operations around them. They multiply little per element: quantizing inputs
-        and results, and recomputing outputs near a tie, costs more than 8 bits save.
+        multiply-accumulates, and only SHORT operations around them. Depthwise convolutions multiply little per element,
+        so quantizing inputs and results, and recomputing outputs near a tie, costs more than 8 bits save.
         """
         if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
             return False
@@ -110,7 +110,7 @@ class Price:
             or any(n.op.name not in SHORT for n in _around(product.node))
 
     def little(self, names: Collection[str]) -> list[str]:
-        """The layers among `names` whose time grows least in f32: together by the share LITTLE of the model's time.
+        """The layers among `names` whose time grows least in f32, together by at most LITTLE of the model's time.
 
         They have at most the share LITTLE_MACS of all multiply-accumulates.
         """
@@ -151,7 +151,7 @@ class Price:
         return time / max(self.times(INTEGERS).of(work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
-        """The layers that take less time in f32 than with 16 bits for so many operands.
+        """The layers that take less time in f32 than with 16 bits; `operands` is the number of 16-bit operands.
 
         Together they have at most the share MOST_FLOATS of all multiply-accumulates; the first layers have priority.
         """
@@ -164,11 +164,11 @@ class Price:
         return found
 
     def exact(self, name: str) -> float:
-        """The time that one exact operand of a layer adds, with 16 bits or with f32."""
+        """The time that one exact operand of a layer adds, with 16 bits or f32, whichever is less."""
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:
-        """The extra time of a layer, compared with int8, in f32, and with 16 bits for one operand."""
+        """The time that a layer takes longer than in int8: in f32, and with 16 bits for one operand."""
         work = [self.work[name]] if name in self.work else []
         return FLOATS.of(work) - self.times(INTEGERS).of(work), self.times(REPEATED).of(work)
 

@@ -1,4 +1,4 @@
-"""Layers (class Product): the matmuls and convolutions that integer kernels can run, and `prepared` graphs.
+"""The class Product, a layer that integer kernels can run, and `prepared`, the first step of quantization.
 
 A Product is a matmul, a convolution or a transposed convolution in f32. Each of its two multiplied operands is an
 activation (computed at run time, described by statistics) or a constant (the weights).
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def activations(self) -> list[int]:
-        """The numbers of the operands that are activations."""
+        """The indices of the operands that are activations."""
         return [k for k, v in enumerate(self.factors) if v.data is None]
 
     @property
@@ -137,11 +137,12 @@ def _rank(value: Value) -> int | None:
 
 
 def prepared(graph: Graph) -> Graph:
-    """A copy with constants and batch normalizations folded, and sums with constants as biases; all values are named.
+    """Copy a graph and prepare it for quantization: fold constants and batch normalizations, and name all values.
 
-    Equal constants become one. Everything computed in f16 or bf16 is computed in f32 (`in_f32`). Constant vectors
-    become matrices of one column. Bodies are prepared as well, and no two values of the graph and its bodies have the
-    same name. Numbers change by the f32 roundings that `passes.fold_scales` states. A prepared graph stays as it is.
+    Constants that are added to a layer become its bias, and equal constants are merged. Operations in f16 or bf16
+    become f32 (`in_f32`). Constant vectors become matrices of one column. Bodies are prepared as well, and names are
+    unique in the graph and its bodies. Numbers change by the f32 roundings that `passes.fold_scales` states. A prepared
+    graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
@@ -190,13 +191,13 @@ def _dequantized(value: Value) -> bool:
 
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
-    """Within the block, nodes are added right after the node that computes x; x then need not stay alive longer."""
+    """A context that adds nodes right after the node that computes x, so that x is not kept in memory longer."""
     at = 0 if x.node is None else bisect_right(graph.nodes, x.node.position, key=GRAPH_ORDER)
     return graph.before(graph.nodes[at]) if at < len(graph.nodes) else nullcontext()
 
 
 def rename_divided(graph: Graph, names: Iterable[str]) -> None:
-    """Rename values whose channels are divided: they are no longer equal to the f32 values of these names."""
+    """Rename values whose channels are divided, because they differ from the f32 values with these names."""
     found = values_by_name(graph)
     for name in names:
         new = f"{name}_divided"
@@ -208,7 +209,7 @@ def rename_divided(graph: Graph, names: Iterable[str]) -> None:
 def name_values(graph: Graph, taken: Collection[str] = ()) -> None:
     """Name unnamed values after their operation: `matmul`, `matmul_1` and so on, avoiding the names in `taken`.
 
-    A value in a body with the name of another value gets a number as well.
+    A value in a body that has the name of another value is also renamed.
     """
     values = {g: [*([] if g is graph else g.inputs), *_results(g)] for g in with_bodies(graph)}
     first: dict[str, Value] = {}

@@ -1,9 +1,9 @@
 """quantize: turn an f32 graph into a graph with quantize and dequantize nodes; find the best automatic setting.
 
-The search cross-validates: statistics come from a part of the batches, comparisons use the other batches, and the parts
-take turns (`folds`). The best setting is then made with the statistics of all batches. One model, compiled once, stands
-for all settings (`parametrized`). A `Candidate` is a method for a tensor's range, with its channels divided or not. The
-loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
+The search cross-validates: statistics come from a part of the batches, and settings are compared on the other batches
+(folds.py). The best setting then gets the statistics of all batches. One compiled model computes all settings
+(parametrized.py). A `Candidate` is a method that chooses a tensor's range, perhaps after its channels are divided
+(smooth.py). The loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
 
     0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)
     1. find for each tensor the candidate that changes the layers reading the tensor least, with all else in f32; with
@@ -14,13 +14,13 @@ loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
     3. if that still loses too much and there are no convolutions, try dynamic ranges per token
     4. if that still loses too much, give 16 bits (as two times 8) to the layers that lose most for their time, or f32
        if it is faster
-    5. if the loss is still above MADE_FROM, the network is near to chaotic and comparisons on few batches say little:
+    5. if the loss is still above MADE_FROM, small errors grow in the network, and comparisons on few batches say
+    little:
        quantize the graph with each of the MADE best settings, and compare these graphs
     6. if the loss is not small yet, try f32 again for layers of little work
-    7. quantize values between layers as well, which saves time: as many as keep the loss as it is, or small
-    8. quantize states of LSTMs as well, which saves much of their time, if the loss is then little, or a third larger
-    9. if graphq compiles for a CPU without VNNI, use 7-bit weights, which are faster there, if the loss stays within
-       TARGET
+    7. quantize values between layers as well, to save time: as many as keep the loss as it is, or small
+    8. quantize states of LSTMs as well, if the loss is then small or at most a third larger; this saves much time
+    9. for CPUs without VNNI, use 7-bit weights if the loss stays within TARGET; they are faster there
 """
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     rounding "gptq" needs batches.
 
     With batches and no `scheme`, or with a scheme of method "automatic", `quantize` searches for the best setting that
-    agrees with the scheme; `automatic` also returns this setting. The search reads the batches several times. It keeps
-    them all in memory unless they are a sequence; a sequence that loads each batch on demand uses the least memory.
+    agrees with the scheme; `automatic` also returns this setting. The search reads the batches several times: from a
+    sequence on demand; batches of any other iterable are kept in memory.
 
     A graph without layers in f32 stays as it is. Raises GraphError if `graph` is not a graph or if a name does not
     exist, InputError if data do not fit.
@@ -117,8 +117,8 @@ MADE, MADE_FROM = 4, 0.005
 class Choice:
     """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
 
-    `estimate` has the loss of the chosen setting, and how sure it is; `speed` has its speedup on this machine. `left`
-    counts the operations that multiply and stay in floats with any setting (`left_in_floats`). `failed` has the
+    `estimate` has the loss of the chosen setting, and how reliable it is; `speed` has its speedup on this machine.
+    `left` counts the operations that multiply and stay in floats with any setting (`left_in_floats`). `failed` has the
     settings whose graphs could not be made or run, each with the reason; their loss is infinite. `unheld` has a
     sentence for each layer whose numbers are too small or too large for integers (`insert.unheld`).
     """
@@ -146,8 +146,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
 
     A `scheme` of method "automatic" has the user's choices: layers that must stay in f32 or get 16 bits, ranges of
     tensors, symmetric zero points. 7-bit weights are less exact, and faster on CPUs without VNNI (`insert`). By default
-    weights have 8 bits; they have 7 if graphq compiles for such a CPU and loses at most TARGET with them, and the
-    setting says so. Raises GraphError and InputError like `quantize`.
+    weights have 8 bits, or 7 bits if graphq compiles for such a CPU and the loss is then at most TARGET. Raises
+    GraphError and InputError like `quantize`.
     """
     if weight_bits not in (None, 7, 8):
         raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")
@@ -175,8 +175,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     """The best setting that the `preset` allows (`Scheme`) and whose graph can be made.
 
-    Layers stay in f32 if the scheme excludes them, if they are faster in f32, or if f32 loses less at little cost of
-    time.
+    Layers stay in f32 if the scheme excludes them, if they are faster in f32, or if f32 reduces the loss and costs
+    little time.
     """
     return work.possible(_searched(work, preset))
 
@@ -198,7 +198,7 @@ def _searched(work: Search, preset: Preset) -> Setting:
     setting = work.best([work.widened(setting) if wide else setting, *by_rows])
     setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
     if wide and work.loss(setting, GOOD) > GOOD:
-        little = work.exact_where_little(setting)  # visible now, because the other layers lose less
+        little = work.exact_where_little(setting)  # the effect shows now, because other layers lose less
         setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting

@@ -21,7 +21,7 @@ from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import TensorStatistics
 
 SMALLEST = float(np.float32(2.0**-100))
-"""A scale of an activation is at least this number: smaller ranges are not quantized (`holds`)."""
+"""The smallest scale of an activation; smaller ranges are not quantized (`holds`)."""
 LEAST, MOST = 2.0**-126, float(np.finfo(np.float32).max)
 """The smallest normal number of f32, and the largest number."""
 
@@ -29,8 +29,8 @@ LEAST, MOST = 2.0**-126, float(np.finfo(np.float32).max)
 def scales_of(top: np.ndarray, most: int) -> np.ndarray:
     """The f32 scales that map numbers up to `top` to integers up to `most`; 1 for a top of 0.
 
-    A subnormal scale has few digits. It is rounded up, to clip nothing. A scale whose largest multiple would be
-    infinite is rounded down.
+    A subnormal scale has few digits. It is rounded up, so that nothing is clipped. A scale whose largest multiple would
+    be infinite is rounded down.
     """
     scales = (top / most).astype(np.float32)
     largest = scales.astype(np.float64) * most
@@ -160,7 +160,7 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
 def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
     """The counts of magnitudes in bins of equal width up to `top`; each bin of the histogram is spread evenly.
 
-    The first bin gets the count of the second: the zeros that a ReLU leaves are exact in any range (as in TensorRT).
+    The first bin gets the count of the second bin, as in TensorRT: the zeros after a ReLU are exact in any range.
     """
     lower, upper, counts = t.bins()
     a, b = np.minimum(np.abs(lower), np.abs(upper)), np.maximum(np.abs(lower), np.abs(upper))

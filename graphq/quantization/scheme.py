@@ -1,4 +1,4 @@
-"""Scheme: how a graph is quantized; and the settings that the automatic search tries."""
+"""The class Scheme states how a graph is quantized; a Setting is one trial of the automatic search."""
 from __future__ import annotations
 
 import math
@@ -40,12 +40,12 @@ class Scheme:
     always does this.
 
     `exclude`: layers that stay in f32. `wide`: layers with 16-bit activations; `wide_weights`: layers with 16-bit
-    weights. Each costs one more 8-bit layer, on the remainder of the first 8 bits. Layers are named as `selection`
-    says: by the names of their results, patterns, operations, or the two names that enclose a part of the graph.
-    `between`: values between layers that are quantized for sums, concats and pools (`between`); ("*",) means all.
-    `preset`: the choices of method "automatic". "performance" uses no 16 bits, and quantizes all values between layers;
-    "accuracy" quantizes none of these values; "mixed" uses both if it pays. `limits`: the range (low, high) of tensors
-    by name, instead of the method's range.
+    weights. Each costs one more 8-bit layer, for the remainder that the first 8 bits leave. Layers are named as
+    `selection` says: by the names of their results, patterns, operations, or the two names that enclose a part of the
+    graph. `between`: values between layers that are quantized for sums, concats and pools (between.py); ("*",) means
+    all. `preset`: the choices of method "automatic". "performance" uses no 16 bits, and quantizes all values between
+    layers; "accuracy" quantizes none of these values; "mixed" uses both if it pays. `limits`: the range (low, high) of
+    tensors by name, instead of the method's range.
     """
 
     mode: Mode = "static"
@@ -117,8 +117,8 @@ class Candidate(NamedTuple):
     """How a tensor's range is chosen, and whether its channels are divided first (`smooth`: only with min_max).
 
     The range is widened by `Statistics.unseen`**`margin`; `unseen` is the ratio by which a new batch is expected to
-    exceed the statistics. A fixed number would not do: more batches need a smaller one, and comparisons use statistics
-    of fewer batches than the result.
+    exceed the statistics. A fixed ratio would not do: more batches need a smaller ratio, and comparisons use fewer
+    batches than the final statistics.
     """
 
     method: Method

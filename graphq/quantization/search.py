@@ -1,4 +1,4 @@
-"""The steps of the automatic search; each lowers the loss of a setting on held-out batches (`Trials`)."""
+"""The steps of the automatic search (quantize.py lists them); `Trials` measures the loss of settings."""
 from __future__ import annotations
 
 from collections import Counter
@@ -15,7 +15,7 @@ from graphq.quantization.scheme import Candidate, Method, Setting, wider, with_s
 from graphq.quantization.trials import Trials
 
 GOOD = 5e-5
-"""The search ends at this loss, as 1 - cosine of outputs with f32, whatever plain methods lose.
+"""The search ends at this loss (1 - cosine of outputs with f32), regardless of the loss of plain methods.
 
 Normally distributed outputs lose this much if they are rounded once to 8 bits: with 9 standard deviations in 255 steps
 the squared error is (9 / 255)**2 / 12 = 1e-4 of their variance, and 1 - cosine half of that.
@@ -23,23 +23,23 @@ the squared error is (9 / 255)**2 / 12 = 1e-4 of their variance, and 1 - cosine 
 TARGET = 0.002
 """Above this loss, as 1 - cosine of outputs with f32, layers get 16 bits (`Search.excess`)."""
 TRIED = 12
-"""The number of layers' operands whose own loss at the outputs is measured."""
+"""The number of layers' operands that are quantized one by one, to measure the loss that each causes."""
 RECOVERS, PRICE = 0.25, 3.0
-"""16 bits must recover the share RECOVERS of the loss (`Search.pays`).
+"""16 bits must reduce the loss by the share RECOVERS (`Search.pays`).
 
-If they take all the time that 8 bits save compared with f32, they must recover this share of the rest PRICE more times.
+If they take all the time that 8 bits save compared with f32, they must reduce the rest by this share PRICE more times.
 """
 CAUTION = 0.0005
 """With a single batch, a setting with margins is preferred if its loss is at most this much above the least: a new
-batch that exceeds ranges without margins would lose more."""
+batch may exceed ranges without margins, and then loses more."""
 MOST_WIDE = 0.5
-"""The largest share of layers' operands that may get 16 bits. Each such operand repeats the work of its layer: with 16
-bits for all of them f32 is faster."""
+"""The largest share of layers' operands that may get 16 bits. Each such operand repeats the work of its layer, so
+16 bits for all operands would be slower than f32."""
 LITTLE_LOSS = TARGET / 10
 """A loss that does not matter compared with the time that integer states of LSTMs save."""
 STATE_ROWS = 8
-"""The states of an LSTM are quantized up to this number of rows. All rows share a range in each step, and one thread
-computes them; several threads compute states in f32."""
+"""The largest number of rows for which states of LSTMs are quantized. One thread computes quantized states, because
+all rows share a range in each step; several threads compute states in f32."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
 PART = 0.5
@@ -164,7 +164,7 @@ class Search(Trials):
                     setting)
 
     def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
-        """The setting with LSTM states in integers, if it then loses LITTLE_LOSS or a third more, or `always`.
+        """The setting with LSTM states in integers, if the loss is then small or a third larger, or if `always`.
 
         It is unchanged if a batch has more than STATE_ROWS rows.
         """
@@ -199,8 +199,8 @@ class Search(Trials):
         """Whether `tried`, with more 16-bit operands than `setting`, loses enough less for the time that they add.
 
         The loss of `tried` may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the loss of `setting`. t is the added
-        time over the time that 8 bits save compared with f32 (`price`). `loss` computes the losses, by default
-        `self.excess`; it may also stop at its second argument.
+        time divided by the time that 8 bits save compared with f32 (`price`). `loss` computes losses, by default
+        `self.excess`; it may stop once the loss is above its second argument.
         """
         loss = loss or self.excess
         price = self.price
@@ -218,7 +218,8 @@ class Search(Trials):
         "wide" stands for activations, "wide_weights" for weights. Operands are first sorted by noise over signal in the
         layer's result; an unknown ratio comes first. The operands with unknown ratio and the first TRIED others are
         then sorted again, by loss over time: the loss at the outputs if only this operand has 8 bits, and the time to
-        make it exact. Losses add up, nearly, and so do times.
+        make it exact. Losses of operands nearly add up,
+        and so do times.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -258,9 +259,9 @@ class Search(Trials):
         return best
 
 def cautious(noise: Mapping[Candidate, float]) -> Candidate:
-    """The candidate of widest range, unless another one has less noise by more than the share RECOVERS.
+    """The candidate of widest range among those whose noise exceeds the least noise by little (RECOVERS).
 
-    Few batches do not show by how much others exceed them, and a too narrow range loses more than a too wide one.
+    Few batches do not show by how much others exceed them, and too narrow ranges lose more than too wide ranges.
     """
     near = [c for c, x in noise.items() if (1 - RECOVERS) * x <= min(noise.values())]
     return max(near, key=lambda c: (c.margin, c.method == "min_max", -noise[c]))

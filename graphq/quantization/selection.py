@@ -1,7 +1,7 @@
 """How users name layers: by name, by pattern, by operation, or as the part of a graph between two names.
 
 - "encoder/fc1" is the layer whose result, or whose node in an ONNX file, has this name
-- "encoder/*" means the layers whose names match; `*` stands for any letters
+- "encoder/*" means the layers whose names match; `*` matches any letters
 - "op:Conv" means the layers of an operation, by graphq's or ONNX's name
 - "a..b" means the layers on a path from value a to value b, both included; a node's name stands for its first result
 """
@@ -69,7 +69,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def selected(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of the layers that the texts select, each once. Raises GraphError for a text that selects none."""
+    """The names of the layers that the texts select, each once. Raises GraphError for a text without layers."""
     return tuple(dict.fromkeys(name for text in wanted for name in _selected(graph, text)))
 
 

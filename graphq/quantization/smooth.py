@@ -3,10 +3,10 @@
     x @ w = (x / s) @ (s w)        one factor s > 0 for each channel that is summed
 
 Channels of very different ranges share the scale of their tensor: small channels use only a few integers. Weights have
-a scale per output channel. In a depthwise convolution this is also the input channel, and the division costs nothing.
-`smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training quantization for
-large language models"). `equalize` is cross-layer equalization (Nagel et al., 2019, "Data-free quantization through
-weight equalization and bias correction"); it needs no data.
+a scale per output channel. In a depthwise convolution the output channel is also the input channel, so weights lose
+nothing. `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training
+quantization for large language models"). `equalize` is cross-layer equalization (Nagel et al., 2019, "Data-free
+quantization through weight equalization and bias correction"); it needs no data.
 """
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ ALPHAS = (0.25, 0.5, 0.75, 1.0)
 WORTH = 0.8
 """`smooth` divides a tensor's channels only if the estimated noise falls below this fraction."""
 UNSEEN = 4.0
-"""After only one batch, a channel may exceed its largest element this many times."""
+"""The ratio by which a channel may exceed its largest magnitude after only one batch."""
 LARGEST = 64.0
-"""The largest factor, and the largest inverse: channels that were small in calibration may be larger later."""
+"""Factors are in [1 / LARGEST, LARGEST], because channels that were small in calibration may be larger later."""
 
 
 def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) -> int:
     """Insert multiply(x, 1 / s) before layers; their weights are multiplied by s = max|x|**alpha / max|w|**(1 - alpha).
 
     The graph is `prepared`; its statistics have channels. Without `alpha`, each tensor gets the value of ALPHAS with
-    the least `noise`; it stays as it is if the noise does not fall to the share WORTH. If x is the result of a layer
-    without other readers, perhaps followed by a ReLU, the multiplication folds into that layer's weights. Returns the
-    number of changed tensors.
+    the least `noise`; a tensor stays as it is if its noise does not fall below the share WORTH. If x is the result of a
+    layer without other readers, perhaps followed by a ReLU, the multiplication folds into that layer's weights. Returns
+    the number of changed tensors.
 
     Numbers change by f32 roundings. Raises GraphError for an alpha outside [0, 1].
     """
@@ -196,10 +196,10 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
 
 
 def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
-    """For each activation and axis, the layers with constant weights that sum it along that axis.
+    """The activations of layers with constant weights, each with the layers that sum it along the same axis.
 
-    An activation is left out if a layer that reads something else has the same weights as these layers, or as the layer
-    that computes the activation: each would need its own copy of the weights.
+    An activation is left out if its division would copy weights: if these layers, or the layer that computes the
+    activation, share their weights with a layer that reads something else.
     """
     found: dict[Value, list[Product]] = {}
     readers: dict[Value, set[Node]] = {}

@@ -1,4 +1,4 @@
-"""How long a quantized model takes on this machine, compared with f32."""
+"""Measure the time of a quantized model on this machine, compared with f32."""
 from __future__ import annotations
 
 import time
@@ -17,7 +17,7 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
 
 TURNS, SECONDS = 5, 0.3
-"""Models are timed in at least TURNS turns, and for at least SECONDS in total."""
+"""All models run at least TURNS times, and for at least SECONDS in total."""
 PAYS = 1.05
 """A text says that int8 pays from this speedup on."""
 
@@ -26,7 +26,7 @@ PAYS = 1.05
 class Speed:
     """The milliseconds of a run of the quantized model and of the f32 model, each the median of several runs.
 
-    `level` is the ISA level of both, `threads` the most threads that a run uses.
+    `level` is the ISA level of both models, `threads` the largest number of threads that a run uses.
     """
 
     milliseconds: float
@@ -49,7 +49,7 @@ class Speed:
         return {**asdict(self), "ratio": self.ratio, "pays": self.pays}
 
     def __str__(self) -> str:
-        """One line; it says so if int8 does not pay on this machine."""
+        """One line: the times and the speedup, and whether int8 pays on this machine."""
         times = f"{self.milliseconds:.3g} ms per run, f32 {self.milliseconds_f32:.3g} ms"
         where = f"on this machine ({self.level}, {counted(self.threads, 'thread')})"
         if self.pays:
@@ -61,7 +61,7 @@ def speed(quantized: Graph, graph: Graph, batches: Batches) -> Speed:
     """Time a quantized graph and the f32 graph on the first batch.
 
     Both graphs take the inputs of the batch, a dict of arrays. Both compiled models are in memory at the same time,
-    because they run in turns. Raises InputError if there is no batch, or if the batch does not fit the inputs.
+    because they run alternately. Raises InputError if there is no batch, or if the batch does not fit the inputs.
     """
     batch = next(iter(checked_batches(batches, graph.inputs)))
     models = [compile(g, cache="kernels") for g in (quantized, graph)]
@@ -70,7 +70,7 @@ def speed(quantized: Graph, graph: Graph, batches: Batches) -> Speed:
 
 
 def run_times(models: Sequence[CompiledGraph], batch: Batch) -> list[float]:
-    """The median milliseconds of a run of each model; the models run in turns."""
+    """The median milliseconds of a run of each model; the models run alternately."""
     for model in models:
         run_until_settled(partial(model, batch))
     times: list[list[float]] = [[] for _ in models]

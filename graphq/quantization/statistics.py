@@ -1,4 +1,4 @@
-"""The statistics of calibration: for each tensor a histogram, its extremes, and numbers per channel."""
+"""The statistics of calibration: for each tensor a histogram, its extremes, and statistics per channel."""
 from __future__ import annotations
 
 import os
@@ -29,9 +29,9 @@ EDGES = _edges()
 
 @dataclass
 class Channels:
-    """Numbers for each channel of a tensor along `axis`: extremes, and the means of elements and of their squares.
+    """Statistics of each channel along `axis`: extremes, and means of elements and of their squares.
 
-    `second` is the largest magnitude in all batches except the batch with the largest.
+    `second` is the largest magnitude in the other batches than the batch with the largest magnitude.
     """
 
     axis: int
@@ -61,9 +61,9 @@ class Channels:
 class TensorStatistics:
     """Statistics of one tensor: the number of its elements, their extremes, and a histogram.
 
-    `average` has moving averages of the batches' extremes. `histogram` has the numbers of the bins that are not empty
-    (the highest bits of an f32, as in operation `histogram`), and the counts of elements in them. `second` is the
-    largest magnitude in all batches except the batch with the largest.
+    `average` has moving averages of the batches' extremes. `histogram` has the indices of the bins that are not empty
+    (the highest bits of an f32, as in operation `histogram`), and the counts of elements in these bins. `second` is the
+    largest magnitude in the other batches than the batch with the largest magnitude.
     """
 
     low: float = np.inf
@@ -130,16 +130,15 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @lazy_property
     def unseen(self) -> float:
-        """The ratio by which a new batch is expected to exceed the extremes, for three of four tensors at most.
+        """The ratio by which a new batch is expected to exceed the extremes, at most, for three of four tensors.
 
-        It is estimated from the batch with a tensor's largest element: the ratio of this element to the largest element
-        in the other batches is a sample.
+        Each tensor gives a sample: its largest magnitude, divided by the largest magnitude in the other batches.
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
         return float(np.quantile(ratios, 0.75)) if ratios else 1.25
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statistics as a NumPy archive (.npz), without the numbers per channel."""
+        """Write the statistics as a NumPy archive (.npz), without statistics per channel."""
         arrays: dict[str, Any] = {"batches": np.array(self.batches)}
         for name, t in self.items():
             arrays[f"bins/{name}"], arrays[f"counts/{name}"] = t.histogram
@@ -168,5 +167,5 @@ def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:
     """The statistics of one tensor in an archive; raises NumPy's errors if `save` did not write it."""
     low, high, low_average, high_average, second = (float(x) for x in archive[f"range/{name}"])
     histogram = archive[f"bins/{name}"], archive[f"counts/{name}"]
-    np.zeros(BINS)[histogram[0]] = histogram[1]  # raises for numbers that are not bins
+    np.zeros(BINS)[histogram[0]] = histogram[1]  # raises if an index is not a bin
     return TensorStatistics(low, high, (low_average, high_average), second, histogram)

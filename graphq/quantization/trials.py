@@ -1,4 +1,4 @@
-"""For one setting of the automatic search: its loss, measured on held-out batches (`folds`), and its graph."""
+"""Measure the loss of the automatic search's settings on held-out batches (folds.py), and make their graphs."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,11 +31,11 @@ from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
 
 Case: TypeAlias = tuple[tuple[int, ...], int]
-"""The numbers of the batches for a setting's statistics, and the number of the batch on which it is compared."""
+"""The indices of the batches for a setting's statistics, and the index of the batch on which the loss is measured."""
 
 
 class Trials:
-    """Batches and their `folds`, the findings of calibration, and the losses of settings so far.
+    """Batches and their `folds`, the results of calibration, and the losses of the settings tried so far.
 
     Every setting begins with the bits that `scheme` gives, and leaves layers in f32 that are faster in f32. `level` is
     the ISA level that the graph is compiled for.
@@ -57,12 +57,12 @@ class Trials:
         self.everything = {p.name: p for p in kept(self.graph, Scheme())}
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         self.compared = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
-        """The numbers of the batches on which settings are compared."""
+        """The indices of the batches on which settings are compared."""
         count, judges = len(self.batches), judged(len(self.batches))
         kinds = range(1 if count <= FEW else 2, 2 + len(SIZES))
         copies = [(fold.seen, k % count + kind * count) for fold in judges for k in fold.held_out for kind in kinds]
         self.judged = [*((fold.seen, k) for fold in judges for k in fold.held_out), *copies]
-        """The batches, and their copies of all kinds, that show how sure a loss is."""
+        """The cases with batches and copies of all kinds, to estimate how reliable a loss is."""
         numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.judged))))
         self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
                                strict=True))
@@ -90,7 +90,7 @@ class Trials:
         return not said.isdisjoint((product.name, str(product.factors[0].name)))
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
-        """The findings of calibration on each of the given parts of the batches."""
+        """The results of calibration on each of the given parts of the batches."""
         model, parts = Calibration(self.graph, channels=True), tuple(dict.fromkeys(parts))
         self.tensors = tuple(model.values)
         found = model.of_parts(self.batches, parts)
@@ -110,7 +110,7 @@ class Trials:
         return self.losses[setting]
 
     def seen(self, setting: Setting, most: float = np.inf) -> float:
-        """The largest 1 - cosine of an output with f32 on the same batches, with the statistics of all of them."""
+        """The largest 1 - cosine of an output with f32 on the same batches, with the statistics of all batches."""
         return self._largest(setting, [(self.every, k) for _, k in self.held_out if k < len(self.batches)], most)
 
     def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:
@@ -129,13 +129,13 @@ class Trials:
         return largest
 
     def _compare(self, setting: Setting, seen: tuple[int, ...], k: int) -> float:
-        """The loss on batch k, with the statistics of the batches `seen`; 0 if its outputs are empty."""
+        """The loss on batch k, with the statistics of the batches `seen`; 0 if outputs are empty."""
         if setting.scheme.mode != "dynamic" and not setting.scheme.states:
             return self._loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
         return self._loss_made(setting, [k])
 
     def estimate(self, setting: Setting) -> Estimate:
-        """The loss of the setting on the batches that are judged, and how sure it is; `losses` gets this loss."""
+        """The loss of the setting on the judged batches, and how reliable it is; `losses` gets this loss."""
         count = len(self.batches)
         self.loss(setting)
         self._largest(setting, self.judged, np.inf)

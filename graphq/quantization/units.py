@@ -1,7 +1,7 @@
-"""Sums of squares in f32, of numbers of any magnitude.
+"""Sum squares of numbers of any magnitude in f32.
 
 f32 cannot hold the squares of numbers above 2**64 or below 2**-63. A model that sums squares therefore first multiplies
-the numbers by an input of its own, a power of two. This changes no digit of normal numbers.
+the numbers by a unit: a power of two that is an input of the model. This changes no digit of normal numbers.
 """
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Arrays: TypeAlias = dict[str, np.ndarray]
 
 
 def in_unit(graph: Graph, name: str, *values: Value) -> list[Value]:
-    """The values times an input of the graph, the unit of this name."""
+    """Multiply the values by the unit of this name, a new input of the graph."""
     unit = graph.input(f"{PREFIX}{name}", dtype="f32", shape=())
     return [graph.multiply(v, unit) for v in values]
 
 
 class Units:
-    """The units of a model, by name; they stay as the last run needed them."""
+    """The units of a model, by name. A run starts with the units of the previous run."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.units = dict.fromkeys(names, 1.0)
@@ -52,7 +52,7 @@ class Units:
 
 
 def _fitting(unit: float, squares: np.ndarray) -> float:
-    """The unit for numbers with these squares in this unit; it stays if there is no number."""
+    """A better unit for numbers that have these squares in `unit`; `unit` itself if all squares are NaN."""
     known = squares[~np.isnan(squares)]
     if not known.size:
         return unit
