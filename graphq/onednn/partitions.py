@@ -46,7 +46,6 @@ class Partition:
         return compile(self.graph, **options)
 
     def __str__(self) -> str:
-        """Format the partition in one line: id, anchor, operations, inputs and outputs."""
         ops = ", ".join(f"{i}:{n.op.name}" for i, n in zip(self.op_ids, self.ops, strict=True))
         ports = [", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs)]
         mark = "" if self.supported else " (not supported)"

@@ -10,10 +10,7 @@ from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
 
 
 def in_order(file: GraphFile, where: str) -> list[FileOp]:
-    """Sort the ops so that producers come first; an order that is valid already stays.
-
-    Raises GraphError for a duplicate op id, a tensor with two producers, or a cycle.
-    """
+    """Sort the ops, producers first. Raises GraphError for equal ids, two producers of a tensor, or a cycle."""
     ops: dict[int, FileOp] = {}
     for op in file.ops:
         if op.id in ops:

@@ -225,7 +225,6 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
 
 
 def _is_split(model: ModelProto) -> bool:
-    """Whether any tensor's data is in another file."""
     nodes = list(_all_nodes(model))
     graphs = chain([model.graph], *map(bodies, nodes))
     tensors = chain((t for g in graphs for t in g.initializer),
@@ -234,7 +233,6 @@ def _is_split(model: ModelProto) -> bool:
 
 
 def _check_output(declared: ValueInfoProto, got: TensorType, maker: str) -> None:
-    """Raise GraphError if the declared type of an output contradicts the type of its value."""
     if declared.type.WhichOneof("value") is None:
         return
     said = tensor_type(declared.type, f"output '{declared.name}'")

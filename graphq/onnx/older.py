@@ -26,10 +26,7 @@ CHANGED = {"GroupNormalization": 21}
 
 
 def to_opset(model: ModelProto, opset: int) -> None:
-    """Convert a model in place to an older operator set.
-
-    Raises GraphError for a node that the older set cannot express; the message names the operator set that it needs.
-    """
+    """Convert a model in place to an older operator set, or raise GraphError with the set that a node needs."""
     if isinstance(opset, bool) or not isinstance(opset, int) or not OLDEST <= opset <= OPSET:
         raise GraphError(f"save: opset must be from {OLDEST} to {OPSET}, got {opset!r}")
     if opset == OPSET:

@@ -52,7 +52,6 @@ TAKES = {"modulo": tuple(t for t in NUMBERS if t != f64), "remainder": (f32, *NU
 
 
 def _quotient(a: Array, b: Array) -> Array:
-    """The quotient; integers are truncated towards zero."""
     if a.dtype.kind == "f":
         return a / b
     if not b.all():

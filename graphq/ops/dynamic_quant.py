@@ -36,7 +36,6 @@ def _check_zps(dtype: DType, scales: TensorType, zps: TensorType | None) -> None
 
 
 def _check_scales(src: TensorType, scales: TensorType, qtype: str, axis: int, group_shape: tuple[int, ...]) -> None:
-    """Check that the shape of the scales fits qtype, axis and group_shape."""
     got = scales.shape
     if qtype == "per_group":
         return _check_groups(src.shape, got, group_shape)

@@ -1,7 +1,4 @@
-"""Unary elementwise operations: arithmetic functions, and functions of comparisons such as relu and clamp.
-
-All of them return NaN for NaN.
-"""
+"""Unary elementwise operations: arithmetic functions, relu, clamp and similar. All return NaN for NaN."""
 from __future__ import annotations
 
 import math
@@ -292,8 +289,5 @@ def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
              onnx="HardSwish")
 @in_f32
 def hard_swish(src: Array) -> Array:
-    """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), with src times f32(1/6) as in ONNX.
-
-    NaN at -inf, by the formula.
-    """
+    """`src * max(0, min(1, src * f32(1/6) + 1/2))` (oneDNN HardSwish, ONNX's numbers). NaN at -inf, by the formula."""
     return src * limited(src * np.float32(1 / 6) + np.float32(0.5), 0, 1)

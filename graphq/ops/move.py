@@ -26,10 +26,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 
 @register_op(infer=infer_gather, rows="gathered", onnx="Gather")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """Elements of `src` at `indices` along `axis` (ONNX Gather).
-
-    Negative indices count from the end. Raises InputError for an index out of range.
-    """
+    """Elements of `src` at `indices` along `axis` (ONNX Gather). InputError for indices outside of [-size, size)."""
     size = src.shape[axis]
     outside = indices[(indices < -size) | (indices >= size)]
     if outside.size:

@@ -1,7 +1,4 @@
-"""The operations max_pool and avg_pool.
-
-max_pool reduces one axis after another. avg_pool must add the elements of a window in a stated order instead.
-"""
+"""The operations max_pool and avg_pool."""
 from __future__ import annotations
 
 import functools
@@ -36,10 +33,7 @@ def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
 def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: window.AutoPad = "none",
              dilations: list[int] | None = None, data_format: window.DataFormat = "NXC") -> Array:
-    """The greatest element of each window, or NaN if the window has a NaN (oneDNN MaxPool).
-
-    Padding counts as -inf. `auto_pad` is as in convolution.
-    """
+    """The greatest element of each window, NaN if one is NaN (oneDNN MaxPool). Padding counts as -inf."""
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     for k, taps in enumerate(kernel):
         axis = _Axis(x.shape[k + 2], taps, 1 if dilations is None else dilations[k], strides[k],

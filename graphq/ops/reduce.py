@@ -122,10 +122,7 @@ def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
 @over_axes
 def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf if there are no elements.
-
-    Without axes the result is `src`.
-    """
+    """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements. No axes: `src`."""
     return src.astype(np.float32, copy=False).max(axis=axes, keepdims=keep_dims, initial=-np.inf)
 
 
@@ -133,10 +130,7 @@ def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @over_axes
 def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf if there are no elements.
-
-    Without axes the result is `src`.
-    """
+    """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements. No axes: `src`."""
     return src.astype(np.float32, copy=False).min(axis=axes, keepdims=keep_dims, initial=np.inf)
 
 

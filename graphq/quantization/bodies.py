@@ -124,7 +124,6 @@ def _to_branches(node: Node, values: Sequence[Value], names: Sequence[str],
 
 def _to_loop(node: Node, values: Sequence[Value], names: Sequence[str],
              _inside: Mapping[str, Mapping[str, Value]]) -> tuple[Value, ...]:
-    """Add statistics to the states of a loop or scan."""
     states, looped, body = node.attrs["states"], node.op.name == "loop", node.attrs["body"]
     with node.graph.before(node):
         first = [_nothing(node.graph, v) for v in values]

@@ -60,10 +60,7 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
 
 
 class Calibration:
-    """The compiled model that computes statistics, for any number of calibrations.
-
-    `calibrate` explains the arguments.
-    """
+    """The compiled model that computes statistics, for any number of calibrations (arguments as in `calibrate`)."""
 
     def __init__(self, graph: Graph, *, tensors: Sequence[str] | None = None, histograms: bool = True,
                  channels: bool = False) -> None:
@@ -163,7 +160,6 @@ def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
 
 
 def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool) -> CompiledGraph:
-    """The model that outputs the statistics of one batch."""
     whole = copied(graph)
     same = values_by_name(whole, inside=True)
     found: dict[Graph, dict[str, Value]] = {}

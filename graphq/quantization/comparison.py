@@ -127,16 +127,12 @@ class Comparison:
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
 
     def _has_16_bits(self, tensor: TensorDifference) -> bool:
-        """Whether a layer has 16 bits already.
-
-        The layer is then a sum of 8-bit layers: its tensor is the result of an add without a constant bias.
-        """
+        """Whether a layer has 16 bits already: its tensor is then the result of an add without a constant bias."""
         value = values_by_name(self.graph).get(tensor.name)
         return tensor.op == "add" and not (value is not None and value.node is not None
                                            and any(map(_is_constant, value.node.operands)))
 
     def __getitem__(self, name: str) -> TensorDifference:
-        """The tensor of that name. Raises KeyError if no tensor has the name."""
         for t in self.tensors:
             if t.name == name:
                 return t
@@ -165,12 +161,10 @@ class Comparison:
         path_of(path).write_bytes(differences_page(self).encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
-        """The table, for notebooks."""
         return differences_html(self)
 
 
 def _is_constant(value: Value) -> bool:
-    """Whether a value is a constant or a dequantized constant."""
     node = value.node
     return value.data is not None or node is not None and node.op.name in DEQUANTIZES \
         and all(v.data is not None for v in node.operands)

@@ -106,7 +106,6 @@ class Estimate:
                 "exceeded": self.exceeded, "alike": self.alike, "enough": self.enough, "sure": self.sure}
 
     def __str__(self) -> str:
-        """Two lines: the loss, and how sure it is."""
         parts, why = [], []
         if self.losses:
             parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out batches")

@@ -48,10 +48,7 @@ class Known:
     shifts: dict[Key, np.ndarray | None] = field(default_factory=dict, repr=False)
 
     def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
-        """How a layer is quantized with the candidates that `choices` has for its tensors.
-
-        None if integers cannot hold the layer's numbers.
-        """
+        """How a layer is quantized by the candidates in `choices`; None if integers cannot hold the layer's numbers."""
         key = key_of(product, choices, scheme)
         if key not in self.products:
             self.products[key] = self._quantized(product, choices, scheme)
@@ -78,7 +75,6 @@ class Known:
         return parameters(self._smoothed(name) if c.smooth else self.plain[name], how, scheme.activations, name)
 
     def _smoothed(self, name: str) -> TensorStatistics:
-        """The extremes of a tensor after its channels are divided by the factors."""
         channels = self.plain[name].channels
         assert channels is not None
         return TensorStatistics(float((channels.low / self.factors[name]).min()),

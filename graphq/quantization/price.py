@@ -127,10 +127,7 @@ class Price:
 
     @lazy_property
     def work(self) -> dict[str, tuple[float, float]]:
-        """The multiply-accumulates of each layer, and the elements of its activations and of its result.
-
-        In a loop, all iterations count.
-        """
+        """The multiply-accumulates of each layer in all iterations, and the elements of its activations and result."""
         owners, found = with_bodies(self.at_sizes), {}
         for p in self.sized:
             elements = sum(x.type.size for x in (*(p.factors[k] for k in p.activations), p.node.output))

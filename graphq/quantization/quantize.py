@@ -15,8 +15,7 @@ The search cross-validates: statistics come from a part of the batches, and sett
     4. if that still loses too much, give 16 bits (as two times 8) to the layers that lose most for their time, or f32
        if it is faster
     5. if the loss is still above MADE_FROM, small errors grow in the network, and comparisons on few batches say
-    little:
-       quantize the graph with each of the MADE best settings, and compare these graphs
+       little: quantize the graph with each of the MADE best settings, and compare these graphs
     6. if the loss is not small yet, try f32 again for layers of little work
     7. quantize values between layers as well, to save time: as many as keep the loss as it is, or small
     8. quantize states of LSTMs as well, if the loss is then small or at most a third larger; this saves much time

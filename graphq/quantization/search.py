@@ -119,10 +119,7 @@ class Search(Trials):
                        scheme=self.scheme)
 
     def widened(self, setting: Setting) -> Setting:
-        """The setting with 16 bits, or f32, for a few operands: those that lose most for their time.
-
-        It is unchanged if its loss is small.
-        """
+        """The setting with 16 bits or f32 for operands that lose most for their time; unchanged if the loss is small."""
         best, few, count = setting, 0, 1
         order = self.costs(setting) if self.excess(best) > 1 else []
         most = int(np.ceil(MOST_WIDE * len(order)))
@@ -238,10 +235,7 @@ class Search(Trials):
         return [*sorted(losses, key=lambda key: losses[key] / self.price.exact(key[0]), reverse=True), *order[tried:]]
 
     def ranked(self, setting: Setting) -> list[str]:
-        """The names of the quantized layers, those whose results static quantization changes most first.
-
-        Layers with unknown change come last.
-        """
+        """The names of the quantized layers, from the most to the least changed results; unknown changes come last."""
         found = self.noise(setting if setting.choices else self.uniform(Candidate("mse")))
         names = [n for n in self.products if n not in setting.scheme.exclude]
         return sorted(names, key=lambda n: found.get(n, -np.inf), reverse=True)

@@ -51,10 +51,7 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
 
 
 def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of the values between layers that match the given names or patterns.
-
-    Raises GraphError for a text without a match, unless it is "*".
-    """
+    """The names of the values between layers that match names or patterns; each except "*" must match a value."""
     every = stored_between(graph) if wanted else []
     found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in wanted}
     for text, names in found.items():

@@ -90,7 +90,6 @@ class Trials:
         return not said.isdisjoint((product.name, str(product.factors[0].name)))
 
     def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
-        """The results of calibration on each of the given parts of the batches."""
         model, parts = Calibration(self.graph, channels=True), tuple(dict.fromkeys(parts))
         self.tensors = tuple(model.values)
         found = model.of_parts(self.batches, parts)
@@ -184,10 +183,7 @@ class Trials:
             return np.inf
 
     def possible(self, setting: Setting) -> Setting:
-        """The setting if its graph can be made and run, otherwise the best setting that can.
-
-        Raises GraphError if no setting can.
-        """
+        """The setting, or the best other setting if its graph cannot be made or run. Raises GraphError if all fail."""
         while self._loss_made(setting) == np.inf:
             left = [s for s in self.losses if s not in self.failed]
             if not left:

@@ -146,10 +146,7 @@ class Given:
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """The refusal of a partition's body, in types and axes of the user's graph.
-
-        `values` maps the body's values to values of the graph.
-        """
+        """A refusal in types and axes of the user's graph; `values` maps the partition's values to the graph's."""
         def words(mention: Mention) -> str:
             inner = mention.value if isinstance(mention, Axes) else mention
             readers = [v.node for user in inner.users if (v := values.get(user.outputs[0])) is not None]

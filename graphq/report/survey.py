@@ -41,10 +41,7 @@ def settled(partition: Node) -> tuple[str, ...]:
 
 
 def ties(graph: Graph) -> list[str]:
-    """Lines on how each quantize recomputes outputs near a rounding tie (docs/numbers.md), or why it does not.
-
-    The list is empty for a graph without quantizes.
-    """
+    """Lines on how each quantize recomputes outputs near a rounding tie (docs/numbers.md), or why it does not."""
     found: list[tuple[Node, str]] = []
     for n in graph.nodes:
         inner = [n] if n.op.name == "quantize" else []

@@ -330,7 +330,6 @@ def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None
 
 
 def _by_column(product: Node, dequantize: Node) -> bool:
-    """Whether the weights [I, 4H] of a matmul are quantized per tensor or per column."""
     a = dequantize.attrs
     return a["qtype"] == "per_tensor" or a["axis"] % 2 == (0 if product.attrs["transpose_b"] else 1)
 

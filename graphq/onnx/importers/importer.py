@@ -241,10 +241,7 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
-    """Add an onnx_node, or constants if all operands are constants; returns the outputs by name.
-
-    `why`, the reason why graphq has no operation for the node, goes into the onnx_node's `meta` for reports.
-    """
+    """Add an onnx_node, or constants if all operands are constants; returns outputs by name. Reports show `why`."""
     operands, attrs = single(node, scope.opsets, scope.values)
     names = [slot.name for slot in parsed(attrs["model"].tobytes()).graph.input]
     values = {name: x for name, v in zip(names, operands, strict=True)
@@ -258,10 +255,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Replace an onnx_node by operations, or by an onnx_node with fewer operands; returns the outputs.
-
-    Returns None if graphq still has no operations for the node and no operand has become a constant.
-    """
+    """Replace an onnx_node by operations, or by one with fewer operands; returns outputs, or None if it stays."""
     proto = parsed(model)
     node = proto.graph.node[0]
     scope = _scope_of(proto, graph, operands)
@@ -293,7 +287,6 @@ def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.n
 
 
 def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None]) -> Scope:
-    """The scope of a one-node model: its operands, and its initializers as constants of `graph`."""
     scope = Scope({i.domain: i.version for i in model.opset_import})
     for slot, value in zip(model.graph.input, operands, strict=True):
         assert value is not None
@@ -346,7 +339,6 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
 
 
 def _given(node: NodeProto, inputs: Sequence[Value | None]) -> str:
-    """The types of a node's operands and its attributes, for messages."""
     operands = ["none" if v is None else f"{'constant ' * (v.data is not None)}{v.type}" for v in inputs]
     return ", ".join([*operands, *(str(helper.printable_attribute(a)).replace(" = ", "=")[:80] for a in node.attribute
                                    if not a.HasField("g"))])
@@ -411,10 +403,7 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Replace nodes, from index `first` on, by constants if all operands are constants; returns the new `outs`.
-
-    Large masks stay nodes, as in the pass fold_constants.
-    """
+    """Fold nodes with constant operands, from index `first` on, except for large masks; returns the new `outs`."""
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
         if is_large_mask(node):

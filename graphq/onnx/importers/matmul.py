@@ -121,7 +121,6 @@ def _contracted(g: Graph, a: Term, b: Term, later: Collection[str]) -> Term:
 
 
 def _summed(g: Graph, t: Term, keep: Collection[str]) -> Term:
-    """The sum along the axes that are not in `keep`."""
     axes = [k for k, n in enumerate(t.names) if n not in keep]
     if not axes:
         return t

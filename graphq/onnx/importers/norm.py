@@ -189,7 +189,6 @@ def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
 
 
 def _same_shape(y: Value, x: Value) -> Value:
-    """Return `y`; raises GraphError if a scale or bias has made it larger than `x`."""
     if x.type.known and y.shape != x.shape:
         raise GraphError(f"scale and bias must broadcast to {x.type}, but give {y.type}")
     return y

@@ -163,10 +163,7 @@ def _first_places(dims: Sequence[int]) -> np.ndarray:
 
 @imports("LpPool")
 def lp_pool(c: Call) -> Outputs:
-    """Import LpPool: `(sum |x|**p)**(1 / p)`; the sum is an average pool times the number of elements.
-
-    The average may count padding, because padding adds 0 to the sum.
-    """
+    """Import LpPool: `(sum |x|**p)**(1 / p)`; the sum is an average pool, with padding, times the window's size."""
     attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
     if set(attrs.pop("dilations")) - {1} or x.dtype not in FLOATS:
         return with_pads(c)
@@ -251,10 +248,7 @@ def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
 
 @imports("Resize")
 def resize(c: Call) -> Outputs:
-    """Import Resize in mode nearest by integer factors, and in mode linear to sizes that the scales give exactly.
-
-    ONNX's reference runs all other Resize nodes.
-    """
+    """Import Resize in mode nearest by integer factors, and in mode linear to sizes that the scales give exactly."""
     x = c.input(0)
     if x.dtype == boolean:
         c.refuse("booleans are not resized: ONNX's reference has only floats and integers")

@@ -110,10 +110,7 @@ def conv_integer(c: Call) -> Outputs:
 
 @imports("QLinearMatMul")
 def qlinear_matmul(c: Call) -> Outputs:
-    """Import QLinearMatMul, versions 10 and 21.
-
-    Scales and zero points are per-tensor, per row of a, or per column of b, the same for the whole batch.
-    """
+    """Import QLinearMatMul. Scales are per-tensor, per row of a, or per column of b, equal for the whole batch."""
     a, b = c.input(0), c.input(3)
     if any(len(c.input(k).shape or ()) > 1 for k in (1, 4)):
         raise GraphError("scales per batch element are left to ONNX's reference")
@@ -256,7 +253,6 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
 
 
 def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
-    """`x` with the shape `dims`; a single number is repeated."""
     if x.type.dims == dims:
         return x
     if x.data is not None:

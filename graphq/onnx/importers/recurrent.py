@@ -155,7 +155,6 @@ def _directions(c: Call, direction: Direction) -> list[Value]:
 
 
 def _count(c: Call) -> int:
-    """The number of directions."""
     return 2 if c.attr("direction", "forward") == "bidirectional" else 1
 
 
@@ -187,7 +186,6 @@ def _size(x: Value) -> int:
 
 
 def _of(c: Call, k: int, d: int) -> Value:
-    """The part of input `k` for direction `d`, without the axis of directions."""
     x, g = c.input(k), c.graph
     if x.data is not None:
         return g.add_constant(x.data[d])

@@ -86,7 +86,6 @@ def tree_ensemble(c: Call) -> Outputs:
 
 
 def _expect_plain(c: Call, transform: Any, extreme: bool) -> None:
-    """Refuse attributes that ONNX's reference lacks: transforms, and minima or maxima of several targets."""
     if transform not in (0, "NONE") or extreme and c.attr("n_targets") > 1:
         c.refuse("transforms, and a minimum or maximum of several targets, are not supported")
 

@@ -180,7 +180,6 @@ def _set_types(proto: ModelProto, types: Sequence[TensorType]) -> None:
 
 
 def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
-    """Infer the output types of a one-node model by ONNX; raises GraphError if ONNX refuses the node."""
     where = f"ONNX {proto.graph.node[0].op_type}"
     return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in _outputs(proto))
 

@@ -35,7 +35,6 @@ def multi_head_attention(c: Call) -> Outputs:
 
 
 def _expect_sizes(c: Call, heads: int) -> None:
-    """Refuse operands of MultiHeadAttention whose sizes contradict each other."""
     (batch, rows, width), (_, keys, _), (_, _, last) = (c.input(k).shape or (None,) * 3 for k in range(3))
     for k, size in ((0, width), (2, last)):
         if size is not None and size % heads:
@@ -134,7 +133,6 @@ def group_query_attention(c: Call) -> Outputs:
 
 
 def _scales(c: Call, k: int, groups: int, size: int) -> Value:
-    """The scales in input `k`, one or groups * size, as a tensor [groups, size]."""
     x = in_f32(c, c.input(k))
     if not x.type.known or x.type.size not in (1, groups * size):
         c.refuse(f"input {k} must have one scale, or {groups} * {size} scales, got {x.type}")

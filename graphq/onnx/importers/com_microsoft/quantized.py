@@ -154,10 +154,7 @@ def qlinear_where(c: Call) -> Outputs:
 
 @imports("QGemm", domain=MICROSOFT)
 def qgemm(c: Call) -> Outputs:
-    """Import QGemm: `alpha * A' @ B' + C`, where C is s32 with the scale alpha * a_scale * b_scale.
-
-    The result is f32 if the input for the result's scale (7) is absent.
-    """
+    """Import QGemm: `alpha * A' @ B' + C`, with C in s32. The result is f32 if input 7, its scale, is absent."""
     g, alpha = c.graph, c.attr("alpha", 1.0)
     for k in (0, 3):
         c.expect(k, (None, None))
@@ -265,10 +262,7 @@ def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
 
 @imports("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(c: Call) -> Outputs:
-    """Import GatherBlockQuantized: dequantize constants of 4 or 8 bits and gather along `gather_axis`.
-
-    If the constants are u8 and `bits` is 4, each byte holds two numbers.
-    """
+    """Import GatherBlockQuantized: dequantize 4-bit or 8-bit data (packed if u8), gather along `gather_axis`."""
     g, bits, data, zps = c.graph, int(c.attr("bits", 4)), c.input(0), c.optional(3)
     block, packed = c.positive("block_size", 128), data.dtype == t.u8 and bits in PACKED
     if packed:

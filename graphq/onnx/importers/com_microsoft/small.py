@@ -159,10 +159,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 
 @imports("FusedConv", "NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def fused_conv(c: Call) -> Outputs:
-    """Import FusedConv: Conv, an optional added fourth operand, and an activation.
-
-    NhwcConv and NhwcFusedConv have channels last, but weights in format OIX.
-    """
+    """Import FusedConv: Conv, an added input 3, and an activation. Nhwc means channels last, with weights OIX."""
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
                       **windows(c, spatial(x), last))
@@ -203,7 +200,6 @@ def fused_matmul(c: Call) -> Outputs:
 
 
 def _batches_first(c: Call, x: Value, name: str) -> Value:
-    """Move the first dimension of `x` behind the batch dimensions if the attribute `name` is set."""
     if not c.attr(name, 0):
         return x
     rank = 0 if x.shape is None else len(x.shape)
@@ -213,7 +209,6 @@ def _batches_first(c: Call, x: Value, name: str) -> Value:
 
 
 def _own(c: Call) -> dict[str, Any]:
-    """The activation's attributes, without the prefix of their names: activation_alpha becomes alpha."""
     names = ("alpha", "beta", "gamma", "axis")
     return {n: c.attr(f"activation_{n}") for n in names if f"activation_{n}" in c.attrs}
 

@@ -56,7 +56,6 @@ def skip_layer_normalization(c: Call) -> Outputs:
 
 
 def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
-    """Layer normalization; f16 is computed in f32 and rounded once."""
     g = c.graph
     wide, gamma = (v if x.dtype == f32 else g.type_cast(v, dtype=f32) for v in (x, gamma))
     if beta is None:
@@ -118,7 +117,6 @@ def attention(c: Call) -> Outputs:
 
 
 def _expect_sizes(c: Call, past: int) -> None:
-    """Refuse sizes of input, weights, bias or past keys and values (input `past`) that contradict each other."""
     c.expect(0, (None, None, None))
     c.expect(past, (2, (c.input(0).shape or (None,))[0], c.attr("num_heads"), None, None))
     c.expect(1, (None, None))
@@ -127,10 +125,7 @@ def _expect_sizes(c: Call, past: int) -> None:
 
 @imports("QAttention", domain=MICROSOFT)
 def qattention(c: Call) -> Outputs:
-    """Import QAttention. Inputs: input, weights, bias, both scales, mask, both zero points, past keys and values.
-
-    The weights' scale and zero point are per-tensor or per column.
-    """
+    """Import QAttention. Inputs: input, weights, bias, both scales, mask, both zero points, past keys and values."""
     x, w = c.input(0), c.input(1)
     _expect_sizes(c, 8)
     for k in (3, 6):
