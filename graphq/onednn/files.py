@@ -93,8 +93,8 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` in oneDNN's ONEDNN_GRAPH_DUMP format.
 
     The format has no tensor data: a constant becomes an input of property "constant". Tensors have ids (N for a value
-    named tN) but no names, so the names of operands and results become part of the operation's name, from which loading
-    restores them. Raises GraphError for anything that the format cannot express: partitions, ops that are not
+    named tN) but no names, so the names of operands and results become part of the operation's name; loading restores
+    them. Raises GraphError for anything that the format cannot express: partitions, ops that are not
     oneDNN's, an input that no op uses, an output that no op computes.
     """
     if not isinstance(graph, Graph):

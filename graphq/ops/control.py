@@ -94,7 +94,7 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
         return None
     try:
         new = [_known(body, srcs) for body in bodies]
-    except GraphError:  # the branch that does not run need not fit
+    except GraphError:  # a branch that never runs may not fit the operands
         return None
     return graph.add_node(lookup("if_else"), [cond, *(v for v in srcs if v.data is None)],
                           {"then_body": new[0], "else_body": new[1]})

@@ -62,7 +62,7 @@ def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[T
 @register_op(infer=infer_top_k, rows="along_axis", onnx="TopK")
 def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
     """The `k` greatest or least elements along `axis`, sorted stably, and their indices (ONNX TopK, sorted=1)."""
-    if largest:  # sort backwards twice, so that equal elements keep their order
+    if largest:  # sort the flipped array and read it backwards, so that equal elements keep their order
         order = src.shape[axis] - 1 - np.flip(np.argsort(np.flip(src, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(src, axis=axis, kind="stable")

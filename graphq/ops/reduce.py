@@ -142,7 +142,7 @@ def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool
 
 @register_op(infer=infer_integer_sum, rows="reduced")
 def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = False) -> Array:
-    """The sum of integers along `axes` (ONNX ReduceSum). It wraps. Without axes the result is `src`."""
+    """The sum of integers along `axes` (ONNX ReduceSum). The sum wraps. Without axes the result is `src`."""
     return np.asarray(src.sum(axis=axes, keepdims=keep_dims, dtype=src.dtype)) if axes else src
 
 

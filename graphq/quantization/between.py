@@ -2,7 +2,7 @@
 
 A layer's kernel includes the elementwise operations after it and the quantize of the next layer, and then stores
 integers. If something else also reads the value, such as a later sum or concat, or if a pool stands between the layers,
-the kernel stores f32. Quantizing the value before the fork or the pool avoids this.
+the kernel stores f32. Quantizing the value right after the layer avoids this.
 """
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def copied(graph: Graph, copy: Callable[[Graph], Graph] = Graph.copy) -> Graph:
 
 
 def raise_inputs(graph: Graph) -> None:
-    """Turn inputs that were added to bodies into inputs of the graph, which nodes pass to their bodies as operands."""
+    """Turn inputs that were added to bodies into inputs of the graph that nodes pass to their bodies as operands."""
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
         own, given = bodies(node).values(), len(node.inputs) - (node.op.name == "if_else")
         for body in own:
@@ -144,7 +144,7 @@ def _nothing(graph: Graph, like: Value) -> Value:
 
 
 def _sum(graph: Graph, a: Value, b: Value) -> Value:
-    """The counts, or the extremes, of two tensors combined."""
+    """Combine the counts, or the extremes, of two tensors."""
     if a.dtype == s32:
         total: Value = graph.add(a, b)
         return total

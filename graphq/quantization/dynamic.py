@@ -63,7 +63,7 @@ def insert_layers(graph: Graph, scheme: Scheme) -> None:
 
 
 def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
-    """The LSTMs whose states can be quantized, each with the matmul of its input, which the scheme puts in 8 bits.
+    """The LSTMs whose states can be quantized, each with the 8-bit matmul of its input.
 
     Raises GraphError if the scheme has states but the graph has no such LSTM.
     """

@@ -38,7 +38,7 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if x.dtype.kind != "f" or not x.size:
         return x
     unit = np.ldexp(1.0, np.frexp(np.abs(x).max())[1] - 1).astype(x.dtype)  # squares of numbers near 1 are finite
-    with np.errstate(invalid="ignore"):  # infinities; calibration rejects them
+    with np.errstate(invalid="ignore"):  # infinities become NaN; calibration rejects both
         near = x / unit
         mean = near.mean()
         out = mean + CONTRAST * (near - mean) + NOISE * near.std() * rng.standard_normal(x.shape)

@@ -17,7 +17,7 @@ from graphq.quantization.scheme import Candidate, Scheme
 from graphq.quantization.statistics import Statistics, TensorStatistics
 
 WIDE_HEADROOM = 4.0
-"""The ratio by which 16-bit ranges exceed the observed ranges: two of the 16 bits are for unseen data."""
+"""16-bit ranges are this many times as wide as the observed ranges: two of the 16 bits are for unseen data."""
 MOST_HEADROOM = 2.0
 """The margin of a `Candidate` widens a range by at most this ratio."""
 

@@ -42,7 +42,7 @@ FLOATS = Times(9.6, 55.0, 0.6)
 INTEGERS = Times(3.8, 74.0, 0.76)
 """The times of 8-bit layers on CPUs with VNNI."""
 REPEATED = Times(1.7, 85.0, 0.0)
-"""The additional times of 16 bits for one operand: of a second layer, which settles no ties and has no epilogue.
+"""The additional times of 16 bits for one operand: of a second layer without epilogue and settled ties.
 
 They are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
 estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
@@ -136,7 +136,7 @@ class Price:
         return found
 
     def times(self, of_vnni: Times) -> Times:
-        """The times of 8-bit layers on the CPU that the graph is compiled for."""
+        """Adapt the times of 8-bit layers to the CPU that the graph is compiled for."""
         return of_vnni if self.level.has("vnni") else of_vnni._replace(macs=WITHOUT_VNNI)
 
     def time(self, setting: Setting) -> float:

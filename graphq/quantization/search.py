@@ -119,7 +119,7 @@ class Search(Trials):
                        scheme=self.scheme)
 
     def widened(self, setting: Setting) -> Setting:
-        """The setting with 16 bits or f32 for operands that lose most for their time; unchanged if the loss is small."""
+        """Give 16 bits or f32 to the operands that lose most for their time; a setting of small loss is unchanged."""
         best, few, count = setting, 0, 1
         order = self.costs(setting) if self.excess(best) > 1 else []
         most = int(np.ceil(MOST_WIDE * len(order)))

@@ -37,7 +37,7 @@ Case: TypeAlias = tuple[tuple[int, ...], int]
 class Trials:
     """Batches and their `folds`, the results of calibration, and the losses of the settings tried so far.
 
-    Every setting begins with the bits that `scheme` gives, and leaves layers in f32 that are faster in f32. `level` is
+    Every setting starts from `scheme`, with the layers in f32 that are faster in f32. `level` is
     the ISA level that the graph is compiled for.
     """
 

@@ -101,7 +101,7 @@ def conv_transpose(c: Call) -> Outputs:
 
 
 MOST = 1 << 24
-"""The largest number of weights for which `stft` builds a convolution; ONNX's reference runs larger transforms."""
+"""The largest number of weights of a convolution that `stft` builds; ONNX's reference runs larger transforms."""
 
 
 @imports("STFT")

@@ -228,7 +228,7 @@ def matmul_n_bits(c: Call) -> Outputs:
     if zps is not None:
         zps = zps.reshape(n, -1)
         zp = (unpacked(zps, bits)[:, :blocks] if zps.dtype == np.uint8 else zps).T
-    if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # fractional or out of range: no integers
+    if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # some zero points are no integers of this type
         weights = g.constant((w - zp.astype(np.float32)[of]) * s[of])
     else:
         if c.attr("accuracy_level", 0) == 4 and x.shape is not None and (bits < 8 or zps is None):
