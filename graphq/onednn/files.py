@@ -212,7 +212,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
 
 
 def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
-    """The attributes to write: as in the file if unchanged, then others that are required or not the default."""
+    """The attributes to write: as in the file if unchanged, and others if required or not at their defaults."""
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
@@ -239,7 +239,7 @@ def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> Log
 
 
 def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> GraphFile:
-    """Add lists of ports if the document would otherwise give other inputs and outputs, or another order."""
+    """Add lists of ports if the operations alone imply other inputs and outputs, or another order."""
     constants = {ids[n.output] for n in graph.nodes if n.op.name == "constant"}
     inputs, outputs = [ids[v] for v in graph.inputs], list(dict.fromkeys(ids[v] for v in graph.outputs))
     used = {t.id for op in file.ops for t in op.inputs}

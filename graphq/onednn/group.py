@@ -35,7 +35,7 @@ class Group(Fusion):
     several_results = True
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse the match, in addition to `check`'s own; None to accept it."""
+        """A reason to refuse the match, in addition to the reasons of `check`; None to accept the match."""
         return None
 
     def check(self, g: Graph, match: Match) -> str | None:

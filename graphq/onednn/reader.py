@@ -192,7 +192,7 @@ def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:
 
 
 def _check_stride(t: LogicalTensor, where: str) -> None:
-    """Check oneDNN's rules: one stride per dimension, and different addresses for all elements (0 is allowed)."""
+    """Check oneDNN's rules: one stride per dimension, and (except for strides of 0) no two elements at one address."""
     if t.shape is None:
         if t.stride not in ((), (UNKNOWN,)):
             fail(where, f"must be unknown for a shape of unknown rank, got {shown(list(t.stride))}")

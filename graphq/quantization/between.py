@@ -16,8 +16,8 @@ from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
 POOLS = frozenset({"avg_pool", "reduce_mean", "interpolate"})
-"""Operations that read integers through a dequantize inside their kernels. They compute new numbers, so a quantize
-after them cannot move before them."""
+"""Operations whose kernels can contain the dequantize of an operand. They compute new numbers, so a quantize after them
+cannot move before them."""
 KEEPS = frozenset({"max_pool", "concat", "static_reshape", "static_transpose"})
 """Operations that only choose elements: quantizing before or after them gives the same numbers. `interpolate` in mode
 "nearest" also belongs to them."""

@@ -17,7 +17,7 @@ from graphq.quantization.scheme import Scheme
 from graphq.quantization.units import Units, in_unit
 
 DAMPING = 0.01
-"""The share of the mean of a Hessian's diagonal that is added to the diagonal: the Hessian can then be inverted."""
+"""This share of the mean of a Hessian's diagonal is added to the diagonal, so that the Hessian can be inverted."""
 
 
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:

@@ -54,12 +54,12 @@ def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:
 
 
 LONG = 1 << 20
-"""From this number of trips on, a loop's number counts as an upper limit, not as the number of iterations."""
+"""A loop's number of trips from this value on counts as unknown, because it is only an upper limit."""
 
 
 def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, Any], at: int = 0,
              more: int = 0) -> tuple[Value, ...]:
-    """Replace `node` by a node of the same operation, with `more` results added at index `at`; returns these."""
+    """Replace `node` by one of the same operation with `more` results added at index `at`; returns these results."""
     graph = node.graph
     with graph.before(node, [node]):
         outs = graph.add_node(node.op, operands, attrs)

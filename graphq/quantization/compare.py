@@ -37,8 +37,8 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     switch per layer measures all costs. Tensors are sorted by costs that exceed the noise. All batches stay in memory,
     and all tensors of one batch.
 
-    If the outputs lose much and costs are known, the advice (`Comparison.advice`) is tried: `quantize` searches the
-    automatic setting with the advised layers. The advice is given only if the result loses less on these batches.
+    If the loss is large and costs are known, the advice (`Comparison.advice`) is tried: `quantize` searches the
+    automatic setting with the advised layers. The advice is given only if it reduces the loss on these batches.
 
     Raises InputError if there are no batches, for batches without elements, and for a NaN in f32. Raises GraphError if
     the graphs share no tensors, or if their outputs differ in number, kind or shape.
@@ -99,7 +99,7 @@ def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Se
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays; 0 if both are zeros; 2 if infinities or NaNs differ (equal ones are left out)."""
+    """1 - cosine of two arrays without equal infinities and NaNs; 0 for zeros, 2 if infinities or NaNs differ."""
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     finite = np.isfinite(x) & np.isfinite(y)
     if not finite.all():

@@ -61,7 +61,8 @@ class Comparison:
     """The tensors by cost, the highest first, then tensors without a cost; `loss` is the loss of the outputs.
 
     `graph` is the quantized graph, for the page. `noise` is the uncertainty of costs: the most that the loss grew when
-    one layer was computed in f32. It grows only by chance, so costs up to `noise` have no meaningful order.
+    one layer was computed in f32. The loss grows only by chance, so costs up to `noise` have no
+    meaningful order.
     `tried` is the loss with the advice; None if the advice was not tried.
     """
 
@@ -104,7 +105,7 @@ class Comparison:
 
     @property
     def advice(self) -> str:
-        """Advice if outputs lose much: text, and a call to paste, for the layers that cost most."""
+        """Advice if the loss is large: text, and a call to paste, for the layers that cost most."""
         if self.loss <= GOOD_ENOUGH:
             return f"outputs are close to f32 (1 - cosine at most {GOOD_ENOUGH:g}): nothing to do"
         clipped = [t for t in self.tensors if (t.saturation or 0) > CLIPPED]

@@ -3,7 +3,7 @@
     per tensor  x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
     per token   y = (rint(x / s) @ w') s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
 
-A row's scale cannot be inside the sum of an integer kernel; it multiplies the result instead.
+Integer kernels have no scale per row inside a sum, so a row's scale multiplies the result.
 
 The state of an LSTM gets a new range in each step, and the LSTM's input a range per tensor, as in com.microsoft's
 DynamicQuantizeLSTM. ONNX has no such operator with ranges known at compile time, nor for GRU and RNN.
@@ -26,8 +26,8 @@ from graphq.quantization.scheme import Scheme
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
     """Quantize the layers of a `prepared` graph in place, except those that `unheld` names as staying in f32.
 
-    Activations are quantized at run time. The state of an LSTM is quantized if the matmul of its
-    input is quantized.
+    Activations are quantized at run time. The state of an LSTM is quantized if the matmul of its input is
+    quantized.
     """
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
@@ -42,7 +42,7 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
 
 
 def unheld(graph: Graph, scheme: Scheme) -> dict[str, str]:
-    """A sentence for each layer that stays in f32 because its weights are too small, or that loses channels."""
+    """A sentence for each layer that stays in f32 because its weights are too small, or whose channels become zeros."""
     found = {p.name: f"stays in f32, because its weights are at most {p.largest:.1e}" for p in kept(graph, scheme)
              if _is_small(p, scheme)}
     return channels_lost(graph, [p.name for p in kept(graph, scheme) if p.name not in found], scheme) | found
@@ -114,7 +114,7 @@ def _by_rows(product: Product, scheme: Scheme, weights: Weights) -> None:
 
 
 def layer_of(product: Product) -> Node | None:
-    """The LSTM whose input this matmul computes, if the LSTM's state can be quantized."""
+    """The LSTM whose gates this matmul computes, if the LSTM's state can be quantized."""
     (use, *others) = product.node.output.uses or (None,)
     node = None if use is None or others or use.number else use.node
     if node is None or node.op.name != "lstm" or node.operand(1).data is None or product.weights is None \

@@ -128,7 +128,8 @@ class Estimate:
 
 
 CONTRAST, NOISE = 1.25, 0.05
-"""Changed elements lie CONTRAST times as far from their input's mean; the noise has NOISE times its standard deviation.
+"""In a changed copy, elements are CONTRAST times as far from their array's mean, and noise of NOISE times the array's
+standard deviation is added.
 """
 
 

@@ -27,8 +27,8 @@ def folds(count: int) -> list[Fold]:
     """The folds of `count` batches.
 
     A single batch is compared with itself and its changed copy. With two or three batches each is held out in turn.
-    From four on there are two folds: one holds out the last quarter, the other the first quarter. Up to FEW batches,
-    the held-out batches have copies.
+    With four or more batches there are two folds: one holds out the last quarter, the other the first quarter. Up to
+    FEW batches, the held-out batches have copies.
     """
     every = tuple(range(count))
     if count == 1:

@@ -13,11 +13,10 @@ PAST = 5, 6
 
 
 def in_f32(graph: Graph) -> Graph:
-    """A copy that computes everything of f16 or bf16 in f32; inputs and outputs keep their types.
+    """Copy a graph with f32 instead of f16 and bf16; inputs and outputs keep their types.
 
-    Constants are the same numbers in f32. Roundings to 16 bits between operations are left out, so results are more
-    exact. Operands, results and bodies of ONNX's If, Loop and Scan stay as they are, and so do
-    caches of attention.
+    Constants keep their numbers. Roundings to 16 bits between operations are left out, so results are more exact.
+    Operands, results and bodies of ONNX's If, Loop and Scan keep their types, and so do caches of attention.
     """
     if not any(v.dtype in HALVES for n in graph.nodes for v in n.outputs):
         return graph.copy()

@@ -68,7 +68,7 @@ def _tops(weights: np.ndarray, axis: int | None) -> np.ndarray:
 
 
 def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[str, str]:
-    """A sentence for each of these layers if some of its channels become zeros: scales must be normal numbers."""
+    """A sentence for each of these layers with channels that become zeros, because their scales would be subnormal."""
     found = {}
     for p in kept(graph, scheme):
         if p.name in names and p.weights is not None:
@@ -102,7 +102,7 @@ PART = 256
 class Quantized:
     """How one layer is quantized.
 
-    `activations` maps operand numbers to parameters. `factors` divide the channels of the input and multiply the
+    `activations` maps indices of operands to parameters. `factors` divide the channels of the input and multiply the
     weights (`smooth`). With `wide`, activations have 16 bits, as the sum of two 8-bit tensors; with `wide_weights` the
     weights do. `shift` is added to the bias.
     """
@@ -168,7 +168,7 @@ def integers_hold(product: Product, activations: Mapping[int, Parameters], stati
 
 
 def unheld(graph: Graph, chosen: Collection[str], statistics: Statistics, scheme: Scheme) -> dict[str, str]:
-    """A sentence for each layer that stays in f32 because of the magnitude of its numbers, or that loses channels."""
+    """A sentence for each layer that stays in f32 because of its numbers' magnitude, or whose channels become zeros."""
     found = channels_lost(graph, chosen, scheme)
     for p in kept(graph, scheme):
         if p.name not in chosen and all(name in statistics for name in p.sources):

@@ -1,4 +1,4 @@
-"""The results of a calibration on some batches, and how layers and biases are quantized by them."""
+"""The results of a calibration on some batches, and the quantization of layers and biases that follows."""
 from __future__ import annotations
 
 from collections.abc import Mapping

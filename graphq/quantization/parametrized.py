@@ -36,7 +36,7 @@ PREFIX, BETWEEN = "quantized/", "between/"
 COARSE = np.finfo(np.float32).max
 """A step of weights that rounds every number to 0."""
 BYPASS = {name: np.array(1, np.float32) for name in ("step", "low", "high")}
-"""Inputs of fake quantization that is switched off."""
+"""The inputs of a fake quantization while it is switched off."""
 
 
 @dataclass
@@ -186,7 +186,7 @@ def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
 
 
 def _fake_inputs(name: str, k: int, parts: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-    """The inputs of the fake quantization of an operand; without `parts` it changes no number."""
+    """The inputs of an operand's fake quantization; it is switched off if `parts` is None."""
     return {f"{name}/on{k}": np.array(parts is not None)} | {
         f"{name}/{part}{k}": x for part, x in (parts or BYPASS).items()}
 

@@ -42,7 +42,7 @@ FLOATS = Times(9.6, 55.0, 0.6)
 INTEGERS = Times(3.8, 74.0, 0.76)
 """The times of 8-bit layers on CPUs with VNNI."""
 REPEATED = Times(1.7, 85.0, 0.0)
-"""The additional times of 16 bits for one operand: of a second layer without epilogue and settled ties.
+"""The additional times of 16 bits for one operand, that is, of a second layer without an epilogue and settled ties.
 
 They are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
 estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
@@ -148,7 +148,7 @@ class Price:
         return time / max(self.times(INTEGERS).of(work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
-        """The layers that take less time in f32 than with 16 bits; `operands` is the number of 16-bit operands.
+        """The layers that take less time in f32 than with 16 bits; `operands` has their numbers of 16-bit operands.
 
         Together they have at most the share MOST_FLOATS of all multiply-accumulates; the first layers have priority.
         """

@@ -158,7 +158,7 @@ def prepared(graph: Graph) -> Graph:
 
 
 def _keep_facts(graph: Graph) -> None:
-    """Give layers that passes rebuilt the facts of their originals, such as names in ONNX files."""
+    """Give layers that passes rebuilt the `meta` of their originals, such as names in ONNX files."""
     for node in graph.nodes:
         if node.op.name in PRODUCTS and node.origin is not None and not node.meta:
             node.meta = node.origin.meta

@@ -12,8 +12,8 @@ The search cross-validates: statistics come from a part of the batches, and sett
        above PART of the loss of plain methods), try each of them also with f32 for layers of little work; then try to
        correct biases
     3. if that still loses too much and there are no convolutions, try dynamic ranges per token
-    4. if that still loses too much, give 16 bits (as two times 8) to the layers that lose most for their time, or f32
-       if it is faster
+    4. if that still loses too much, give 16 bits (as two times 8) to the layers that cause most loss for their time, or
+       f32 if it is faster
     5. if the loss is still above MADE_FROM, small errors grow in the network, and comparisons on few batches say
        little: quantize the graph with each of the MADE best settings, and compare these graphs
     6. if the loss is not small yet, try f32 again for layers of little work

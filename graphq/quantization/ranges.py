@@ -182,8 +182,8 @@ def _divergence(p: np.ndarray, q: np.ndarray) -> float:
 def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:
     """The range of least mean squared error; the search alternates between the lower and the upper end.
 
-    Sung et al., 2015, "Resiliency of deep neural networks under quantization", choose the step this way; Banner et al.,
-    2019, "Post-training 4-bit quantization of convolution networks", the clipping threshold.
+    Sung et al., 2015, "Resiliency of deep neural networks under quantization", choose the step by this error; Banner
+    et al., 2019, "Post-training 4-bit quantization of convolution networks", choose the clipping threshold by it.
     """
     low, high = min(t.low, 0.0), max(t.high, 0.0)
     factors, bins = np.linspace(1, 0.28, steps), t.bins()

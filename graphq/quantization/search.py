@@ -43,7 +43,7 @@ all rows share a range in each step; several threads compute states in f32."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
 PART = 0.5
-"""On batches that statistics saw, this share of the loss of plain methods is small enough."""
+"""On the batches that statistics come from, this share of the loss of plain methods is small enough."""
 PLAIN: tuple[Method, ...] = ("min_max", "percentile")
 """The methods that count as plain (`Search.allowed`)."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
@@ -55,7 +55,7 @@ class Search(Trials):
 
     @lazy_property
     def allowed(self) -> float:
-        """The loss that is small enough on batches that statistics saw: PART of the loss of plain methods there.
+        """The loss that is small enough on batches that statistics come from: PART of the loss of plain methods.
 
         Plain methods are min-max and percentiles, with 8 bits for everything.
         """
@@ -66,7 +66,7 @@ class Search(Trials):
     def excess(self, setting: Setting, most: float = np.inf) -> float:
         """The loss of a setting relative to a small enough loss: TARGET on held-out batches, `allowed` on seen batches.
 
-        If it is more than `most`, the result is only some number above `most`.
+        A result above `most` may be too low, because measuring stops there.
         """
         found = self.loss(setting, most * TARGET) / TARGET
         return found if found > most else max(found, self.seen(setting, most * self.allowed) / self.allowed)
@@ -142,7 +142,7 @@ class Search(Trials):
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
         """The setting with all or some values between layers in integers, if the loss does not grow above GOOD.
 
-        On batches that statistics saw it may grow to `allowed`.
+        On the batches that statistics come from, the loss may grow to `allowed`.
         """
         already = setting.scheme.between
         most, most_seen = max(GOOD, self.loss(setting)), max(self.allowed, self.seen(setting))
@@ -215,8 +215,7 @@ class Search(Trials):
         "wide" stands for activations, "wide_weights" for weights. Operands are first sorted by noise over signal in the
         layer's result; an unknown ratio comes first. The operands with unknown ratio and the first TRIED others are
         then sorted again, by loss over time: the loss at the outputs if only this operand has 8 bits, and the time to
-        make it exact. Losses of operands nearly add up,
-        and so do times.
+        make it exact. Losses nearly add up, and so do times.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}

@@ -25,7 +25,7 @@ from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""The values of alpha that `smooth` tries: 1 equalizes the ranges of activations' channels, 0 the ranges of weights'.
+"""The values of alpha that `smooth` tries: 1 equalizes the ranges of channels in activations, 0 in weights.
 """
 WORTH = 0.8
 """`smooth` divides a tensor's channels only if the estimated noise falls below this fraction."""
@@ -64,7 +64,7 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
 
 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
-    """Divide channels of tensors by `factors`, by name, and multiply weights.
+    """Divide the channels of tensors by `factors`, by tensor name, and multiply the weights of their readers.
 
     Returns the names of the layers whose results are divided as well, because factors were folded into their weights.
     """
@@ -274,6 +274,6 @@ def _fold(graph: Graph, count: int) -> None:
                 graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
             graph.prune([node])
     fold_scales(graph)
-    for p, name in zip(list(products(graph, inside=False)), names, strict=True):  # nodes with folded weights are new
+    for p, name in zip(list(products(graph, inside=False)), names, strict=True):  # fold_scales made new nodes
         graph.rename(p.node.output, name)
     name_values(graph, taken)

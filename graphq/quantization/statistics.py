@@ -31,7 +31,7 @@ EDGES = _edges()
 class Channels:
     """Statistics of each channel along `axis`: extremes, and means of elements and of their squares.
 
-    `second` is the largest magnitude in the other batches than the batch with the largest magnitude.
+    `second` is the largest magnitude if the batch with the largest magnitude is left out.
     """
 
     axis: int
@@ -63,7 +63,7 @@ class TensorStatistics:
 
     `average` has moving averages of the batches' extremes. `histogram` has the indices of the bins that are not empty
     (the highest bits of an f32, as in operation `histogram`), and the counts of elements in these bins. `second` is the
-    largest magnitude in the other batches than the batch with the largest magnitude.
+    largest magnitude if the batch with the largest magnitude is left out.
     """
 
     low: float = np.inf
@@ -130,7 +130,7 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @lazy_property
     def unseen(self) -> float:
-        """The ratio by which a new batch is expected to exceed the extremes, at most, for three of four tensors.
+        """The ratio by which a new batch is expected to exceed the extremes: the upper quartile over all tensors.
 
         Each tensor gives a sample: its largest magnitude, divided by the largest magnitude in the other batches.
         """

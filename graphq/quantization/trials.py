@@ -37,8 +37,8 @@ Case: TypeAlias = tuple[tuple[int, ...], int]
 class Trials:
     """Batches and their `folds`, the results of calibration, and the losses of the settings tried so far.
 
-    Every setting starts from `scheme`, with the layers in f32 that are faster in f32. `level` is
-    the ISA level that the graph is compiled for.
+    Every setting starts from `scheme`, with the layers in f32 that are faster in f32. `level` is the ISA level that the
+    graph is compiled for.
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
@@ -103,7 +103,7 @@ class Trials:
     def loss(self, setting: Setting, most: float = np.inf) -> float:
         """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.
 
-        Comparisons stop when one is above `most`. They begin with the batches on which other settings lost most.
+        Comparisons stop once a loss is above `most`. They begin with the batches on which other settings lost most.
         """
         self.losses[setting] = self._largest(setting, self.held_out, most)
         return self.losses[setting]

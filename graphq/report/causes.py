@@ -124,7 +124,7 @@ class Analysis(Fusions):
         return 2 if way_up(value, self.given) else 3
 
     def _ended(self, value: Value, user: Node, members: list[Node], last: Node) -> Reason:
-        """Why `user`, in the chain that ends in `last`, is not in one partition with the node that computes `value`."""
+        """Why the node that computes `value`, and `user` in the chain that ends in `last`, are not in one partition."""
         maker = value.node
         if maker is None:
             stage = self.given.stage(value)
@@ -233,7 +233,7 @@ class Analysis(Fusions):
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
-        """Why a chain that begins with a dequantize ends in f32; empty if the partitions of all users contain it."""
+        """Why a chain that begins with a dequantize ends in f32; empty if the partitions of all users contain the chain."""
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)
@@ -284,7 +284,7 @@ class Analysis(Fusions):
 def _scales(last: Node, members: Sequence[Node]) -> list[Value]:
     """The scales of the quantize `last`, if they are tensors.
 
-    If the quantize has scale 1, these are the divisors in its chain `members`.
+    If the quantize has scale 1, the scales are the divisors in the chain `members`.
     """
     if last.op.name == "dynamic_quantize":
         return [v for v in last.inputs[1:] if v is not None]

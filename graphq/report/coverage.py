@@ -15,7 +15,7 @@ from graphq.report.records import Kind
 
 FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "If",
                      "LSTM", "Loop", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan"})
-"""ONNX operators that multiply and accumulate, or have subgraphs that may."""
+"""ONNX operators that multiply and accumulate, or whose bodies may contain such operators."""
 
 MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
     | {name: native.macs for name, native in NATIVE.items() if native.macs is not None}
@@ -143,5 +143,5 @@ def read(partition: Node) -> Iterator[Value]:
 
 
 def is_scale(node: Node | None, number: int) -> bool:
-    """Whether operand `number` of a node is its scales or zero points."""
+    """Whether operand `number` of a node holds scales or zero points."""
     return node is not None and node.op.name in SCALED and number > 0

@@ -62,7 +62,7 @@ def available() -> bool:
 def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layout:
     """The layout of an outline with boxes of these sizes.
 
-    A box that contains other boxes gets space for a title of its own size. Raises GraphqError if pygraphviz is not
+    For a box that contains other boxes, the size is the size of its title. Raises GraphqError if pygraphviz is not
     installed.
     """
     try:

@@ -81,9 +81,9 @@ class Evidence:
     `counts` has the number of each decisive instruction in the assembly of the step's modules, or the reason why there
     is no assembly. `seconds` is the median of single runs with warm caches. For a step with multiply-accumulates,
     `rate` is their number per second, and `peak` is the number that the instruction `decisive` reaches on `threads`
-    cores (both None if no multiplying instruction is found). For any other step `decisive` is None, `rate` is the
-    bytes of the step's buffers per second, and `peak` is the bytes per second of a copy of the same size. `exact` is
-    the share of products that vpmaddubsw computes, if weights are sorted for it.
+    cores; `decisive` and `peak` are None if no multiplying instruction is found. For any other step `decisive` is None,
+    `rate` is the bytes of the step's buffers per second, and `peak` is the bytes per second of a copy of the same size.
+    `exact` is the share of products that vpmaddubsw computes, if weights are sorted for it.
     """
 
     kernel: str
@@ -129,10 +129,10 @@ def prepare(plan: Plan) -> None:
 def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
     """The bound on a step's speed, measured on this machine: an instruction, and the instruction's peak rate.
 
-    For a step with multiply-accumulates, it is the instruction that computes most of the step's products, and the rate
-    is its products per second on the step's threads. Both are None if `peaks` has measured none of the step's
-    instructions. For any other step, the instruction is None, and the rate is the bytes per second of a copy of the
-    same size.
+    For a step with multiply-accumulates, the result is the instruction that computes most of them, and the
+    multiply-accumulates per second that it reaches on the step's threads. Both are None if `peaks` has measured none of
+    the step's instructions. For any other step, the instruction is None, and the rate is the bytes per second of a copy
+    of the same size.
     """
     threads = threads_of(step)
     if not step.macs:

@@ -238,7 +238,7 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 
 def _entry(group: Sequence[Cause]) -> list[str]:
-    """The lines for similar causes: the first cause in full, its other operations, and the other causes' names."""
+    """The lines for similar causes: the first cause in full with all its operations, and the names of the others."""
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "

@@ -67,7 +67,7 @@ class Fusions:
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
-        """The name of the fusion that would most likely contain both nodes: by a layer above, or by another anchor."""
+        """The name of the fusion that would most likely contain both nodes."""
         home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
@@ -81,8 +81,8 @@ class Fusions:
     def anchored(self, *nodes: Node) -> Unsupported | None:
         """Why kernels cannot compute the last node as the anchor of a partition.
 
-        None if they can, or if the node is not an anchor. Also None for layers: their operands have to be dequantized,
-        and `product_reason` explains why they are not integer.
+        None if kernels can, or if the node is not an anchor. Also None for layers: their operands have to be
+        dequantized, and `product_reason` explains why they are not integer.
         """
         *makers, user = nodes
         nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)
@@ -103,7 +103,7 @@ class Fusions:
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute `maker`'s partition extended by `members`, or None. Raises as `carve` does."""
+        """Why kernels cannot compute `maker`'s partition extended by `members`, or None. Raises `carve`'s errors."""
         home = self.home[maker]
         return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
 

@@ -2,8 +2,8 @@
 
 Passes before the fusions add values. Most of these have a counterpart in the user's graph: a value with the same
 elements, perhaps with its axes in another order. The order follows from `Labels.origins`, and from the transposes and
-reshapes around the value. If a value has no counterpart, reports name the user's operation that passes replaced by the
-operation that computes the value (`Node.origin`).
+reshapes around the value. If a value has no counterpart, reports name `Node.origin`: the user's operation from which
+passes made the operation that computes the value.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 def equal(node: Node) -> list[Node]:
-    """A dequantize and its copies (passes copy it for each user), or a list of only this node."""
+    """All copies of a dequantize (passes make one for each user); for any other node, a list of only the node."""
     if node.op.name not in DEQUANTIZES:
         return [node]
     return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
@@ -90,7 +90,7 @@ class Given:
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
         """The counterpart of a value in the user's graph.
 
-        If the nodes `readers` read it through a reorder of the user's graph, the result is the value after the reorder.
+        If the nodes `readers` read the value through a reorder of the user's graph, this is the reorder's result.
         """
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]
@@ -111,7 +111,7 @@ class Given:
         return node if same is None or same.node is None else same.node
 
     def added(self, node: Node | None) -> bool:
-        """Whether passes added this pad, cast or reorder: its operand and result then have one counterpart."""
+        """Whether passes added this pad, cast or reorder: its operand and result then have the same counterpart."""
         if node is None or node.graph is self.source:
             return False
         if node.op.name not in REORDERS:
@@ -120,7 +120,7 @@ class Given:
         return here is not None and there is not None and here.value is there.value
 
     def under(self, value: Value) -> Value:
-        """The value before the reorders, added by passes, whose result is `value`."""
+        """The value before the reorders that passes added in front of `value`."""
         while self.added(value.node):
             assert value.node is not None
             value = next(value.node.operands)

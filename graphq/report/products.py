@@ -175,7 +175,7 @@ def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value
 
 def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
-    """The shortest path from `value` up to a value for which `ends` is true; empty if FAR values have no such value.
+    """The shortest path from `value` up to a value that `ends` accepts; empty if no such value is near (FAR).
 
     The path goes from the result of a node to its operands; with `constants` it also goes from a computed constant to
     the value that it was computed from. Results of operations that passes added are left out.

@@ -71,7 +71,7 @@ class StepTime:
 
     @property
     def share(self) -> float | None:
-        """The share of the peak that the step reaches; None if it is not known."""
+        """The share of the peak that the step reaches; None if the peak is not known."""
         if not self.peak or not self.seconds:
             return None
         return (self.macs or self.nbytes) / self.seconds / self.peak

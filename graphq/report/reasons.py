@@ -60,7 +60,7 @@ LANES = "lane-wise operations"
 """The check of operations that are outside because an operation before or after them is not lane-wise."""
 
 FORK = "one user"
-"""The check of operations that are outside because a value has several users. They share one cause."""
+"""The check of operations that are outside because a value has several users; one cause for each value."""
 
 COMPUTED = "kernels can compute it"
 OPERANDS = "operands come from dequantize"

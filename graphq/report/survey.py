@@ -61,8 +61,9 @@ def ties(graph: Graph) -> list[str]:
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
     """Why a quantize does not recompute outputs near ties: its operand may be inexact in the last bits.
 
-    An operand may be inexact if it depends on functions such as exp, or on the sums of other partitions. None if it
-    does not, or if a sum of the quantize's own partition `outer` comes after these: that sum's error bound covers them.
+    An operand may be inexact if it depends on functions such as exp, or on the sums of other partitions. Returns
+    None if the operand is exact, or if a sum of the quantize's own partition `outer` comes after these operations,
+    because that sum's error bound covers them.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
