@@ -41,7 +41,7 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """Return output `x`, as a TensorProto if all inputs (`every`) or one input of this dtype (`same`) were so."""
+    """Return output `x`, as a TensorProto if `every` input, or an input of the `same` dtype, is a TensorProto."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x

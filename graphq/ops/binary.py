@@ -107,7 +107,7 @@ def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast =
 
 
 def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
-    """`cond` is boolean, `src_0` and `src_1` have one float dtype, and all three shapes broadcast."""
+    """`cond` is boolean, `src_0` and `src_1` have the same float dtype, and all three shapes broadcast."""
     expect_dtype("cond", cond, (boolean,))
     expect_dtype("src_0", src_0, FLOATS)
     expect_dtype("src_1", src_1, FLOATS)
@@ -122,7 +122,7 @@ def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroad
 
 
 def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
-    """Both operands have one float dtype. A 1-D slope varies along the channel or last axis; others broadcast."""
+    """Both operands have the same float dtype. A 1-D slope is for the channel or last axis; others broadcast."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, slope=slope)
     _check_slope(src.shape, slope.shape, data_format, per_channel_broadcast)

@@ -167,7 +167,7 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
             values.append(x)
             held += x.nbytes
         nbytes = held + sum(x.nbytes for x in carried)
-        if nbytes > 2 * asked:  # not in each iteration: the check takes time
+        if nbytes > 2 * asked:  # not in each iteration, because the check takes time
             asked = nbytes
             expect(2 * nbytes, f"the states and values of a loop after {k + 1} iterations and the next")
     return (*carried, *_stack(kept, body, [(), (), *(x.shape for x in srcs)], 1 + states))
@@ -187,7 +187,7 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
     if any(kept):
         return [np.stack(values) for values in kept]
     if isinstance(body, Graph):
-        with suppress(GraphError):  # a body that does not run need not fit
+        with suppress(GraphError):  # a body that never runs may not fit the operands
             body = body.specialize({str(v.name): TensorType(v.dtype, shape)
                                     for v, shape in zip(body.inputs, shapes, strict=True)})
     types = [v.type for v in body.outputs[first:]]

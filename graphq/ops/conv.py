@@ -54,7 +54,7 @@ def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, .
 
 
 def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None, groups: int) -> None:
-    """Check that operands have one float dtype, the bias is one-dimensional, and `groups` is positive."""
+    """Check that operands have the same float dtype, the bias is one-dimensional, and `groups` is positive."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, weights=weights, bias=bias)
     if groups < 1:

@@ -150,7 +150,7 @@ def mish(src: Array) -> Array:
 
 
 def infer_softplus(src: TensorType, *, beta: float) -> TensorType:
-    """A unary float op; beta is finite and not zero."""
+    """Type rule of a unary float op; beta is finite and not zero."""
     if np.float32(finite_f32("beta", beta)) == 0:
         raise GraphError(f"beta must not be zero as an f32, got {beta}")
     return infer_unary(src)
@@ -167,7 +167,7 @@ def softplus(src: Array, *, beta: float = 1.0) -> Array:
 
 
 def infer_pow(src: TensorType, *, beta: float) -> TensorType:
-    """A unary float op with a finite exponent."""
+    """Type rule of a unary float op with a finite exponent."""
     finite_f32("beta", beta)
     return infer_unary(src)
 
@@ -193,7 +193,7 @@ CASTS: dict[DType, tuple[DType, ...]] = {f32: (bf16, f16), bf16: (f32,), f16: (f
 
 
 def infer_type_cast(src: TensorType, *, dtype: DType) -> TensorType:
-    """From f32 to bf16 or f16, or back."""
+    """Casts go from f32 to bf16 or f16, or back."""
     return TensorType(output_dtype(infer_unary(src).dtype, dtype, CASTS), src.shape)
 
 
@@ -214,7 +214,7 @@ def relu(src: Array) -> Array:
 
 
 def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
-    """A unary float op with min <= max. Infinities are allowed."""
+    """Type rule of a unary float op with min <= max. Infinities are allowed."""
     if math.isnan(min) or math.isnan(max) or min > max:
         raise GraphError(f"min must not exceed max, and neither may be NaN, got min {min}, max {max}")
     return infer_unary(src)
@@ -235,7 +235,7 @@ def clamp(src: Array, *, min: float, max: float) -> Array:
 
 
 def infer_alpha(src: TensorType, *, alpha: float) -> TensorType:
-    """A unary float op with a finite alpha."""
+    """Type rule of a unary float op with a finite alpha."""
     finite_f32("alpha", alpha)
     return infer_unary(src)
 
@@ -249,7 +249,7 @@ def leaky_relu(src: Array, *, alpha: float) -> Array:
 
 
 def infer_elu(src: TensorType, *, alpha: float) -> TensorType:
-    """A unary float op with a finite alpha >= 0."""
+    """Type rule of a unary float op with a finite alpha >= 0."""
     if finite_f32("alpha", alpha) < 0:
         raise GraphError(f"alpha must not be negative, got {alpha}")
     return infer_unary(src)
@@ -264,7 +264,7 @@ def elu(src: Array, *, alpha: float) -> Array:
 
 
 def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorType:
-    """A unary float op with finite alpha and beta."""
+    """Type rule of a unary float op with finite alpha and beta."""
     finite_f32("alpha", alpha)
     finite_f32("beta", beta)
     return infer_unary(src)

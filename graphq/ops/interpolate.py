@@ -20,7 +20,7 @@ from graphq.ops.window import DataFormat, channels_first, from_channels_first, i
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,
                       coordinate_transformation_mode: str, sizes: tuple[int, ...], scales: tuple[float, ...],
                       data_format: str) -> TensorType:
-    """The new sizes are `sizes`, the sizes of `src` times `scales`, rounded down, or unknown (`sizes_tensor`)."""
+    """The new sizes are `sizes`, or the sizes of `src` times `scales` rounded down; `sizes_tensor` leaves them open."""
     expect_dtype("src", src, FLOATS)
     given = [name for name, x in (("sizes", sizes), ("scales", scales), ("sizes_tensor", sizes_tensor)) if x]
     if len(given) != 1:
@@ -53,7 +53,7 @@ def _spatial_axes(src: TensorType, tensor: TensorType | None, name: str, values:
 
 
 def scaled(size: int, scale: float) -> int:
-    """`size * scale` in f32 as in oneDNN, rounded down. Raises GraphError for other than positive, finite scales."""
+    """`size * scale` in f32 as in oneDNN, rounded down. Raises GraphError if the scale is not finite and positive."""
     with np.errstate(over="ignore"):
         product = np.float32(size) * np.float32(scale)
     if not 0 < np.float32(scale) < np.inf or not product < 2**31:
@@ -70,7 +70,7 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
                 data_format: DataFormat = "NXC") -> Array:
     """Resize the spatial axes (oneDNN Interpolate).
 
-    Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old
+    Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of `src` (half_pixel), at `o * (old
     - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). As in oneDNN, `scales` only
     determine the new sizes. Positions outside of `src` move to its first or last element.
 

@@ -12,7 +12,7 @@ from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same
 
 
 def infer_comparison(src_0: TensorType, src_1: TensorType) -> TensorType:
-    """Both operands have one dtype of CASTABLE and broadcast; the result is boolean."""
+    """Both operands have the same dtype of CASTABLE and broadcast; the result is boolean."""
     expect_dtype("src_0", src_0, CASTABLE)
     expect_same_dtype(src_0=src_0, src_1=src_1)
     return TensorType(boolean, broadcast(src_0.shape, src_1.shape))

@@ -100,7 +100,7 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
 
 
 def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> TensorType:
-    """Both operands have one float dtype. The bias has one element for each channel."""
+    """Both operands have the same float dtype. The bias has one element for each channel."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, bias=bias)
     if bias.shape is not None and len(bias.shape) != 1:

@@ -26,7 +26,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 
 @register_op(infer=infer_gather, rows="gathered", onnx="Gather")
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
-    """Elements of `src` at `indices` along `axis` (ONNX Gather). InputError for indices outside of [-size, size)."""
+    """Take `src` at `indices` along `axis` (ONNX Gather). Raises InputError for an index outside of [-size, size)."""
     size = src.shape[axis]
     outside = indices[(indices < -size) | (indices >= size)]
     if outside.size:
@@ -43,7 +43,7 @@ def index_error(shape: tuple[int, ...], axis: int, index: int) -> InputError:
 
 def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...],
                 steps: tuple[int, ...]) -> TensorType:
-    """A sliced axis has the length of a Python slice with the same bounds and step, as far as it is known."""
+    """A sliced axis has the length of a Python slice with the same bounds and step."""
     if not len(axes) == len(starts) == len(ends) == len(steps) or 0 in steps:
         raise GraphError(f"axes, starts, ends and steps must be of one length, and steps not 0, got {list(axes)}, "
                          f"{list(starts)}, {list(ends)}, {list(steps)}")
@@ -109,7 +109,7 @@ def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
 
 
 def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
-    """The shape of `src` broadcast with `shape`."""
+    """The result's shape is the shape of `src` broadcast with `shape`."""
     if any(d < 0 for d in shape):
         raise GraphError(f"shape must have dimensions >= 0, got {list(shape)}")
     return TensorType(src.dtype, broadcast(src.shape, shape))

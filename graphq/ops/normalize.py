@@ -63,7 +63,7 @@ def _check_affine(use_affine: bool, gamma: TensorType | None, beta: TensorType |
 
 def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType,
                                variance: TensorType, *, epsilon: float, data_format: str) -> TensorType:
-    """The four parameters have one dtype, and each has one element per channel."""
+    """The four parameters have the same dtype, and each has one element per channel."""
     parameters = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
     _check_parameters(src, PARAMETERS, **parameters)
     _check_epsilon(epsilon)
@@ -299,7 +299,7 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "
 
 
 def infer_log_softmax(src: TensorType, *, axis: int) -> TensorType:
-    """`src` is a float tensor with the axis `axis`, and the result has its type."""
+    """`src` is a float tensor with the axis `axis`, and the result has the type of `src`."""
     if src.shape is not None:
         normal_axis(axis, src.shape)
     return infer_unary(src)

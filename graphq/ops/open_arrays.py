@@ -30,9 +30,9 @@ def numbers_between(*numbers: np.ndarray) -> np.ndarray:
     """The range `start + k * delta` up to `limit`, for `numbers` (start, limit, delta); CompileError if too large."""
     start, limit, delta = (x.reshape(()) for x in numbers)
     if start.dtype.kind in "iu":
-        count = max(-((start.item() - limit.item()) // delta.item()), 0)  # exact: a quotient in f64 may round
+        count = max(-((start.item() - limit.item()) // delta.item()), 0)  # exact, unlike a quotient in f64
     else:
         count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     reserve(count * start.itemsize, f"a constant {start.dtype}[{count}]")
-    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the integers, products, and sums
+    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # three arrays: integers, products, sums
     return (start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype)

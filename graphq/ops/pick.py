@@ -101,7 +101,7 @@ def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) ->
 
 
 def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
-    """Check that ranks are equal, and that `indices` is larger than `src` along no axis but `axis`."""
+    """Check that ranks are equal, and that `indices` is not larger than `src` along axes other than `axis`."""
     if src.shape is None:
         return
     k = normal_axis(axis, src.shape)
@@ -153,7 +153,7 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
 
 @register_op(infer=infer_gather_nd, onnx="GatherND")
 def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
-    """Elements or slices of `src` at index tuples (ONNX GatherND). The first `batch_dims` dimensions are batches."""
+    """Elements or slices of `src` at index tuples (ONNX GatherND). The first `batch_dims` axes are batches."""
     batch, depth = src.shape[:batch_dims], indices.shape[-1]
     if indices.shape[:batch_dims] != batch:
         raise GraphError(f"gather_nd: the first {batch_dims} dimensions of {show(src.shape)} and {show(indices.shape)} "
@@ -209,7 +209,7 @@ def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, 
 @quiet
 def scatter_nd(src: Array, indices: Array, updates: Array, *,
                reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
-    """`src` with updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
+    """`src` with `updates` (elements or slices) at index tuples, combined by `reduction` (ONNX ScatterND)."""
     depth = indices.shape[-1]
     if updates.shape != (*indices.shape[:-1], *src.shape[depth:]):
         raise GraphError(f"scatter_nd: updates must be {show((*indices.shape[:-1], *src.shape[depth:]))}, got "

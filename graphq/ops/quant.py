@@ -118,8 +118,8 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
     """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
     per_channel has one scale and zero point for each index along `axis`. If `group_axis` is given, `src` is split along
-    this axis into (number of scales / number of channels) groups, and channel c of group k has scale
-    `k * channels + c`.
+    this axis into (number of scales / number of channels) groups, and channel c of group k has scale `k * channels +
+    c`.
     """
     if group_axis is not None:
         groups = len(scales) // src.shape[axis]

@@ -64,9 +64,9 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
     `scales`, the weights are integers in f32, and each step quantizes the state to u8 with one scale for all rows, as
     DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
 
-    Row b of the batch ends after `lengths[b]` steps: later states are 0, and the last state is the state then.
-    Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and f. With
-    `reverse`, steps run from the last to the first. Sums of integers are exact; other sums are chains of fused
+    Row b of the batch ends after `lengths[b]` steps: its last state is the state after these steps, and later states
+    are 0. Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and
+    f. With `reverse`, steps run from the last to the first. Sums of integers are exact; other sums are chains of fused
     multiply-adds (see graphq.kernels.numbers.recurrent).
     """
     _check_lengths("lstm", lengths, len(gates))

@@ -85,7 +85,7 @@ def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @over_axes
 def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
-    """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements. No axes: `src`."""
+    """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements."""
     reduced = sorted(a % src.ndim for a in axes)
     rows = np.moveaxis(src.astype(np.float32, copy=False), reduced, range(-len(reduced), 0))
     shape = rows.shape[:-len(reduced)]
@@ -122,7 +122,7 @@ def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
 @over_axes
 def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements. No axes: `src`."""
+    """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements."""
     return src.astype(np.float32, copy=False).max(axis=axes, keepdims=keep_dims, initial=-np.inf)
 
 
@@ -130,7 +130,7 @@ def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 @over_axes
 def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
-    """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements. No axes: `src`."""
+    """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements."""
     return src.astype(np.float32, copy=False).min(axis=axes, keepdims=keep_dims, initial=np.inf)
 
 

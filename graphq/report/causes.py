@@ -233,7 +233,7 @@ class Analysis(Fusions):
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
-        """Why a chain that begins with a dequantize ends in f32; empty if the partitions of all users contain the chain."""
+        """Why a chain that begins with a dequantize ends in f32; empty if all users' partitions contain the chain."""
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)

@@ -187,7 +187,7 @@ def batch_norm(w: Writer, node: Node) -> None:
 
 @exports("group_norm")
 def group_norm(w: Writer, node: Node) -> None:
-    """Write GroupNormalization; raises GraphError without scale and bias, or if statistics are results."""
+    """Write GroupNormalization; raises GraphError if scale or bias is missing, or statistics are results."""
     if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
         raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
     _channels(w, node, "GroupNormalization", [w.name(v) for v in node.inputs[1:]],
@@ -248,8 +248,8 @@ def recurrent(w: Writer, node: Node) -> None:
     """Write an LSTM, GRU or RNN of one direction.
 
     graphq's operation reads gates: the input times the input weights. ONNX's layer computes this matmul itself. If the
-    gates come from a matmul with constant f32 weights, the layer takes its operands. Otherwise the layer reads the
-    gates as its input, with the identity matrix as weights; this is exact. An LSTM that quantizes its state becomes
+    gates come from a matmul with constant f32 weights, the layer takes the matmul's operands. Otherwise the layer reads
+    the gates as its input, with the identity matrix as weights; this is exact. An LSTM that quantizes its state becomes
     com.microsoft's DynamicQuantizeLSTM, with the operands that `dynamic_product` finds.
     """
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
@@ -335,7 +335,7 @@ def _by_column(product: Node, dequantize: Node) -> bool:
 
 
 def _dynamic_source(x: Value | None) -> Value | None:
-    """The value that dynamic_quantize, by the value's own range, and dynamic_dequantize turned into `x`, or None."""
+    """The value that was quantized by its own range and dequantized to `x`, or None."""
     dequantize = None if x is None else x.node
     if dequantize is None or dequantize.op.name != "dynamic_dequantize":
         return None

@@ -103,7 +103,7 @@ class Writer:
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
-        """Add a node; returns the name of its first output. Without `outputs`, the node has one, with a new name."""
+        """Add a node; returns the name of its first output. Without `outputs`, it gets one with a new name."""
         outputs = [self.claim(op_type.lower(), made_up=True)] if outputs is None else outputs
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
@@ -116,7 +116,7 @@ class Writer:
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def prune(self, outputs: Iterable[str]) -> None:
-        """Remove nodes with unused results. Such nodes remain if one operator has replaced several."""
+        """Remove nodes with unused results. They remain if one ONNX operator replaces several operations."""
         needed, kept = set(outputs), []
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.output):
@@ -126,7 +126,7 @@ class Writer:
         self.initializers = [t for t in self.initializers if t.name in needed]
 
     def write(self, node: Node) -> None:
-        """Write an operation; raises GraphError, naming it, if ONNX cannot express it."""
+        """Write an operation; raises GraphError, naming the operation, if ONNX cannot express it."""
         if node.op.name in ("constant", SIZED_CONSTANT.name):
             self.name(node.output)
             return

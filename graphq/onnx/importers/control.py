@@ -88,9 +88,9 @@ EXACT = 4
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
     """Build a loop's body for types of the states that hold in every iteration.
 
-    The first build uses the types of the initial states. If the body changes a dimension of a
-    state, the dimension becomes unknown and the body is built again. This may repeat, because the size of one state may
-    depend on another state.
+    The first build uses the types of the initial states. If the body changes a dimension of a state, the dimension
+    becomes unknown and the body is built again. This may repeat, because the size of one state may depend on another
+    state.
     """
     types = [v.type for v in states]
     for k in count(1):

@@ -21,7 +21,7 @@ VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 """Casts that become type_cast: target dtypes by the operand's dtype."""
 BY_F32 = {**dict.fromkeys((boolean, s8, u8, s16, u16), (bf16, f16)), s32: (f16,), s64: (f16,)}
-"""Casts to f32 first: target dtypes by integer dtype. None rounds twice: f32 is exact up to the largest f16."""
+"""Casts by way of f32: target dtypes by integer dtype. No cast rounds twice: f32 is exact up to the largest f16."""
 
 
 @imports("Add", "Sub", "Mul", "Div")
@@ -85,7 +85,7 @@ def pow_(c: Call) -> Outputs:
 
 @imports("Clip")
 def clip(c: Call) -> Outputs:
-    """Import Clip; limits are attributes before version 11, operands since.
+    """Import Clip; limits are attributes before version 11 and operands since then.
 
     In versions 6 to 10 missing limits default to the largest f32, so infinities become finite.
     """

@@ -175,7 +175,7 @@ class Call:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [number(element, data, i) for i in range(number(np.size, data))]  # guards the length
+        return [number(element, data, i) for i in range(number(np.size, data))]  # with a guard on the length
 
     def floats(self) -> bool:
         """Whether each input is f32, bf16 or f16."""
@@ -255,7 +255,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Replace an onnx_node by operations, or by one with fewer operands; returns outputs, or None if it stays."""
+    """Replace an onnx_node by operations, or by one with fewer operands; returns outputs, or None if unchanged."""
     proto = parsed(model)
     node = proto.graph.node[0]
     scope = _scope_of(proto, graph, operands)

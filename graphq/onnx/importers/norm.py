@@ -236,7 +236,7 @@ def rms_normalization(c: Call) -> Outputs:
 
 @imports("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(c: Call) -> Outputs:
-    """Import an older RMSNormalization; its second output is the inverse root mean square in f32."""
+    """Import RMSNormalization under an older name; its second output is the inverse root mean square in f32."""
     if c.attr("stash_type", 1) != 1:
         c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
     y = rms_normalization(c)

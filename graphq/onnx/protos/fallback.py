@@ -39,7 +39,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
-    if fixed:  # one body for each of several operator sets: any will do, because a body names its operator set
+    if fixed:  # one body for each of several operator sets: any body will do, because it names its operator set
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]

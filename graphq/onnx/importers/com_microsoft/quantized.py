@@ -154,7 +154,7 @@ def qlinear_where(c: Call) -> Outputs:
 
 @imports("QGemm", domain=MICROSOFT)
 def qgemm(c: Call) -> Outputs:
-    """Import QGemm: `alpha * A' @ B' + C`, with C in s32. The result is f32 if input 7, its scale, is absent."""
+    """Import QGemm: `alpha * A' @ B' + C`, with C in s32. The result is f32 if its scale (input 7) is absent."""
     g, alpha = c.graph, c.attr("alpha", 1.0)
     for k in (0, 3):
         c.expect(k, (None, None))

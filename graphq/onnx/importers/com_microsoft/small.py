@@ -159,7 +159,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 
 @imports("FusedConv", "NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def fused_conv(c: Call) -> Outputs:
-    """Import FusedConv: Conv, an added input 3, and an activation. Nhwc means channels last, with weights OIX."""
+    """Import FusedConv: Conv, an added input 3, and an activation. Nhwc: channels last, but weights OIX."""
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
                       **windows(c, spatial(x), last))
