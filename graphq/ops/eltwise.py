@@ -230,7 +230,7 @@ def _largest_clamped(low: float, high: float, size: float) -> float:
              bound=lambda *, min, max: Curve(1, largest=lambda size: _largest_clamped(min, max, size), flat=(min, max)))
 @in_f32
 def clamp(src: Array, *, min: float, max: float) -> Array:
-    """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 unless min is positive."""
+    """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 if min is not positive."""
     return limited(src, min, max)
 
 

@@ -34,7 +34,7 @@ SIZES = (0.7, 1.3)
 
 
 def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A float array with more contrast and added noise; an integer array as it is."""
+    """Add contrast and noise to a float array; an integer array is returned unchanged."""
     if x.dtype.kind != "f" or not x.size:
         return x
     unit = np.ldexp(1.0, np.frexp(np.abs(x).max())[1] - 1).astype(x.dtype)  # squares of numbers near 1 are finite

@@ -39,7 +39,7 @@ def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
 class Known:
     """Results on some batches: statistics, smoothing factors, how layers are quantized, bias corrections.
 
-    The schemes of all calls may differ only in bits and in the set of quantized layers.
+    All calls must pass schemes that differ only in bits and in the set of quantized layers.
     """
 
     plain: Statistics

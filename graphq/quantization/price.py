@@ -56,7 +56,7 @@ share LITTLE_MACS of its multiply-accumulates."""
 MOST_FLOATS = 0.5
 """The largest share of multiply-accumulates that may be in f32 instead of 16 bits."""
 FULL = 64
-"""The number of channels that an 8-bit depthwise kernel computes at a time, if there are so many."""
+"""The largest number of channels that an 8-bit depthwise kernel computes at a time."""
 MANY = 4e5
 """With VNNI, an 8-bit depthwise convolution is faster than f32 from this many multiply-accumulates on."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})

@@ -84,8 +84,8 @@ class Search(Trials):
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The setting of least loss; the first setting if its loss is small enough.
 
-        With a single batch it is the best setting with a margin for every tensor, unless another setting loses much
-        less: by a share RECOVERS, and by more than CAUTION.
+        With a single batch, the result is the best setting with a margin for every tensor, except if another setting
+        loses much less: by a share RECOVERS, and by more than CAUTION.
         """
         first = settings[0]
         if self.loss(first) <= GOOD:
@@ -130,7 +130,7 @@ class Search(Trials):
             if self.excess(tried, 1) <= 1:
                 break
             few, count = count, min(2 * count, most) if count < most else most + 1
-        while self.excess(best, 1) <= 1 and count - few > 1:  # fewer may be enough
+        while self.excess(best, 1) <= 1 and count - few > 1:  # fewer operands may be enough
             middle = (few + count) // 2
             tried = self.exact(setting, order[:middle])
             if self.excess(tried, 1) <= 1:

@@ -30,7 +30,7 @@ ALPHAS = (0.25, 0.5, 0.75, 1.0)
 WORTH = 0.8
 """`smooth` divides a tensor's channels only if the estimated noise falls below this fraction."""
 UNSEEN = 4.0
-"""After only one batch, a channel may become this many times as large as its largest magnitude."""
+"""After only one batch, other data are expected to exceed a channel's largest magnitude by at most this ratio."""
 LARGEST = 64.0
 """Factors are in [1 / LARGEST, LARGEST], because channels that were small in calibration may be larger later."""
 

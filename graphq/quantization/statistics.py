@@ -148,7 +148,7 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
-        """Read a file of `save`. Raises InputError for any other file, OSError for a file that cannot be read."""
+        """Read a file that `save` wrote. Raises InputError for any other file, OSError if reading fails."""
         arrays = read_arrays(path, f"{path} holds no statistics")
         if not isinstance(arrays, dict):
             raise InputError(f"{path} holds one array, not statistics")

@@ -61,7 +61,7 @@ def _integer(node: GraphNode) -> bool:
 
 
 LONG, SHOWN = 24, 8
-"""A section with more than LONG lines shows only the first SHOWN, unless the report is `full`."""
+"""A section with more than LONG lines shows only the first SHOWN, except in a `full` report."""
 
 UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
     "(graphq.quantization.quantize) makes an int8 model of it"

@@ -20,7 +20,7 @@ def gemm(c: Call) -> Outputs:
     """Import Gemm: `alpha * A' @ B' + beta * C`.
 
     ONNX's reference runs dtypes other than floats. The reference has no version before 7, so older nodes are converted
-    to version 21.
+    to operator set 21.
     """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})

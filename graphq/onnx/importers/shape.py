@@ -97,11 +97,11 @@ def one_hot(c: Call) -> Outputs:
 
 @imports("Reshape")
 def reshape(c: Call) -> Outputs:
-    """Import Reshape; 0 copies the input's dimension unless `allowzero`, and -1 is computed."""
+    """Import Reshape; 0 copies the input's dimension (without `allowzero`), and -1 is computed."""
     wanted = c.attr("shape") if c.version < 5 else c.numbers(1)
     x = c.input(0)
     if not x.type.known and (-1 in wanted or 0 in wanted):
-        # static_reshape accepts unknown dimensions, but importers of later nodes need known ones.
+        # static_reshape accepts unknown dimensions, but importers of later nodes need known dimensions.
         raise GraphError(f"the shape of {x.type} is not known yet")
     return c.graph.static_reshape(x, shape=wanted, special_zero=not c.attr("allowzero", 0))
 
