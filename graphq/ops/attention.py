@@ -164,8 +164,8 @@ def cached_attention(
 
 def length_error(rows: int, capacity: int, tokens: int, length: int) -> InputError:
     """The error for a batch element with an impossible number of valid tokens."""
-    return InputError(f"cached_attention: {tokens} new tokens after a cache of {rows} rows, with room for "
-                      f"{capacity}, allow no length of {length} tokens")
+    return InputError(f"cached_attention: {tokens} new tokens, a past cache of {rows} rows and room for "
+                      f"{capacity} rows do not fit a length of {length} tokens")
 
 
 def position_error(places: int, position: int) -> InputError:

@@ -74,7 +74,7 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
     - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). As in oneDNN, `scales` only
     determine the new sizes. Positions outside of `src` move to its first or last element.
 
-    Mode nearest reads the nearest element; of two equally near elements, it reads the element of higher index. The modes
+    Mode nearest reads the nearest element; of two equally near elements, it reads the one of higher index. The modes
     linear, bilinear and trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and
     means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
     """

@@ -53,7 +53,7 @@ def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: 
 
 def _check_counts(shape: Shape, qtype: str, axis: int, scales: int, zps: int | None) -> None:
     if zps is not None and zps != scales:
-        raise GraphError(f"zps and scales must be equally many, got {zps} and {scales}")
+        raise GraphError(f"zps and scales must have the same length, got {zps} and {scales}")
     if qtype == "per_tensor":
         if scales != 1:
             raise GraphError(f"qtype per_tensor takes 1 scale, got {scales}")

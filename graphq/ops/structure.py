@@ -97,7 +97,7 @@ def infer_wildcard(*srcs: TensorType, dtypes: tuple[DType, ...],
     if shapes is None:
         return tuple(TensorType(t, None) for t in dtypes)
     if len(shapes) != len(dtypes) or any(d < -1 for s in shapes for d in s):
-        raise GraphError(f"shapes must be one of dimensions >= -1 for each of {len(dtypes)} dtypes, "
+        raise GraphError(f"shapes must be a list of dimensions >= -1 for each of {len(dtypes)} dtypes, "
                          f"got {[list(s) for s in shapes]}")
     return tuple(TensorType(t, tuple(None if d == -1 else d for d in s)) for t, s in zip(dtypes, shapes, strict=True))
 

@@ -311,7 +311,7 @@ def test_an_absent_optional_operand_leaves_no_trace(g, x):
     (lambda g, x: g.quantize(x, dtype="s8", scales=[0.1], zps=[128]), r"must be in \[-128, 127\], got 128"),
     (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1.5]), "attribute 'zps' must be of type int, got 1.5"),
     (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1, 2]),
-     "zps and scales must be equally many, got 2 and 1"),
+     "zps and scales must have the same length, got 2 and 1"),
     (lambda g, x: g.quantize(x, dtype="f8_e4m3", scales=[0.1], zps=[1]), "zps must be absent for f8_e4m3"),
     (lambda g, x: g.quantize(x, dtype="f32", scales=[0.1]),
      "dtype must be s8, u8, f8_e4m3, f8_e5m2, s16 or u16, got f32"),

@@ -66,7 +66,7 @@ BAD = {
     "missing attribute": (change(*DEQUANTIZE, "attrs", "scales", drop=True), "op 7 .*attribute 'scales' is required"),
     "wrong word": (change(*DEQUANTIZE, "attrs", "qtype", "value", to="per_row"), "op 7 .*'qtype' must be one of"),
     "scales too few": (change(*DEQUANTIZE, "attrs", "scales", "value", to=[1]),
-                       "op 7 .*per_channel takes 2|equally many, got 2 and 1"),
+                       "op 7 .*per_channel takes 2|have the same length, got 2 and 1"),
     "negative dim": (change(*RELU, "inputs", 0, "shape", to=[-1, 2]), r"op 9 .*inputs\[0\].shape: .*not be negative"),
     "huge dim": (change("graph", 0, "inputs", 0, "shape", to=[2**62, 8]), r"inputs\[0\].shape: .* 2\*\*48 elements"),
     "huge product": (change("graph", 0, "inputs", 0, "shape", to=[2**25, 2**25]), r"inputs\[0\].shape: .* 2\*\*48"),

@@ -38,7 +38,7 @@ REFUSED = {
     "BatchNormalization": r"training in version \d+ of", "Cast": "must be a tensor, got no type",
     "ConvTranspose": "a ConvTranspose of f64", "GRU": "clip is not|a recurrence of f64",
     "LSTM": "clip is not|input_forget is not|a recurrence of f64", "RNN": "clip is not|a recurrence of f64",
-    "LRN": "f64.* is not of f32", "MaxPool": "indices of maxima of f64", "MaxRoiPool": "MaxRoiPool is not supported",
+    "LRN": "f64.*, but must be f32", "MaxPool": "indices of maxima of f64", "MaxRoiPool": "MaxRoiPool is not supported",
     "MeanVarianceNormalization": "ShapeInferenceError", "RMSNormalization": "ShapeInferenceError",
     "QuantizeLinear": "scales must be finite and not 0, got 0", "ReduceLogSum": "takes floats, got s",
     "ReduceLogSumExp": "takes floats, got s", "Resize": "booleans are not resized|ShapeInferenceError",

@@ -45,7 +45,7 @@ REFUSED = [  # the version, the graph, what is said
     (9, "(float[2,3,4,5] x) => (float[2,3,4,5] y, float[3] m, float[3] v, float[3] a, float[3] b) "
         "<float[3] w = {1, 2, 3}> { y, m, v, a, b = BatchNormalization(x, w, w, w, w) }",
      "training in version 9 of f32 is not supported"),
-    (17, "(double[2,3,4,5] x) => (double[2,3,4,5] y) { y = LRN <size = 3> (x) }", r"f64\[2,3,4,5\] is not of f32"),
+    (17, "(double[2,3,4,5] x) => (double[2,3,4,5] y) { y = LRN <size = 3> (x) }", r"f64\[2,3,4,5\], but must be f32"),
     (17, "(double[1,1,4] x) => (double[1,1,n] y, int64[1,1,n] z) { y, z = MaxPool <kernel_shape = [2]> (x) }",
      r"indices of maxima of f64\[1,1,4\] are not supported"),
     (17, "(float[1,1,2000] x) => (float[1,1,n] y, int64[1,1,n] z) { y, z = MaxPool <kernel_shape = [1025]> (x) }",

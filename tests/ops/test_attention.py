@@ -130,9 +130,9 @@ def test_caches_of_integers(kept):
 
 
 @pytest.mark.parametrize("lengths, more, message", [
-    ([9, 3, 5], {}, "2 new tokens after a cache of 6 rows, with room for 7, allow no length of 9 tokens"),
-    ([7, 0, 5], {}, "allow no length of 0 tokens"), ([7, 3, -2], {}, "allow no length of -2 tokens"),
-    ([7, 3, 7], {"bias": floats(1, 1, 2, 6)}, "room for 6, allow no length of 7 tokens"),
+    ([9, 3, 5], {}, "2 new tokens, a past cache of 6 rows and room for 7 rows do not fit a length of 9 tokens"),
+    ([7, 0, 5], {}, "do not fit a length of 0 tokens"), ([7, 3, -2], {}, "do not fit a length of -2 tokens"),
+    ([7, 3, 7], {"bias": floats(1, 1, 2, 6)}, "room for 6 rows do not fit a length of 7 tokens"),
     ([7, 3, 5], {"cos": floats(6, 2), "sin": floats(6, 2)}, r"positions must be in \[0, 5\], got 6"),
     ([7, 3, 5], {"cos": floats(6, 2), "sin": floats(6, 2), "positions": np.array([[0, 5], [5, 6], [0, 0]])}, "got 6"),
     ([7, 3, 5], {"cos": floats(6, 2), "sin": floats(6, 2), "positions": np.array([[0, 5], [5, 5], [0, -1]])},

@@ -93,7 +93,7 @@ def test_wildcard_types(infer):
     assert g.wildcard(x, x, x) == () and g.wildcard() == ()
     assert infer("wildcard", "f32[2]", dtypes=["s8"]) == "s8[*]"
     assert infer("wildcard", "f32[2]", dtypes=["s8", "f32"], shapes=[[2, -1], []]) == ("s8[2,?]", "f32[]")
-    with pytest.raises(GraphError, match=r"shapes must be one of dimensions >= -1 for each of 1 dtypes, got \[\]"):
+    with pytest.raises(GraphError, match=r"shapes must be a list of dimensions >= -1 for each of 1 dtypes, got \[\]"):
         infer("wildcard", "f32[2]", dtypes=["s8"], shapes=[])
     with pytest.raises(GraphError, match=r"got \[\[-2\]\]"):
         infer("wildcard", "f32[2]", dtypes=["s8"], shapes=[[-2]])

@@ -113,7 +113,7 @@ def stft(c: Call) -> Outputs:
     """
     x, g = c.input(0), c.graph
     if x.dtype != f32:
-        c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference and shape inference disagree on others")
+        c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference and shape inference disagree on other dtypes")
     if x.shape is not None and len(x.shape) == 2:  # ONNX Runtime accepts signals without the last dimension
         x = g.static_reshape(x, shape=[0, -1, 1], special_zero=True)
     if x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):

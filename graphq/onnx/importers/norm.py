@@ -217,7 +217,7 @@ def group_normalization(c: Call) -> Outputs:
 def lrn(c: Call) -> Outputs:
     """Import LRN: local response normalization across channels; channels come first."""
     if c.input(0).dtype not in FLOATS:
-        c.refuse(f"{c.input(0).type} is not of f32, bf16 or f16, and ONNX's reference is wrong: it sums over the batch")
+        c.refuse(f"input 0 is {c.input(0).type}, but must be f32, bf16 or f16: ONNX's reference sums over the batch")
     attrs = {name: c.attr(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
     return _in_f32(c, lambda x: c.graph.lrn(x, size=c.attr("size"), data_format="NCX", **attrs))
 

@@ -122,10 +122,12 @@ def test_values_that_are_not_seen_do_not_matter():
 
 
 @pytest.mark.parametrize("case, lengths, message", [
-    (dict(), [9], "1 new tokens after a cache of 6 rows, with room for 7, allow no length of 9 tokens"),
-    (dict(), [0], "allow no length of 0 tokens"), (dict(), [-3], "allow no length of -3 tokens"),
-    (dict(lengths=(5, 5), tokens=3, rows=5, total=5, bias=(1, 1)), [5, 6], "room for 5, allow no length of 6 tokens"),
-    (dict(lengths=(5, 5), tokens=3, rows=9, total=5, bias=(2, 1)), [6, 5], "room for 5, allow no length of 6 tokens"),
+    (dict(), [9], "1 new tokens, a past cache of 6 rows and room for 7 rows do not fit a length of 9 tokens"),
+    (dict(), [0], "do not fit a length of 0 tokens"), (dict(), [-3], "do not fit a length of -3 tokens"),
+    (dict(lengths=(5, 5), tokens=3, rows=5, total=5, bias=(1, 1)), [5, 6],
+     "room for 5 rows do not fit a length of 6 tokens"),
+    (dict(lengths=(5, 5), tokens=3, rows=9, total=5, bias=(2, 1)), [6, 5],
+     "room for 5 rows do not fit a length of 6 tokens"),
     (dict(lengths=(40,), rows=39, rotary=8), [40], r"positions must be in \[0, 31\], got 39"),
     (dict(rotary=8, positions=np.array([[-1]])), [7], r"positions must be in \[0, 31\], got -1")])
 def test_lengths_and_positions_out_of_range(case, lengths, message):

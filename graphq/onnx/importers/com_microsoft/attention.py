@@ -148,7 +148,7 @@ def _check(c: Call) -> None:
     bits, scales = c.attr("kv_cache_bit_width", 0), [c.has(12), c.has(13)]
     if ("NONE" in kinds) != (bits in (0, 16, 32)) or len(kinds) > 1 and "NONE" in kinds or \
             scales != [kinds != {"NONE"}] * 2 or bits not in (0, 4, 8, 16, 32):
-        c.refuse(f"attribute 'kv_cache_bit_width' {bits}, kinds {sorted(kinds)} of scales and inputs 12 and 13 do not "
+        c.refuse(f"attribute 'kv_cache_bit_width' {bits}, scale types {sorted(kinds)} and inputs 12 and 13 do not "
                  "fit together")
     if c.attr("sliding_window_cache", 0):
         raise GraphError("attribute 'sliding_window_cache': caches of one window are not supported")

@@ -222,7 +222,7 @@ def matmul_n_bits(c: Call) -> Outputs:
     if places is not None:
         order = np.argsort(places, kind="stable")
         if not np.array_equal(places[order], of):
-            raise GraphError(f"input 4 (g_idx) must name each block {block} times, the last one for the rest of k")
+            raise GraphError(f"input 4 (g_idx) must name each block {block} times, the last block for the rest of k")
         x, w = g.gather(x, g.constant(order), axis=-1), w[order]
     zp = np.full((blocks, n), 1 << (bits - 1))
     if zps is not None:
