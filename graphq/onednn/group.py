@@ -140,7 +140,7 @@ NORMED = ("matmul", "convolution", "conv_transpose")
 
 
 class GroupAttention(Group):
-    """f?(matmul(f?(softmax(f?(matmul(q, k)))), v)) -> partition, where f stands for casts, masks and moves"""
+    """f?(matmul(f?(softmax(f?(matmul(q, k)))), v)) -> partition; f? is an optional chain of casts, masks and moves"""
 
     anchor = "attention"
 
@@ -154,7 +154,8 @@ class GroupAttention(Group):
 class GroupGatedMlp(Group):
     """f?(matmul(f?(matmul(x, gate)) * f?(matmul(x, up)), down)) -> partition
 
-    x may be cast for each matmul; the gated result may be cast, quantized and multiplied by a smoothing scale.
+    f? is an optional chain of elementwise operations. x may be cast for each matmul; the gated result may be cast,
+    quantized and multiplied by a smoothing scale.
     """
 
     anchor = "gated_mlp"
@@ -199,7 +200,7 @@ class GroupConvolutionDepthwise(Group):
 
 
 class GroupAnchor(Group):
-    """f?(anchor(...)) -> partition, where f is a chain of elementwise operations, casts and moves"""
+    """f?(anchor(...)) -> partition; f? is an optional chain of elementwise operations, casts and moves"""
 
     def __init__(self, op: str) -> None:
         self.op = op

@@ -50,7 +50,7 @@ def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: i
 def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_pad: str, *, ceil: bool = False) -> Dim:
     """The output size of one axis of a convolution or pool. Raises GraphError if the window does not fit.
 
-    Padding at the end may be negative, as in oneDNN. It removes elements from the end of the input.
+    Padding at the end may be negative, as in oneDNN: elements at the end of the input are then left out.
     """
     if size is None:
         return None

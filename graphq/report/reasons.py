@@ -73,7 +73,7 @@ _PRODUCT = "{op}{more:|, with | more before it,} stands between the {node:title}
 _BEFORE_MOVE = "dequantize after the {op:title}, or quantize and dequantize {value}"
 
 REASONS: Mapping[str, Texts] = {
-    # a chain that ends in a quantize, `node`
+    # texts for a chain that ends in a quantize, `node`
     "input": Texts(BORDER, "{value} is an input of the graph in {value:dtype}",
                    "pass {value} as {node:dtype}, and dequantize it"),
     "earlier stage": Texts("one stage", "an earlier stage computes {value} in {value:dtype}: {stage}",
@@ -105,7 +105,7 @@ REASONS: Mapping[str, Texts] = {
     "move between": Texts(LANES, "{op} stands between {source} and the {node:op}",
                           "move the {op:title} behind the {node:op}: there it moves integers"),
 
-    # an operation in no partition, `op`
+    # texts for an operation in no partition, `op`
     "outside": Texts(LANES, "{op}{more:|, with | more after it,} stands between {source} and the {node:op}, and "
                      "{op:does}", "quantize {source} before the {op:title}, and let that read the dequantize"),
     "outside, refused": Texts(
@@ -121,7 +121,7 @@ REASONS: Mapping[str, Texts] = {
                             "dequantize after the {op:title}"),
     "dequantized, refused": Texts(COMPUTED, "{op} reads {value} in {value:dtype}: {refused}", "{refused:edit}"),
 
-    # a chain that begins with a dequantize, and gives floats
+    # texts for a chain that begins with a dequantize, and gives floats
     "later stage": Texts("one stage", "a later stage reads {value} in {value:dtype}: {stage}",
                          "dequantize after that operation, or quantize {value} before it"),
     "dequantize returned": Texts(BORDER, "{value}, a dequantize, is returned in {value:dtype}",
@@ -137,7 +137,7 @@ REASONS: Mapping[str, Texts] = {
     "result": Texts("the result is quantized", "{op} reads {source} in {source:dtype}, and its result is not quantized",
                     "quantize the result of the {op:title}"),
 
-    # a layer, `node`
+    # texts for a layer, `node`
     "no fusion": Texts("operation", "no fusion supports {op:op}", _IN_PARTS),
     "no convolution": Texts("operation", "{refused}", _IN_PARTS),
     "operands": Texts(OPERANDS, "{obstacles}", "{obstacles:edit}"),
