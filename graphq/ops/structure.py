@@ -107,7 +107,7 @@ def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (),
              shapes: list[list[int]] | None = None) -> NoReturn:
     """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
 
-    `dtypes` and `shapes` (-1: an unknown dimension) are the types of the outputs. Running it raises GraphError.
+    `dtypes` and `shapes` (-1: an unknown dimension) are the types of the outputs. A run raises GraphError.
     """
     raise GraphError("wildcard stands for an operation that is not known, and cannot run")
 

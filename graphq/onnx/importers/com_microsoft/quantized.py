@@ -244,7 +244,7 @@ def matmul_n_bits(c: Call) -> Outputs:
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
-    """Quantize `x` to s8 and dequantize it; `block` elements along the last axis (size `k`) share max |x| / 127."""
+    """Quantize `x` to s8 and dequantize it; blocks along the last axis (size `k`) have the scale max |x| / 127."""
     outer = [0] * (len(x.shape or ()) - 1)
     parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
     scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))
