@@ -15,19 +15,19 @@ def add_builder(op: Op) -> None: ...
 
 class Operations:
     def cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
-        """`src` as `dtype` (ONNX Cast): floats round to nearest even, integers round towards zero, booleans are `src != 0`.
+        """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
-        Integers wrap. A float beyond an integer range becomes the nearest end of the range, and NaN becomes 0, on every
-        CPU. ONNX leaves both open.
+        Integers beyond the range wrap. Floats beyond an integer range become the nearest end of the range, and NaN becomes
+        0, on every CPU; ONNX does not define the results of such floats.
         """
 
     def arithmetic(self, src_0: Number, src_1: Number, /, *,
                    function: Literal['add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'modulo', 'remainder'],
                    name: str | None = None) -> Value:
-        """A function of two operands of one dtype. Integers wrap, and their quotients are truncated towards zero.
+        """Apply `function` to two operands of one dtype. Integers wrap; quotients of integers are truncated towards zero.
 
-        modulo (ONNX Mod) has the sign of `src_1`, and remainder (fmod) has the sign of `src_0`. Raises InputError if an
-        integer is divided by zero.
+        The result of modulo (ONNX Mod) has the sign of `src_1`; the result of remainder (fmod) has the sign of `src_0`.
+        Raises InputError if an integer is divided by zero.
         """
 
     def choose(self, cond: Number, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
@@ -45,20 +45,20 @@ class Operations:
 
         Results: the output [batch, tokens, heads * size], and the new key and value caches [batch, groups, rows, size]. A
         new cache has the rows of the earlier tokens, then the rows of the new tokens, then zeros. It has max(rows of
-        `past_key`, `total`) rows, or one row for each new token without past caches.
+        `past_key`, `total`) rows. Without past caches, it has one row for each new token.
 
         Batch element n has `lengths[n]` + 1 valid tokens, including the new tokens. `lengths` and the order of heads are as
         in com.microsoft's GroupQueryAttention. If `query` [batch, tokens, heads * size] has the keys and values in further
-        columns, then `key` and `value` [batch, tokens, groups * size] are absent. All heads of a group share its keys and
+        columns, then `key` and `value` [batch, tokens, groups * size] are absent. All heads of a group share keys and
         values.
 
         Rotary embedding: `cos` and `sin` [places, half] rotate queries and keys. `positions` [batch, tokens] has each
-        token's row in `cos` and `sin`; the default is its row in the cache. If `interleaved`, neighboring elements form a
-        rotated pair; otherwise an element of the first half and an element of the second half.
+        token's row in `cos` and `sin`; the default is the token's row in the cache. If `interleaved`, elements 2k and
+        2k + 1 of a head are rotated together; otherwise elements k and half + k are.
 
-        With `causal`, a token attends to keys up to its own, and only to the last `window` keys if `window` is positive.
+        With `causal`, a token attends to no later keys. If `window` is positive, a token attends to the last `window` keys.
         `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-        graphq.kernels.numbers.attention. `kept` is the type of numbers in the caches. Caches of s4 are u8 with two numbers
+        graphq.kernels.numbers.attention. `kept` is the element type of the caches. Caches of s4 are u8 with two elements
         in each byte. Caches of s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
         -1 if only the run determines it.
 
@@ -105,7 +105,7 @@ class Operations:
               per_channel_broadcast: bool = True, name: str | None = None) -> Value:
         """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.
 
-        A 1-D slope is for the channel axis of `data_format`, or for the last axis if `per_channel_broadcast` is false. A
+        A 1-D slope varies along the channel axis of `data_format`, or the last axis if `per_channel_broadcast` is false. A
         slope of higher rank broadcasts to `src` as in NumPy.
         """
 
@@ -118,7 +118,7 @@ class Operations:
         """Run `body` while `cond` holds, at most `trips` times (ONNX Loop).
 
         The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The first `states` of
-        `srcs` are the first states. The results are the last states, then the values of all iterations, stacked along a
+        `srcs` are the initial states. The results are the last states, then the values of all iterations, stacked along a
         new first axis. States and values may grow with each iteration; raises CompileError if they exceed the memory limit
         (`graphq.base.budget`).
         """
@@ -128,13 +128,13 @@ class Operations:
              name: str | None = None) -> Any:
         """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-        `srcs` are the first `states`, then `scanned` scanned operands, then other operands. The body takes (states, slices,
-        other operands) and returns (states, values). The results are the last states, and the values stacked along
+        `srcs` are `states` initial states, then `scanned` scanned operands, then other operands. The body takes (states,
+        slices, other operands) and returns (states, values). The results are the last states, and the values stacked along
         `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run from end to beginning.
         """
 
     def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
-        """A fused group of operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
+        """Fused operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
 
     def convolution(self, src: Number, weights: Number, bias: Number | None = None, /, *,
                     strides: int | Sequence[int] | np.ndarray = 1, pads_begin: int | Sequence[int] | np.ndarray = 0,
@@ -144,10 +144,10 @@ class Operations:
                     dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """Convolution over any number of spatial axes (oneDNN Convolution), without reversing the kernel.
 
-        If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_* pads to an output of ceil(size / stride)
-        elements; if the number of added elements is odd, there is one more at the end (same_upper) or at the beginning
-        (same_lower). Products are summed in f64 and rounded to f32 once. The bias is added in f32. Then the result is
-        rounded to `dtype` (None: the dtype of `src`).
+        If `auto_pad` is not none, `pads_begin` and `pads_end` are ignored. same_upper and same_lower pad such that the
+        output has ceil(size / stride) elements; if the number of added elements is odd, same_upper adds one more at the
+        end, and same_lower at the beginning. Products are summed in f64 and rounded to f32 once. The bias is added in f32.
+        Then the result is rounded to `dtype` (None: the dtype of `src`).
         """
 
     def conv_transpose(self, src: Number, weights: Number, bias: Number | None = None, /, *,
@@ -158,12 +158,12 @@ class Operations:
                        data_format: Literal['NCX', 'NXC'] = 'NXC',
                        weights_format: Literal['OIX', 'XIO', 'IOX', 'XOI'] = 'XOI', dtype: DTypeLike | None = None,
                        name: str | None = None) -> Value:
-        """The transpose of a convolution: the sum of the kernel times each source element (oneDNN ConvTranspose).
+        """The transpose of a convolution: each element of `src` adds a multiple of the kernel (oneDNN ConvTranspose).
 
-        In all weights formats, I is the source's channels, and O is the output's channels divided by `groups`. oneDNN 3.13
+        In all weights formats, I is the channels of `src`, and O is the output's channels divided by `groups`. oneDNN 3.13
         implements IOX and XOI (its default), although its documentation says OIX and XIO. The pads are cut off the full
-        result, and `output_padding` zeros are added at its end. Sums are in f64 and rounded to f32 once. The bias is added
-        in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
+        result, and `output_padding` zeros are added at the result's end. Sums are in f64 and rounded to f32 once. The bias
+        is added in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
         """
 
     def non_max_suppression(self, boxes: Number, scores: Number, most: Number | None = None,
@@ -182,8 +182,8 @@ class Operations:
         """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
         The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
-        with the key `seed` and the counter (offset, i - i % 4), both of 64 bits. At offset 0 it gets word 2 with the
-        counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and both halves of the key are the low half of the seed.
+        with the 64-bit key `seed` and the counter (offset, i - i % 4). If the offset is 0, element i gets word 2 with the
+        counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and a key whose halves are both the low half of the seed.
         """
 
     def dynamic_quantize(self, src: Number, scales: Number, zps: Number | None = None, /, *, dtype: DTypeLike,
@@ -191,8 +191,8 @@ class Operations:
                          name: str | None = None) -> Value:
         """`saturate(rint(src / scales) + zps)`, ties to even, as in quantize (oneDNN DynamicQuantize).
 
-        Scales may be 0 or negative. NaN becomes the zero point, saturated. oneDNN has no f8 results here; they are as in
-        quantize.
+        Scales may be 0 or negative. NaN becomes the zero point, saturated. oneDNN's operation has no f8 results;
+        graphq computes f8 as in quantize.
         """
 
     def dynamic_dequantize(self, src: Number, scales: Number, zps: Number | None = None, /, *,
@@ -201,8 +201,8 @@ class Operations:
                            name: str | None = None) -> Value:
         """`(src - zps) * scales` in f32, with an exact difference, rounded to `dtype` (oneDNN DynamicDequantize).
 
-        For per_group, `group_shape` has the size of a group along each axis, and scales and zps have one value for each
-        group. A `dtype` of None means the dtype of the scales.
+        For per_group, `group_shape` is the size of a block along each axis, and scales and zps have one value for each
+        block. A `dtype` of None means the dtype of the scales.
         """
 
     def abs(self, src: Number, /, *, name: str | None = None) -> Value:
@@ -273,7 +273,7 @@ class Operations:
         """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
 
     def clamp(self, src: Number, /, *, min: float, max: float, name: str | None = None) -> Value:
-        """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 unless min is positive."""
+        """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 if min is not positive."""
 
     def leaky_relu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
         """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
@@ -285,19 +285,17 @@ class Operations:
         """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
 
     def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), with src times f32(1/6) as in ONNX.
-
-        NaN at -inf, by the formula.
-        """
+        """`src * max(0, min(1, src * f32(1/6) + 1/2))` (oneDNN HardSwish, ONNX's numbers). NaN at -inf, by the formula."""
 
     def grid_sample(self, src: Number, grid: Number, /, *, mode: Literal['linear', 'nearest', 'cubic'] = 'linear',
                     padding_mode: Literal['zeros', 'border', 'reflection'] = 'zeros', align_corners: bool = False,
                     name: str | None = None) -> Value:
         """Sample `src` [N, C, ...] at the points `grid` [N, ..., k] (ONNX GridSample, as ONNX Runtime computes it).
 
-        The k coordinates of a point start with the last axis. With `align_corners`, the coordinates -1 and 1 are the
-        centers of the first and last element of an axis; otherwise they are the outer edges of these elements. Outside of
-        the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at its edges.
+        A point's k coordinates go from the last spatial axis to the first. With `align_corners`, the coordinates -1 and 1
+        are the centers of the first and last element of an axis; otherwise they are the outer edges of these elements.
+        Outside of the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at
+        its edges.
         """
 
     def matmul(self, src: Number, weights: Number, bias: Number | None = None, /, *, transpose_a: bool = False,
@@ -327,7 +325,7 @@ class Operations:
                      name: str | None = None) -> Value:
         """The convolution of `src - src_zero_point` with weights [o, c / groups, ...] as s32 (ONNX ConvInteger).
 
-        Channels come first, [n, c, ...]. The padding is the zero point.
+        `src` is [n, c, ...]. Padding has the value of the zero point.
         """
 
     def dynamic_range(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
@@ -344,13 +342,13 @@ class Operations:
                     data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """Resize the spatial axes (oneDNN Interpolate).
 
-        Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at `o * (old
-        - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). `scales` only determine the
-        new sizes, as in oneDNN. Positions beyond the source's ends move to the ends.
+        Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of `src` (half_pixel), at `o * (old
+        - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). As in oneDNN, `scales` only
+        determine the new sizes. Positions outside of `src` move to its first or last element.
 
-        Mode nearest reads the nearest element, and the upper of two equally near elements. The modes linear, bilinear and
-        trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and means are computed as
-        in ONNX Runtime's CPU kernel, step by step in f32.
+        Mode nearest reads the nearest element; of two equally near elements, it reads the one of higher index. The modes
+        linear, bilinear and trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and
+        means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
         """
 
     def equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
@@ -385,14 +383,11 @@ class Operations:
         """True where `src` is an infinity of a chosen sign (ONNX IsInf)."""
 
     def gather(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
-        """`src` at `indices` along `axis` (ONNX Gather).
-
-        Negative indices count from the end. Raises InputError for an index out of range.
-        """
+        """Take `src` at `indices` along `axis` (ONNX Gather). Raises InputError for an index outside of [-size, size)."""
 
     def slice(self, src: Number, /, *, axes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray,
               ends: Sequence[int] | np.ndarray, steps: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """The elements from a start up to, but without, an end in steps, along each of `axes` (ONNX Slice)."""
+        """Every `step`-th element from `start` up to, but not including, `end`, along each axis (ONNX Slice)."""
 
     def pad(self, src: Number, /, *, pads_begin: Sequence[int] | np.ndarray, pads_end: Sequence[int] | np.ndarray,
             mode: Literal['constant', 'edge', 'reflect', 'wrap'] = 'constant', value: float = 0.0,
@@ -403,7 +398,7 @@ class Operations:
         """
 
     def expand(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """`src` repeated along dimensions of 1 to its broadcast with `shape` (ONNX Expand)."""
+        """`src` repeated along dimensions of 1, so that it has its broadcast shape with `shape` (ONNX Expand)."""
 
     def batch_norm_inference(self, src: Number, gamma: Number, beta: Number, mean: Number, variance: Number, /, *,
                              epsilon: float, data_format: Literal['NCX', 'NXC'] = 'NXC',
@@ -465,32 +460,30 @@ class Operations:
 
     def top_k(self, src: Number, /, *, k: int, axis: int = -1, largest: bool = True,
               name: str | None = None) -> tuple[Value, Value]:
-        """The `k` greatest (or least) elements along `axis`, in order, and their indices (ONNX TopK with sorted=1).
-
-        Equal elements keep their order.
-        """
+        """The `k` greatest or least elements along `axis`, sorted stably, and their indices (ONNX TopK, sorted=1)."""
 
     def cum_sum(self, src: Number, /, *, axis: int, exclusive: bool = False, reverse: bool = False,
                 name: str | None = None) -> Value:
-        """Cumulative sums along `axis`, in the source's dtype (ONNX CumSum).
+        """Cumulative sums along `axis`, in the dtype of `src` (ONNX CumSum).
 
-        Each sum is the sum before plus an element. `exclusive` leaves out the element itself; `reverse` starts at the end.
+        Each sum is the previous sum plus an element. With `exclusive`, a sum leaves out the element at its own index;
+        `reverse` starts at the end.
         """
 
     def gather_elements(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
         """`src` at each index along `axis`, and at the index's own position on other axes (ONNX GatherElements)."""
 
     def gather_nd(self, src: Number, indices: Number, /, *, batch_dims: int = 0, name: str | None = None) -> Value:
-        """`src` at tuples of indices (ONNX GatherND). The first `batch_dims` dimensions of both operands are paired."""
+        """Elements or slices of `src` at index tuples (ONNX GatherND). The first `batch_dims` axes are batches."""
 
     def scatter_elements(self, src: Number, indices: Number, updates: Number, /, *, axis: int = 0,
                          reduction: Literal['none', 'add', 'mul', 'max', 'min'] = 'none',
                          name: str | None = None) -> Value:
-        """`src` with updates at the indices along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
+        """`src` with `updates` at `indices` along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
 
     def scatter_nd(self, src: Number, indices: Number, updates: Number, /, *,
                    reduction: Literal['none', 'add', 'mul', 'max', 'min'] = 'none', name: str | None = None) -> Value:
-        """`src` with updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
+        """`src` with `updates` (elements or slices) at index tuples, combined by `reduction` (ONNX ScatterND)."""
 
     def trilu(self, src: Number, /, *, upper: bool = True, k: int = 0, name: str | None = None) -> Value:
         """The triangle of each matrix from diagonal `k` upwards or downwards; other elements become 0 (ONNX Trilu)."""
@@ -501,10 +494,7 @@ class Operations:
                  auto_pad: Literal['none', 'same_upper', 'same_lower', 'valid'] = 'none',
                  dilations: int | Sequence[int] | np.ndarray | None = None, data_format: Literal['NCX', 'NXC'] = 'NXC',
                  name: str | None = None) -> Value:
-        """The greatest element of each window, or NaN if the window has a NaN (oneDNN MaxPool).
-
-        Padding never wins; a window of only padding becomes -inf. `auto_pad` is as in convolution.
-        """
+        """The greatest element of each window, NaN if one is NaN (oneDNN MaxPool). Padding counts as -inf."""
 
     def avg_pool(self, src: Number, /, *, strides: int | Sequence[int] | np.ndarray = 1,
                  pads_begin: int | Sequence[int] | np.ndarray = 0, pads_end: int | Sequence[int] | np.ndarray = 0,
@@ -514,8 +504,8 @@ class Operations:
                  data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-        Elements are added in the order of `pool_order` (graphq.kernels.numbers.mean_sums). With `in_order` (not in
-        oneDNN) they are added from the first tap of the window to the last. Padding counts as zeros. With `exclude_pad` it
+        Elements are added in the order of `pool_order` (graphq.kernels.numbers.mean_sums). With `in_order` (not in oneDNN)
+        they are added from the first tap of the window to the last. Padding counts as zeros. With `exclude_pad` padding
         does not count, and a window of only padding becomes NaN. If the output size is rounded up, a window may reach
         beyond the padding. Elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
         """
@@ -525,9 +515,9 @@ class Operations:
                    group_axis: int | None = None, name: str | None = None) -> Value:
         """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-        per_channel has one scale and zero point for each index along `axis`. `group_axis` is for the weights of a
-        transposed convolution with groups: `src` is split along this axis into (number of scales / number of channels)
-        groups, and channel c of group k has scale `k * channels + c`.
+        per_channel has one scale and zero point for each index along `axis`. If `group_axis` is given, `src` is split along
+        this axis into (number of scales / number of channels) groups, and channel c of group k has scale `k * channels +
+        c`.
         """
 
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
@@ -536,7 +526,7 @@ class Operations:
         """`saturate(rint(src / scales) + zps)`, ties to even (oneDNN Quantize). NaN becomes the zero point.
 
         For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
-        the greatest finite value with their sign, and NaN stays NaN (ONNX Cast, saturate=1).
+        the greatest finite value with the same sign, and NaN stays NaN (ONNX Cast, saturate=1).
         """
 
     def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
@@ -544,9 +534,9 @@ class Operations:
                         name: str | None = None) -> Value:
         """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
-        The quotient is rounded to `precision`. For a float `dtype`, the quotient, plus the zero point if given, is rounded
-        to nearest even. Numbers beyond the range, infinities included, then become the greatest finite value with their
-        sign. Without `saturate` they become infinities, or NaN in a dtype without infinities.
+        The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
+        then rounded to nearest even. Results beyond the range, infinities included, become the greatest finite value with
+        the same sign. Without `saturate` these become infinities, or NaN in a dtype without infinities.
         """
 
     def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
@@ -558,14 +548,14 @@ class Operations:
              reverse: bool = False, name: str | None = None) -> Any:
         """Long short-term memory: returns all states [T, B, H], the last state [B, H] and the last cell [B, H].
 
-        `gates` [T, B, 4H] are the products of input and input weights, with all biases added, for the gates in ONNX's order
-        i, o, f, c. `recurrent` [4H, H] are the weights of the state. `h` and `c` are the first state and the first cell
-        (default: zeros). With `scales` the weights are integers in f32, and each step quantizes the state to u8 with one
-        scale for all rows, as DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
+        `gates` [T, B, 4H] is the input times its weights, plus all biases, for the gates in ONNX's order i, o, f, c.
+        `recurrent` [4H, H] is the weights of the state. `h` and `c` are the initial state and cell (default: zeros). With
+        `scales`, the weights are integers in f32, and each step quantizes the state to u8 with one scale for all rows, as
+        DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
 
-        Row b of the batch ends after `lengths[b]` steps: later states are 0, and its last state is the state at its end.
-        Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and f. With
-        `reverse`, steps run from the last to the first. Sums of integers are exact; other sums are chains of fused
+        Row b of the batch ends after `lengths[b]` steps: its last state is the state after these steps, and later states
+        are 0. Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and
+        f. With `reverse`, steps run from the last to the first. Sums of integers are exact; other sums are chains of fused
         multiply-adds (see graphq.kernels.numbers.recurrent).
         """
 
@@ -574,10 +564,10 @@ class Operations:
             name: str | None = None) -> Any:
         """Gated recurrent units: returns all states [T, B, H] and the last state [B, H].
 
-        `gates` [T, B, 3H] are the products of input and input weights, with the input's biases added, for the gates in
-        ONNX's order z, r, h. `recurrent` [3H, H] are the weights of the state. `bias` [H] is added to the state's product
-        for h. With `linear_before_reset`, the gate r multiplies this sum; otherwise it multiplies the state before the
-        product. `h` is the first state (default: zeros). `lengths` and `reverse` are as in lstm.
+        `gates` [T, B, 3H] is the input times its weights, plus biases, for the gates in ONNX's order z, r, h. `recurrent`
+        [3H, H] is the weights of the state. For gate h, `bias` [H] is added to the state times its weights. With
+        `linear_before_reset`, r multiplies this sum; otherwise r multiplies the state before the weights do. `h` is the
+        initial state (default: zeros). `lengths` and `reverse` are as in lstm.
         """
 
     def rnn(self, gates: Number, recurrent: Number, h: Number | None = None, lengths: Number | None = None, /, *,
@@ -590,7 +580,7 @@ class Operations:
 
     def reduce_mean(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                     keep_dims: bool = False, name: str | None = None) -> Value:
-        """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements. Without axes it is `src`."""
+        """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements."""
 
     def reduce_l1(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                   keep_dims: bool = False, name: str | None = None) -> Value:
@@ -606,21 +596,15 @@ class Operations:
 
     def reduce_max(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf if there are no elements.
-
-        Without axes the result is `src`.
-        """
+        """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements."""
 
     def reduce_min(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:
-        """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf if there are no elements.
-
-        Without axes the result is `src`.
-        """
+        """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements."""
 
     def integer_sum(self, src: Number, /, *, axes: Sequence[int] | np.ndarray = (), keep_dims: bool = False,
                     name: str | None = None) -> Value:
-        """The sum of integers along `axes` (ONNX ReduceSum). It wraps. Without axes the result is `src`."""
+        """The sum of integers along `axes` (ONNX ReduceSum). The sum wraps. Without axes the result is `src`."""
 
     def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
         """Count elements by the highest 14 bits of their f32 (s32 [16384]), and return the extremes (f32 [2]).
@@ -631,7 +615,7 @@ class Operations:
         """
 
     def concat(self, *srcs: Number | None, axis: int, name: str | None = None) -> Value:
-        """Join the sources along `axis` (oneDNN Concat)."""
+        """Join the operands along `axis` (oneDNN Concat)."""
 
     def reorder(self, src: Number, /, *, name: str | None = None) -> Value:
         """`src` itself (oneDNN Reorder). oneDNN changes the memory layout, but no element."""
@@ -646,15 +630,15 @@ class Operations:
                  shapes: Sequence[Sequence[int] | np.ndarray] | None = None, name: str | None = None) -> Any:
         """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
 
-        `dtypes` and `shapes` (-1: an unknown dimension) are the types of its outputs. Running it raises GraphError.
+        `dtypes` and `shapes` (-1: an unknown dimension) are the types of the outputs. A run raises GraphError.
         """
 
     def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
                        name: str | None = None) -> Value:
         """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-        One dimension may be -1 and follows from the others. A 0 is a dimension of 0 or, with `special_zero`, the source's
-        dimension at its position.
+        One dimension may be -1: it follows from the others. A 0 means a dimension of 0 or, with `special_zero`, the
+        dimension of `src` at the same position.
         """
 
     def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
@@ -666,13 +650,14 @@ class Operations:
         """Sum decision trees: for each row, `base` plus the weights of its leaf in each tree, in order (ONNX TreeEnsemble).
 
         At a node, the row's `feature` is compared with `split` (see COMPARE), and the row goes to node `true` or `false`.
-        NaN goes to `true` if `missing` is set. A leaf goes to itself. After `depth` steps all rows are at leaves.
+        NaN goes to `true` if `missing` is set. A leaf's `true` and `false` are the leaf itself. After `depth` steps all
+        rows are at leaves.
         """
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
         """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 
-        If graphq's operations can compute the node for these operands, they run instead. `model` is a serialized ModelProto
-        with only this node. Its inputs are `srcs`; its initializers are small constants, because shape inference may need
-        their values. `op_type` is the operator's name, for messages.
+        If graphq's operations can compute the node for these operands, these operations run instead of the evaluator.
+        `model` is a serialized ModelProto with only this node. Its inputs are `srcs`; its initializers are small constants,
+        because shape inference may need their values. `op_type` is the operator's name, for messages.
         """
