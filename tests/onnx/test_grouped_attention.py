@@ -347,7 +347,7 @@ BAD = {
     "window": (changed(), {"local_window_size": 0}, "'local_window_size' positive"),
     "both directions": (changed(), {"local_window_size": 4, "causal": 0}, "'local_window_size' positive"),
     "no scales": (changed(), INTEGERS,
-                  "'kv_cache_bit_width' 8, kinds .'PER_TENSOR'. of scales and inputs 12 and 13 do not fit"),
+                  "'kv_cache_bit_width' 8, scale types .'PER_TENSOR'. and inputs 12 and 13 do not fit"),
     "scale of keys alone": (with_scales("k_scale"), INTEGERS, "inputs 12 and 13 do not fit"),
     "scale of values alone": (with_scales("v_scale"), INTEGERS, "inputs 12 and 13 do not fit"),
     "scales of floats": (with_scales("k_scale", "v_scale"), {}, "inputs 12 and 13 do not fit"),
