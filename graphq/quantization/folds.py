@@ -8,8 +8,8 @@ import numpy as np
 MOST_COMPARED = 8
 """The largest number of held-out batches that a fold compares."""
 FEW = 8
-"""Up to this number of batches, changed copies are compared as well; of more batches, only smaller and larger copies.
-The copies decide about settings only if there is a single batch; otherwise they only show how sure the result is."""
+"""Up to this number of batches, changed copies are compared as well; with more, only copies times SIZES.
+The copies decide about settings only if there is a single batch; otherwise they only show how reliable the result is."""
 
 
 class Fold(NamedTuple):
@@ -41,7 +41,7 @@ def folds(count: int) -> list[Fold]:
 
 
 def judged(count: int) -> list[Fold]:
-    """The folds that show how sure the loss of the chosen setting is; up to FEW batches each is held out once."""
+    """The folds to estimate how reliable a loss is. With 4 to FEW batches, each batch is held out once."""
     if not 4 <= count <= FEW:
         return folds(count)
     every, part = tuple(range(count)), count // 4
