@@ -127,7 +127,7 @@ def _sequence(*items: Any) -> tuple[Any, ...]:
 
 
 def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
-    """Make an operator method of Size for `function`. If the other operand is `neutral`, it returns the Size itself."""
+    """Make an operator method of Size for `function`. If the other operand is `neutral`, the result is the Size."""
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other):
             return NotImplemented

@@ -157,7 +157,8 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": cache(lambda number: array(number).tobytes()),  # cached: many values have the same
+            # Cached, because many values may have the same bytes.
+            "bytes": cache(lambda number: array(number).tobytes()),
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,
