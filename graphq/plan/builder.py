@@ -138,7 +138,7 @@ class PlanBuilder:
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
-        team.modules_of_team(threads, cache)  # now, so that they compile while the steps are planned
+        team.modules_of_team(threads, cache)  # starts to compile the team's modules early
         self._arrays = Arrays() if arrays is None else arrays
         self._constants: dict[int, int] = {}
         self.buffers: list[Buffer] = []

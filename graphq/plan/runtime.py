@@ -71,8 +71,7 @@ class OpenPlan:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.functions: list[tuple[int, Function | FunctionTable]] = []
         self._numbers: list[tuple[int, Word]] = []  # (index of the word, its Size or Later)
-        # For each kind of storage: (index of a word that is an address, buffer, offset in bytes)
-        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # storage -> (word, buffer, offset)
         self.aligned: set[int] = set()
         native = [step for step in plan.steps if isinstance(step, Step)]
         template, starts = [0] * (STEP_WORDS * len(native)), []
