@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphq.base.locks import late_imports
-from graphq.base.sizes import Later, is_open
+from graphq.base.sizes import Later, assumed, is_open, number, plain
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.op import register_op
 from graphq.ops.rules import Array
@@ -16,15 +16,19 @@ from graphq.ops.rules import Array
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
     """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown.
 
-    Open sizes stay open only if graphq has no importer for the operator. An importer may refuse some sizes and accept
-    others, so one plan must not cover both.
+    Open sizes stay open if graphq has no operations for the node at the example's sizes, and a guard asks whether that
+    holds at the sizes of a call.
     """
     with late_imports():
-        from graphq.onnx.importers.importer import has_importer
-        from graphq.onnx.protos.fallback import infer, infer_open, parsed
-    if isinstance(model, Later) or any(is_open(t.shape) for t in srcs) \
-            and not has_importer(parsed(model.tobytes()).graph.node[0]):
+        from graphq.onnx.importers.importer import takes
+        from graphq.onnx.protos.fallback import infer, infer_open
+    if isinstance(model, Later):
         return infer_open(model, srcs)
+    if any(is_open(t.shape) for t in srcs):
+        taken = number(takes, model, tuple([t.dtype for t in srcs]), tuple([t.shape for t in srcs]))
+        if not assumed(taken):
+            plain(taken)
+            return infer_open(model, srcs)
     return infer(model.tobytes(), srcs)
 
 

@@ -24,6 +24,7 @@ CASES = {
          node("MaxUnpool", ["c", "i"], ["b"], kernel_shape=[2, 2], strides=[2, 2])], {}),
     "one more dimension": ([node("Unsqueeze", ["a", "last"], ["c"]), node("DFT", ["c", "", "axis"], ["d"]),
                             node("ReduceSum", ["d", "last"], ["b"], keepdims=0)], {"last": [4], "axis": 1}),
+    "an importer that leaves the node to the reference": ([node("Hardmax", ["a"], ["b"], axis=1)], {}),
     "a matrix of two sizes": (
         [node("ReduceSum", ["a", "outer"], ["c"], keepdims=0), node("EyeLike", ["c"], ["d"]),
          node("Add", ["d", "a"], ["b"])], {"outer": [0, 1]}),

@@ -17,6 +17,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import Later, later, number
+from graphq.dtypes import DType
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Dim, Graph, Value
 from graphq.ir.interpret import add_known, computed, evaluate, known
@@ -265,6 +266,20 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
             return None
         outs = _fallback(graph, node, scope, why)
     return tuple(outs.values())
+
+
+def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | None]) -> bool:
+    """Whether an importer takes the node at these shapes, or refuses it for good, so that ONNX's reference never runs."""
+    proto, graph = parsed(model.tobytes()), Graph()
+    if not has_importer(proto.graph.node[0]):
+        return False
+    operands = [graph.input(f"operand {k}", dtype=dtype, shape=shape)
+                for k, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))]
+    try:
+        outs, _ = _translated(graph, proto.graph.node[0], _scope_of(proto, graph, operands))
+    except Refused:
+        return True
+    return outs is not None
 
 
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
