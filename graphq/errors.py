@@ -3,12 +3,12 @@ from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs the packages of an extra. It needs a checkout: 'graphq' on PyPI is another project."""
+    """The command that installs an extra, in a checkout, because 'graphq' on PyPI is another project."""
     return f'pip install -e ".[{extra}]" in a checkout of graphq'
 
 
 LONGEST = 4000
-"""The most characters of an error message. Names and lists in a model may have any length."""
+"""The most characters of an error message. There must be a limit, because names in a model may have any length."""
 
 
 class GraphqError(Exception):

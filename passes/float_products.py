@@ -35,7 +35,7 @@ class WidenProducts(Rewrite):
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, bias: Value | None, match: Match) -> str | None:
-        """x must be f16, the bias and weights of convolutions constant, and there must be enough rows."""
+        """x must be f16; the bias, and the weights of a convolution, constant. There must be enough rows."""
         if x.dtype != f16:
             return ""
         compressed = match.root.op.name == "matmul" and stays_compressed(w, match.root.attrs["transpose_b"])
@@ -65,7 +65,7 @@ def _rows(node: Node) -> int | None:
 
 
 class RoundProducts(Rewrite):
-    """anchor(x, w, bias?) of f32 -> anchor(type_cast(x), type_cast(w), dtype=f32) + bias?, cast to bf16
+    """anchor(x, w, bias?) of f32 -> anchor(type_cast(x), type_cast(w), dtype=f32) + bias?, with casts to bf16
 
     The anchor is a matmul or a convolution. Its operands are rounded to 8 significant bits. The products of the rounded
     numbers are exact in f32, and their sums are added in f32 as before. The rounding moves a sum by up to 2^-8 of the

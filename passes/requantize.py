@@ -124,7 +124,7 @@ class RequantizePicked(Rewrite):
 
 
 def _same_parameters(a: Node, b: Node) -> str | None:
-    """The reason why `b` does not undo `a`; None if it does."""
+    """Why a quantize with the parameters of `b` does not undo the dequantize `a`; None if it does."""
     for name in ("qtype", "axis"):
         if a.attrs[name] != b.attrs[name] and (name == "qtype" or a.attrs["qtype"] == "per_channel"):
             return f"{name} {a.attrs[name]} becomes {b.attrs[name]}"

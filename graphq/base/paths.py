@@ -18,7 +18,7 @@ from graphq.errors import GraphError, ParseError
 
 
 def path_of(path: Any) -> Path:
-    """The path as a Path; raises GraphError for anything else, such as the number of an open file."""
+    """The path as a Path; raises GraphError for anything else, such as a file descriptor."""
     try:
         return Path(path)
     except TypeError:

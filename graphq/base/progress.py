@@ -16,7 +16,7 @@ _wanted: ContextVar[bool] = ContextVar("wanted", default=False)
 
 @contextmanager
 def bars(wanted: bool = True) -> Iterator[None]:
-    """Show bars on stderr, or hide them, while this context is active in this thread."""
+    """Within a `with` block, show bars on stderr if `wanted`, else hide them; other threads are not affected."""
     before = _wanted.set(wanted)
     try:
         yield
@@ -25,7 +25,7 @@ def bars(wanted: bool = True) -> Iterator[None]:
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """The items. If bars are wanted, a bar counts the items while the caller loops over them."""
+    """Return the items to loop over. If bars are wanted, a bar counts the items during the loop."""
     if not _wanted.get():
         return items
     try:

@@ -90,7 +90,7 @@ class Trace:
             return self.call(kind if hasattr(x, "_fields") else _sequence, *x)
         key = _key(x)
         if key not in self._known:
-            self._known[key] = self._new(x)  # `values` keeps x alive, so no other object gets its id
+            self._known[key] = self._new(x)  # `values` keeps x alive, so no other object gets the id of x
         return self._known[key]
 
     def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -259,8 +259,8 @@ def require_outputs(graph: Graph) -> None:
 def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays of a call by input name.
 
-    `inputs` are the arrays in the graph's order, or one mapping. `named` are the keyword arguments. Raises InputError
-    if there are more arrays than inputs, or if an input is given twice.
+    `inputs` has the arrays in the graph's order, or one mapping from names to arrays. `named` has the keyword arguments
+    of the call. Raises InputError if there are more arrays than inputs, or if an input is given twice.
     """
     names = [str(v.name) for v in graph.inputs]
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):

@@ -54,7 +54,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
-    """Check one node. `wanted` has the values defined so far; the node's outputs are added to it."""
+    """Check one node, and add the node's outputs to `wanted`, which has the values defined so far."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue

@@ -142,7 +142,7 @@ class OpenPlan:
 
     @lazy_property
     def program(self) -> Program:
-        """The program that computes the plan's open numbers for given sizes."""
+        """The program that computes all numbers of the plan that depend on open sizes."""
         results = list(parts(open_numbers(self.plan)))
         for x in results:
             self.trace.slot(x)  # raises if x belongs to another trace
@@ -362,7 +362,7 @@ class _Instance:
                          for x in open.segments]
 
     def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
-        """Write the addresses of a call's inputs and outputs, and of buffers in the arena, into the words."""
+        """Write the addresses of a call's inputs and outputs, and of buffers in the arena, into argument words."""
         addresses = [*map(address_of, arrays)]
         for k in self._aligned:
             if addresses[k] % LINE:

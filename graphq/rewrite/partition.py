@@ -12,9 +12,10 @@ from graphq.rewrite.rule import Match, Rewrite
 
 
 def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
-    """Add a partition of nodes that together have one result. Returns this result.
+    """Add a partition of nodes that together have one result. Returns the partition's result.
 
-    Raises GraphError if the nodes have several results, or are not convex: a path leaves them and enters them again.
+    Raises GraphError if the nodes have several results, or are not convex (a path leaves the nodes and enters them
+    again).
     """
     body, operands, _ = extract(graph, nodes)
     return _partition(graph, body, operands, anchor)

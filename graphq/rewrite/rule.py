@@ -77,7 +77,7 @@ class Rewrite:
     """How far results may move, relative to the largest element (0: not at all). The class's docstring says why."""
 
     several_results: bool = False
-    """Whether nodes outside of the match may use a matched node's further outputs, such as softmax's statistics."""
+    """Whether nodes outside of the match may use outputs of a matched node after the first (softmax's statistics)."""
 
     def candidate(self, node: Node) -> bool:
         """Whether a node may be the root of a match or a near miss: a quick test before the pattern is tried."""

@@ -210,7 +210,7 @@ def small_integers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def quantizations(graph: Graph) -> list[Quantization]:
-    """The different scales and zero points in the graph and its bodies."""
+    """All scales and zero points in the graph and its bodies, without duplicates."""
     found: dict[Quantization, None] = {}
     for node in all_nodes(graph):
         scales = node.attrs.get("scales") or ()

@@ -48,7 +48,7 @@ def variants(graph: Graph) -> list[Graph]:
 
 
 class Validator:
-    """Compares a graph with its state before each pass: the callback `after` of `run_passes`.
+    """A callback `after` of `run_passes`, which compares the graph with its state before each pass.
 
     The changed part of the graph is compared first, and then the whole graph. References run only after a pass that
     changed the graph. The reference of the whole graph runs once for each state of the graph.
@@ -100,7 +100,7 @@ class Validator:
         return None
 
     def _error(self, step: Pass, text: str | None, region: Graph | None) -> PassError:
-        """The error to raise. `text` says how the whole graph differs; `region` is a part that differs by itself."""
+        """Make the error. `text` says how the results of the graph differ; `region` is a part whose results differ."""
         name, start = pass_name(step), region or self.snapshot.graph
         if failure(step, start) is None:
             return PassError(f"pass {name} changed the graph's numbers: {text}; a second run on the same graph does "
@@ -130,7 +130,7 @@ def failure(step: Pass, graph: Graph, tolerance: float | None = None, *, may_rai
 
 
 def _tried(step: Pass, graph: Graph, tolerance: float | None = None, may_raise: bool = True) -> tuple[int, str | None]:
-    """How often the pass applied to a copy of `graph`, and its fault or None."""
+    """Run the pass on a copy of `graph`. Returns how often the pass applied, and the fault as text or None."""
     after = detached(graph)
     snapshot = Snapshot(after)
     try:
