@@ -82,7 +82,7 @@ def _equal(graph: Graph) -> Iterator[Shapes]:
 
 
 def _unequal(base: Shapes, places: list[Place], rng: np.random.Generator) -> Iterator[Shapes]:
-    """Yield sets of shapes with a different size for each axis. Small numbers are added to, or multiply, `base`."""
+    """Yield sets of shapes with a different size for each axis: the size in `base`, plus or times a small number."""
     rank = max((axis for _, axis in places), default=0) + 1
     for draw in range(DRAWS):
         more = rng.permutation(np.arange(1, rank + 3)).tolist()
