@@ -9,7 +9,7 @@ MOST_COMPARED = 8
 """The largest number of held-out batches that a fold compares."""
 FEW = 8
 """Up to this number of batches, changed copies are compared as well; with more, only copies times SIZES.
-The copies decide about settings only if there is a single batch; otherwise they only show how reliable the result is."""
+The copies decide about settings only if there is a single batch; otherwise they show how reliable the result is."""
 
 
 class Fold(NamedTuple):
