@@ -133,7 +133,7 @@ class Passed(NamedTuple):
 
         assert self.runner is not None
         arrays = [inputs[str(v.name)] for v in self.graph.inputs]
-        return profile_steps(self.runner, arrays, runs, peaks=peaks, cache=self.options.cache)
+        return profile_steps(self.runner, arrays, runs, peaks=peaks, cache=self.options.cache, nodes=self.graph.nodes)
 
 
 class ConstantInputs:

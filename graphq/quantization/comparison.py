@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -20,7 +21,7 @@ from graphq.report.charts import bars, table
 from graphq.report.details import Record
 from graphq.report.drawing import available, class_of, draw, shortened
 from graphq.report.page import HELP, document
-from graphq.report.views import Views
+from graphq.report.views import Views, legend
 
 
 @dataclass
@@ -185,18 +186,17 @@ def differences_page(found: Comparison) -> str:
     for t in found.tensors:
         boxes.setdefault(ids[t.name], []).append(t)
     views.records["tensors"] = _records(drawn, boxes)
-    views.add("Graph order", _bars(found, ids, kinds), "tensors")
+    listed = [kinds[ids[t.name]] for t in found.tensors]
+    key = legend(COSTS, Counter(listed))
+    views.add("Graph order", _bars(found, ids, kinds), "tensors", legend=key)
     views.add("By cost", _table(found.tensors, ids), "tensors")
     if available():
         def lines(box: Box) -> Sequence[str]:
             return *box.lines[:1], *(text for t in boxes.get(box.id, ()) for text in _lines(t))
 
-        views.add("Graph", draw(drawn, lines, lambda box: kinds.get(box.id, class_of(box))), "tensors", "picture")
-    counts = [kinds[ids[t.name]] for t in found.tensors]
-    keys = "".join(f'<span><i class="{kind}"></i>{text}: {counts.count(kind)}</span>'
-                   for kind, text in COSTS.items() if kind in counts)
+        views.add("Graph", draw(drawn, lines, lambda box: kinds.get(box.id, class_of(box))), "tensors", "picture", key)
     return document(f"{found.graph.name}: differences from f32", views,
-                    f'{HELP}<p>{escape(found.summary)}</p><div class="key">{keys}</div>')
+                    f"{HELP}<p>{escape(found.summary)}</p>")
 
 
 def differences_html(found: Comparison) -> str:

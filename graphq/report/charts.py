@@ -74,6 +74,17 @@ def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], number
     return f"<table>{row('th', head)}{''.join(row('td', cells, box) for box, cells in rows)}</table>"
 
 
+def steps_table(profile: Profile, box: Box) -> str:
+    """A table of the steps of a profile, the longest first; `box` takes the number of a step."""
+    total, known = profile.seconds or 1.0, any(t.share is not None for t in profile.steps)
+    rows = ((box(t.number)[0], (
+        f"{1e3 * t.seconds:.4g}", f"{t.seconds / total:.1%}", f"{t.gops:.4g}" if t.gops else "",
+        f"{t.gigabytes:.3g}" if t.gigabytes else "", *(["" if t.share is None else f"{t.share:.0%}"] if known else []),
+        str(t.number), t.operation, t.kernel)) for t in sorted(profile.steps, key=lambda t: -t.seconds))
+    head = ["median ms", "share", "GOPS", "GB/s", *["of peak"] * known, "step", "operation", "kernel"]
+    return table(head, rows, 5 + known)
+
+
 def _chart(width: float, height: float, shapes: Sequence[str]) -> str:
     return (f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}">'
             f'{"".join(shapes)}</svg>')

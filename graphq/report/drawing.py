@@ -7,14 +7,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 from unicodedata import east_asian_width
 
+import numpy as np
+
 from graphq.errors import GraphqError, how_to_install
+from graphq.ir import Node
 from graphq.ir.outline import Box, Outline
 
 INCH = 72.0
@@ -127,6 +130,9 @@ WIDTH, HEIGHT = 6.1, 13
 MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
+CLEAR = 3
+"""The pixels between the text of a title and an edge."""
+
 LONGEST = 36
 """The largest number of characters in a line; `shortened` cuts longer texts."""
 
@@ -146,7 +152,10 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
     texts = {box.id: list(lines(box)) for box in boxes}
     short = shortened(x for text in texts.values() for x in text)
     texts = {id: [short[x] for x in text] for id, text in texts.items()}
-    layout = lay_out(outline, {id: _size(text) for id, text in texts.items()})
+    sizes = {id: _size(text) for id, text in texts.items()}
+    room = {box.id: (2 * sizes[box.id][0], sizes[box.id][1]) for box in boxes if box.inside}  # next to an edge
+    layout = lay_out(outline, sizes | room)
+    along = _along(layout.edges.values())
     shapes: dict[bool, list[str]] = {True: [], False: []}
     titles = []
     for box in boxes:
@@ -154,12 +163,45 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
         outer = bool(box.inside)
         rectangle = f'<rect width="{place.width:.0f}" height="{place.height:.0f}"/>'
         shapes[outer].append(_group(box, place, kind(box), rectangle + ("" if outer else text)))
-        titles += [_group(box, place, "title", text)] if outer else []
+        if outer:
+            titles.append(_group(box, _beside_edges(place, sizes[box.id], along), "title", text))
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}" data-w="{width:.0f}" data-h="{height:.0f}">'
             f'{"".join(shapes[True])}<g class="edges">{_edges(layout)}</g>'
             f'{"".join([*shapes[False], *titles])}</svg>')
+
+
+def described(box: Box) -> tuple[str, ...]:
+    """The lines of a box: its operation and type, the scale of a quantization, and the name of its result.
+
+    A value without a name has its label, except in partitions: their labels are not those of the graph. A box with
+    boxes inside has a title only.
+    """
+    if box.inside:
+        return (box.node.attrs["anchor"],) if box.kind == "partition" and box.node is not None else box.lines[:1]
+    if box.node is None:
+        return box.lines
+    value = box.node.outputs[0] if box.node.outputs else None
+    inner = "n" in box.id[1:]
+    named = [] if value is None or inner and value.name is None else [value.graph.label(value)]
+    return (*box.lines, *scale_of(box.node), *named)
+
+
+def scale_of(node: Node) -> list[str]:
+    """A line such as `scale 0.05, zero point 3` or `64 scales, 0.001 to 0.004` for a quantize or dequantize.
+
+    A partition has the line of the quantize that ends it. Other nodes have none.
+    """
+    if node.op.name == "partition":
+        last = node.attrs["body"].outputs[0].node
+        return scale_of(last) if last is not None and last.op.name == "quantize" else []
+    if node.op.name not in ("quantize", "dequantize"):
+        return []
+    scales, zps = node.attrs["scales"], set(node.attrs["zps"] or ())
+    least, most = min(scales, default=0.0), max(scales, default=0.0)
+    text = f"scale {least:.4g}" if len(scales) == 1 else f"{len(scales)} scales, {least:.2g} to {most:.2g}"
+    return [text if zps <= {0} else f"{text}, zero point{f' {zps.pop()}' if len(zps) == 1 else 's'}"]
 
 
 def class_of(box: Box) -> str:
@@ -196,6 +238,28 @@ def _cut(line: str, parts: Sequence[str], begins: Counter[str], ends: Counter[st
 def _size(lines: Sequence[str]) -> tuple[float, float]:
     columns = max((sum(1 + (east_asian_width(c) in "WF") for c in line) for line in lines), default=0)
     return WIDTH * columns + 2 * MARGIN, HEIGHT * len(lines) + MARGIN
+
+
+def _beside_edges(place: Place, size: tuple[float, float], edges: np.ndarray) -> Place:
+    """The leftmost place for a title of this size at the top of a box where no edge runs; else the left end."""
+    width, height = size
+    right = place.x + place.width
+    x, y = edges
+    crossings = x[(place.y <= y) & (y <= place.y + height) & (place.x < x) & (x < right)]
+    ends = [place.x + MARGIN - CLEAR, *np.sort(crossings).tolist(), right - MARGIN + CLEAR]
+    free = (a + CLEAR - MARGIN for a, b in pairwise(ends) if b - a >= width - 2 * MARGIN + 2 * CLEAR)
+    return replace(place, x=next(free, place.x))
+
+
+def _along(edges: Iterable[Sequence[tuple[float, float]]]) -> np.ndarray:
+    """Points along all edges, at most about four pixels apart: their x, then their y."""
+    found = [np.empty((2, 0))]
+    for points in edges:
+        for k in range(0, len(points) - 1, 3):
+            curve = np.array(points[k:k + 4])
+            t = np.linspace(0, 1, 2 + int(np.abs(np.diff(curve, axis=0)).sum() / 4))
+            found.append(curve.T @ np.array([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t ** 3]))
+    return np.concatenate(found, axis=1)
 
 
 def _lines(lines: Sequence[str]) -> str:

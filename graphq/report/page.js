@@ -3,7 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const aside = document.querySelector("aside"), overview = [...aside.childNodes];
 const tip = document.getElementById("tip"), search = document.getElementById("search"), found = document.getElementById("found");
 const views = [...document.querySelectorAll(".view")], tabs = [...document.querySelectorAll("nav button")];
-const heat = document.getElementById("heat");
+const heat = document.getElementById("heat"), ramp = document.getElementById("ramp"), keys = [...document.querySelectorAll(".key:not(#ramp)")];
 let view = views[0], hits = [], at = -1, zoom = new Map();
 
 const make = (tag, text, name) => {
@@ -33,7 +33,39 @@ function show(v) {
   view = v;
   views.forEach(x => x.hidden = x !== v);
   tabs.forEach(t => t.setAttribute("aria-selected", t.dataset.view === v.id));
+  legend();
+  arrange();
   if (search.value) look();
+}
+function picture(v = view) {
+  return v.classList.contains("picture") ? v.querySelector("svg") : null;
+}
+function most(v) {  // the largest share of the time of a box
+  return Math.max(0, ...Object.values(data[v.dataset.records] || {}).map(share));
+}
+function legend() {  // of the colors that the view has now
+  const byTime = heat.getAttribute("aria-pressed") === "true" && picture();
+  keys.forEach((key, k) => key.hidden = byTime || views[k] !== view);
+  ramp.hidden = !byTime;
+  ramp.querySelector("span").textContent = `${(100 * most(view)).toFixed(1)}% of the time`;
+}
+function arrange() {  // a picture that needs less width leaves it to the side panel; each picture is fitted once
+  const svg = picture(), style = document.body.style;
+  style.setProperty("--side", "400px");
+  if (!svg) return;
+  const wide = view.clientWidth / svg.dataset.w, high = view.clientHeight / svg.dataset.h;
+  const fits = Math.max(innerWidth > 800 ? 1 : .7, Math.min(high < 1 ? 1.4 : Math.min(2, high), wide));
+  const used = svg.dataset.w * (zoom.get(view) || fits) + 120;
+  style.setProperty("--side", Math.max(400, Math.min(innerWidth / 2, innerWidth - used)) + "px");
+  if (zoom.has(view)) return;
+  resize(svg, fits);
+  const first = svg.querySelector(".b").getBoundingClientRect(), here = view.getBoundingClientRect();
+  view.scrollLeft += (first.left + first.right - here.left - here.right) / 2;
+}
+function resize(svg, now) {
+  zoom.set(view, now);
+  svg.setAttribute("width", svg.dataset.w * now);
+  svg.setAttribute("height", svg.dataset.h * now);
 }
 function clear() {
   document.querySelectorAll(".on, .hot").forEach(e => e.classList.remove("on", "hot"));
@@ -84,28 +116,26 @@ function share(r) {  // of the time: a box's own, or that of the partition that 
 }
 function colour(byTime) {
   heat.setAttribute("aria-pressed", byTime);
-  for (const v of views.filter(v => v.classList.contains("picture"))) {
-    const records = data[v.dataset.records], most = Math.max(...Object.values(records).map(share));
+  for (const v of views.filter(picture)) {
+    const records = data[v.dataset.records], all = most(v);
     for (const box of v.querySelectorAll(".b:not(.title, .group)")) {
-      const part = 100 * share(records[box.dataset.n]) / most;
+      const part = 100 * share(records[box.dataset.n]) / all;
       box.querySelector("rect").style.fill = byTime ? `color-mix(in oklab, var(--hot) ${part}%, var(--back))` : "";
     }
   }
+  legend();
 }
 
 function scale(factor, x = view.clientWidth / 2, y = view.clientHeight / 2) {
-  const svg = view.querySelector(":scope > svg");
-  if (!svg || !view.classList.contains("picture")) return;
-  const old = zoom.get(view) || 1, now = factor ? Math.min(4, Math.max(.02, old * factor)) :
-    Math.min(1, view.clientWidth / svg.dataset.w, factor === 0 ? 1 : view.clientHeight / svg.dataset.h);
-  zoom.set(view, now);
-  const left = (view.scrollLeft + x - svg.getBoundingClientRect().left + view.getBoundingClientRect().left - view.scrollLeft) / old;
-  const top = (view.scrollTop + y) / old;
-  svg.setAttribute("width", svg.dataset.w * now);
-  svg.setAttribute("height", svg.dataset.h * now);
-  const shift = svg.getBoundingClientRect().left - view.getBoundingClientRect().left + view.scrollLeft;
-  view.scrollLeft = left * now + shift - x;
-  view.scrollTop = top * now - y;
+  const svg = picture();
+  if (!svg) return;
+  const old = zoom.get(view), before = svg.getBoundingClientRect(), here = view.getBoundingClientRect();
+  const now = factor ? Math.min(4, Math.max(.02, old * factor)) :
+    Math.min(2, view.clientWidth / svg.dataset.w, view.clientHeight / svg.dataset.h);
+  resize(svg, now);
+  const after = svg.getBoundingClientRect();  // the point at x, y stays there
+  view.scrollLeft += after.left - here.left - x + (here.left + x - before.left) * now / old;
+  view.scrollTop += after.top - here.top - y + (here.top + y - before.top) * now / old;
 }
 
 for (const t of tabs) t.addEventListener("click", () => { clear(); show(document.getElementById(t.dataset.view)); });
@@ -136,7 +166,7 @@ for (const v of views) {
   }, {passive: false});
   v.addEventListener("pointerdown", e => {
     moved = false;
-    if (v.classList.contains("picture") && e.button === 0) drag = [e.clientX + v.scrollLeft, e.clientY + v.scrollTop, e];
+    if (picture(v) && e.button === 0 && e.pointerType === "mouse") drag = [e.clientX + v.scrollLeft, e.clientY + v.scrollTop, e];
   });
   v.addEventListener("pointermove", e => {
     if (drag && (moved || Math.hypot(e.clientX - drag[2].clientX, e.clientY - drag[2].clientY) > 4)) {
@@ -144,7 +174,7 @@ for (const v of views) {
       v.classList.add("drag");
       v.scrollTo(drag[0] - e.clientX, drag[1] - e.clientY);
     }
-    wanted = drag && moved ? null : e.target.closest("[data-n]");
+    wanted = drag && moved || e.pointerType !== "mouse" ? null : e.target.closest("[data-n]");
     const r = wanted && record(wanted.dataset.n);
     tip.hidden = !r;
     if (!r) return;
@@ -158,4 +188,6 @@ for (const v of views) {
   v.addEventListener("pointerleave", () => { end(); tip.hidden = true; });
   v.addEventListener("click", e => { if (!moved) select(e.target.closest("[data-n]")?.dataset.n); });
 }
+for (const [k, key] of keys.entries()) key.classList.toggle("chart", !picture(views[k]));
+addEventListener("resize", arrange);
 show(view);

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -20,8 +19,7 @@ from graphq.ir.names import counted
 from graphq.ir.outline import Box, Outline, outline
 from graphq.report.charts import table
 from graphq.report.coverage import kind_of, millions, percent
-from graphq.report.details import CLASSES, css_class
-from graphq.report.drawing import available, class_of, draw
+from graphq.report.drawing import available, class_of, described, draw
 from graphq.report.explain import alike, as_text, shared, timed
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
@@ -31,8 +29,9 @@ from graphq.report.views import Views
 SHOWN = 60
 """The largest number of causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
 
-HELP = """<p class="note">Hover over a box for its details; click to keep them here. Drag to move,
-Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
+HELP = """<p class="note mouse">Hover over a box for its details; click to keep them here. Drag to move,
+Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>
+<p class="note touch">Tap a box for its details, which are then here.</p>"""
 
 
 def overview(parts: Sequence[Part], profile: Profile | None) -> str:
@@ -49,10 +48,6 @@ def _part(part: Part, number: int) -> Iterator[str]:
     report = part.report
     if part.name:
         yield f"<h2>{escape(part.name)}</h2>"
-    counts = Counter(css_class(n) for n in report.nodes if n.role != "constant")
-    keys = (f'<span><i class="{kind}"></i>{text}: {counts[kind]}</span>'
-            for kind, text in CLASSES.items() if counts[kind])
-    yield f'<div class="key">{"".join(keys)}</div>'
     if report.level:
         yield f'<p class="note">ISA level {report.level}, {counted(report.threads, "thread")}</p>'
     if report.sizes:
@@ -120,14 +115,18 @@ def document(title: str, views: Views, aside: str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     tabs = "".join(f'<button data-view="v{k}">{escape(name)}</button>' for k, name in enumerate(views.names))
+    keys = "".join(f'<div class="key" hidden>{legend}</div>' for legend in views.legends)
     return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{escape(title)}</title><style>{text_file("picture.css")}{text_file("page.css")}</style></head><body>
 <header><h1 title="{escape(title)}">{escape(title)}</h1><nav>{tabs}</nav>
 <span><input type="search" id="search" placeholder="find a name or an operation"> <span id="found"></span></span>
 <button id="heat" hidden>color by time</button>
 <span><button id="out">−</button> <button id="in">+</button> <button id="fit">fit</button></span></header>
-<main>{"".join(views.html)}</main><aside>{aside}</aside><div id="tip" hidden></div>
+<main>{"".join(views.html)}</main>
+<footer>{keys}<div class="key" id="ramp" hidden>no time <i></i> <span></span></div></footer>
+<aside>{aside}</aside><div id="tip" hidden></div>
 <script type="application/json" id="data">{_json(views.records)}</script><script>{script}</script></body></html>
 """
 
@@ -161,4 +160,4 @@ def picture(drawn: Outline) -> str:
     def kind(box: Box) -> str:
         return kind_of(box.node) if box.kind == "partition" and box.node is not None else class_of(box)
 
-    return draw(drawn, lambda box: box.lines, kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)
+    return draw(drawn, described, kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)

@@ -17,8 +17,9 @@ import numpy as np
 
 from graphq.base.paths import path_of
 from graphq.base.progress import progress
+from graphq.ir import Node
 from graphq.ir.names import counted
-from graphq.plan.plan import Step
+from graphq.plan.plan import Plan, Step
 from graphq.plan.runtime import Runner
 from graphq.report.evidence import ceiling, prepare, touched_bytes
 
@@ -46,7 +47,7 @@ class StepTime:
     `nbytes` is the size of the buffers that the step reads and writes, `least` the step's shortest time in seconds.
     `pieces` are from the run that the profile shows. With `peaks`, `peak` is this machine's maximum on the same number
     of threads: multiply-accumulates per second of the `decisive` instruction, or bytes copied per second if the step
-    has no multiply-accumulates.
+    has no multiply-accumulates. `operation` names the node that the step is a part of.
     """
 
     number: int
@@ -58,6 +59,7 @@ class StepTime:
     pieces: tuple[Piece, ...] = ()
     decisive: str | None = None
     peak: float | None = None
+    operation: str = ""
 
     @property
     def gops(self) -> float:
@@ -154,8 +156,8 @@ class Profile:
 
 
 def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, peaks: bool = False,
-                  cache: bool = True) -> Profile:
-    """The steps of a plan on checked arrays, measured in `runs` ordinary runs.
+                  cache: bool = True, nodes: Sequence[Node] = ()) -> Profile:
+    """The steps of a plan on checked arrays, measured in `runs` ordinary runs; `nodes` are the plan's nodes.
 
     A step's time is from the start of its first piece to the end of its last piece. `peaks` also measures the machine's
     peak speeds; this takes time.
@@ -177,7 +179,7 @@ def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, pe
                        for i, (thread, begin, end) in enumerate(times))
         steps.append(StepTime(k, step.kernel, float(np.median(seconds[:, k])),
                               step.macs if isinstance(step, Step) else 0, touched_bytes(plan, step),
-                              float(seconds[:, k].min()), pieces))
+                              float(seconds[:, k].min()), pieces, operation=_operation(plan, k, nodes)))
     if peaks:
         prepare(plan)
         for k, step in enumerate(progress(plan.steps, "peaks")):
@@ -185,6 +187,16 @@ def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, pe
                 decisive, peak = ceiling(plan, step, cache)
                 steps[k] = replace(steps[k], decisive=decisive, peak=peak)
     return Profile(tuple(steps), get_ident(), plan.threads)
+
+
+def _operation(plan: Plan, step: int, nodes: Sequence[Node]) -> str:
+    """A text such as `%y = matmul partition`; empty for a step that belongs to no node."""
+    number = plan.nodes[step] if step < len(plan.nodes) else None
+    if number is None or number >= len(nodes):
+        return ""
+    node = nodes[number]
+    title = f"{node.attrs['anchor']} partition" if node.op.name == "partition" else node.op.title(node.attrs)
+    return f"{', '.join(map(node.graph.label, node.outputs))} = {title}"
 
 
 def merged(parts: Sequence[Profile]) -> Profile:

@@ -9,9 +9,9 @@ from graphq.base.budget import size_text
 from graphq.base.progress import progress
 from graphq.errors import how_to_install
 from graphq.ir.outline import Box, outline
-from graphq.report.charts import memory, table, timeline
-from graphq.report.details import Record, compiled_records, css_class, source_records
-from graphq.report.drawing import available, class_of, draw
+from graphq.report.charts import memory, steps_table, table, timeline
+from graphq.report.details import CLASSES, Record, compiled_records, css_class, source_records
+from graphq.report.drawing import available, class_of, described, draw, scale_of
 from graphq.report.parts import Part
 from graphq.report.profile import Profile, StepTime
 from graphq.report.records import GraphNode, Report
@@ -22,13 +22,15 @@ class Views:
 
     def __init__(self) -> None:
         self.html: list[str] = []
+        self.legends: list[str] = []
         self.names: list[str] = []
         self.records: dict[str, Mapping[str, Record]] = {}
 
-    def add(self, name: str, html: str, records: str = "", kind: str = "text") -> None:
-        """Add a view; `records` names the set of records for its boxes."""
+    def add(self, name: str, html: str, records: str = "", kind: str = "text", legend: str = "") -> None:
+        """Add a view; `records` names the set of records for its boxes, `legend` is the HTML for its colors."""
         head = f'<section class="view {kind}" id="v{len(self.html)}" data-records="{records}">'
         self.html.append(f"{head}{html}</section>")
+        self.legends.append(legend)
         self.names.append(name)
 
     def add_part(self, part: Part, profile: Profile | None) -> None:
@@ -40,41 +42,44 @@ class Views:
         records = compiled_records(report, times, after, before, places)
         self.records |= {after: records, before: written}
         prefix = f"{part.name}: " if part.name else ""
+        counts = Counter(css_class(n) for n in report.nodes if n.role != "constant")
+        key = legend(CLASSES, counts)
         if available():
             nodes = {f"n{n.id}": n for n in report.nodes}
             pictures = [("Partitions", after, lambda: _partitions(part, nodes, times)),
-                        ("Operations", after, lambda: draw(outline(part.graph), _operations,
+                        ("Operations", after, lambda: draw(outline(part.graph), described,
                                                            lambda box: _kind(box, nodes)))]
             if (source := part.source) is not None:
-                pictures.append(("As written", before, lambda: draw(outline(source), _operations,
+                pictures.append(("As written", before, lambda: draw(outline(source), described,
                                                                     lambda box: kinds.get(box.id, class_of(box)))))
             for name, shown, make in progress(pictures, "pictures"):
-                self.add(prefix + name, make(), shown, "picture")
+                self.add(prefix + name, make(), shown, "picture", key)
         else:
             hint = f"<p>Pictures need Graphviz: {escape(how_to_install('report'))}</p>"
             self.add(prefix + "Nodes", hint + _nodes(report), after)
         if profile is not None:
-            self.add_times(profile, prefix, report, after)
+            self.add_times(profile, prefix, report, after, key)
         if part.memory is not None and part.memory.allocations:
             records |= _allocations(part, after)
             kinds_of = {s.buffer: _box_of(report, s.first)[1] for s in part.memory.allocations}
             self.add(prefix + "Memory", _memory_text(part) + memory(
-                part.memory.allocations, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after)
+                part.memory.allocations, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after,
+                legend=key)
 
-    def add_times(self, profile: Profile, prefix: str = "", report: Report | None = None, records: str = "") -> None:
+    def add_times(self, profile: Profile, prefix: str = "", report: Report | None = None, records: str = "",
+                  key: str = "") -> None:
         """Add the timeline, and a table of the steps, the longest first; steps link to nodes if the report has them."""
-        total = profile.seconds or 1.0
-
         def box(step: int) -> tuple[str, str]:
             return ("", "plain") if report is None else _box_of(report, step)
 
-        rows = ((box(t.number)[0], (
-            f"{1e3 * t.seconds:.4g}", f"{t.seconds / total:.1%}", f"{t.gops:.4g}" if t.gops else "",
-            f"{t.gigabytes:.3g}" if t.gigabytes else "", "" if t.share is None else f"{t.share:.0%}",
-            str(t.number), t.kernel)) for t in sorted(profile.steps, key=lambda t: -t.seconds))
-        shown = timeline(profile, box) if profile.elapsed else ""
-        self.add(prefix + "Timeline", shown + table(
-            ["median ms", "share", "GOPS", "GB/s", "of peak", "step", "kernel"], rows, 6), records)
+        shown = f'<div class="wide">{timeline(profile, box)}</div>' if profile.elapsed else ""
+        self.add(prefix + "Timeline", shown + steps_table(profile, box), records, legend=key)
+
+
+def legend(names: Mapping[str, str], counts: Mapping[str, int]) -> str:
+    """The HTML that names the CSS classes of boxes and counts their boxes."""
+    return "".join(f'<span><i class="{kind}"></i>{text}: {counts[kind]}</span>' for kind, text in names.items()
+                   if counts.get(kind))
 
 
 def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
@@ -84,20 +89,18 @@ def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, 
     def lines(box: Box) -> Iterator[str]:
         node = nodes.get(box.id)
         if node is None or node.partition is None:
-            yield from box.lines
+            yield from described(box)
         else:
             yield node.partition.anchor
             yield from _body(node)
-            yield from (text for v in node.operation.outputs[:1] for text in (v.type, v.label))
+            yield from (v.type for v in node.operation.outputs[:1])
+            yield from () if box.node is None else scale_of(box.node)
+            yield from (v.label for v in node.operation.outputs[:1])
         spent = sum(times[s].seconds for s in node.steps if s in times) if node else 0.0
         if spent:
             yield f"{1e3 * spent:.3g} ms, {spent / total:.1%}"
 
     return draw(outline(part.graph, bodies=False), lambda box: tuple(lines(box)), lambda box: _kind(box, nodes))
-
-
-def _operations(box: Box) -> tuple[str, ...]:
-    return box.lines[:1] if box.inside else box.lines
 
 
 def _body(node: GraphNode) -> Iterator[str]:

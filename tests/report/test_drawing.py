@@ -2,12 +2,15 @@
 
 Drawings of outlines: every box has its text, a box with others inside as a title above them.
 """
+import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 
-from graphq.ir.outline import Box, Outline
-from graphq.report.drawing import LONGEST, draw, lay_out, shortened
+import graphq as gq
+from graphq.ir.outline import Box, Outline, outline
+from graphq.report.drawing import HEIGHT, LONGEST, MARGIN, WIDTH, described, draw, lay_out, shortened
 
 pytest.importorskip("pygraphviz")
 
@@ -92,3 +95,44 @@ def test_a_long_part_loses_its_middle_and_what_cannot_be_printed_is_a_mark():
     short = shortened([word, f"graph/{word}c", "x\0y\nz"])
     assert short[word] == f"{'a' * 18}…{'b' * 17}" and short["x\0y\nz"] == "x\ufffdy z"
     assert short[f"graph/{word}c"] == f"…{'a' * 18}…{'b' * 16}c"
+
+
+def test_titles_keep_clear_of_edges():
+    """An edge from above enters a box at its middle, or edges enter at several places: the title is next to them."""
+    for operands in (1, 2, 3):
+        inside = tuple(Box(f"a{k}", "operation", ("dequantize",)) for k in range(operands))
+        outer = Box("p", "partition", ("the matmul",), inside=(*inside, Box("b", "operation", ("matmul",))))
+        inputs = tuple(Box(f"x{k}", "input", ("x" * 9,)) for k in range(operands))
+        edges = [(f"x{k}", f"a{k}") for k in range(operands)] + [(f"a{k}", "b") for k in range(operands)]
+        made = Outline((*inputs, outer), tuple(edges))
+        svg = ElementTree.fromstring(draw(made, lambda box: box.lines, lambda box: "k"))
+        (title,) = (x for x in svg.iter() if x.get("class") == "b title")
+        left, top = (float(x) for x in re.fullmatch(r"translate\((.*) (.*)\)", title.get("transform")).groups())
+        for path in (x.get("d") for x in svg.iter() if "data-e" in x.attrib):
+            points = [tuple(map(float, x.split())) for x in re.findall(r"[-\d]+ [-\d]+", path.partition("l")[0])]
+            for (x0, y0), (x1, y1) in pairwise(points):  # straight, since the edges run downwards
+                if max(y0, y1) > top and min(y0, y1) < top + HEIGHT:
+                    assert max(x0, x1) < left + MARGIN or min(x0, x1) > left + MARGIN + WIDTH * len("the matmul")
+
+
+def test_boxes_name_scales_and_values():
+    g = gq.parse("""graph net(x: u8[4,8], v: f32[4,2]) {
+      %w = constant(value=s8[8,2]{0}) : s8[8,2]
+      %0 = dequantize(x, scales=[0.05], zps=[120])
+      %1 = dequantize(%w, qtype="per_channel", axis=1, scales=[0.02, 0.5])
+      %y = matmul(%0, %1)
+      %q = quantize(%y, dtype=u8, scales=[0.1])
+      %n = dequantize(%q, qtype="per_channel", axis=1, scales=[0.02, 0.5], zps=[1, 2])
+      return %q, %n
+    }""".replace("{0}", "{" + "1, " * 15 + "1}"))
+    lines = [described(box) for box in outline(g).boxes]
+    assert lines == [
+        ("x", "u8[4,8]"), ("v", "f32[4,2]"), ("dequantize", "f32[4,8]", "scale 0.05, zero point 120", "%0"),
+        ("matmul", "f32[4,2]", "%y"), ("quantize", "u8[4,2]", "scale 0.1", "%q"),
+        ("dequantize", "f32[4,2]", "2 scales, 0.02 to 0.5, zero points", "%n"), ("q", "u8[4,2]"), ("n", "f32[4,2]")]
+    made = outline(gq.compile(g).graph)
+    (outer,) = (box for box in made.boxes if box.kind == "partition" and box.node.attrs["anchor"] == "matmul")
+    assert described(outer) == ("matmul",) and ("dequantize", "f32[4,8]", "scale 0.05, zero point 120") in map(
+        described, outer.inside)
+    (alone,) = (box for box in outline(outer.node.graph, bodies=False).boxes if box.node is outer.node)
+    assert described(alone) == ("matmul partition", "u8[4,2]", "scale 0.1", "%q")

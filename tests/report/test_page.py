@@ -42,13 +42,11 @@ def cause(number, id=None, edit="quantize", share=None, check="one user"):
                  edit, share=share)
 
 
-def test_boxes_are_counted_by_their_kinds():
-    assert text(REPORT) == (
-        '<div class="key"><span><i class="integer"></i>partition in integers: 1</span><span><i class="reference"></i>'
-        'NumPy reference: 2</span></div><p class="note">ISA level avx2, 2 threads</p>')
+def test_where_it_runs():
+    assert text(REPORT) == '<p class="note">ISA level avx2, 2 threads</p>'
     named = text(replace(REPORT, level="", sizes={"x.0": 4, "n<m": 8}), name="head <1>")
     assert named.startswith("<h2>head &lt;1&gt;</h2>")
-    assert named.endswith("</div><p>open sizes: x.0 = 4, n&lt;m = 8</p>")
+    assert named.endswith("</h2><p>open sizes: x.0 = 4, n&lt;m = 8</p>")
 
 
 def test_coverage():
@@ -95,7 +93,7 @@ def test_times():
         "<h2>Time</h2><p>4 ms in 2 steps, by their medians over all runs; the timeline shows one run, of 6 ms from its "
         'first step to its last</p><table><tr><th class="n"></th><th class="n">share</th><th>kernel</th></tr>'
         '<tr><td class="n">3 ms</td><td class="n">75.0%</td><td>matmul</td></tr>'
-        '<tr><td class="n">1 ms</td><td class="n">25.0%</td><td>add</td></tr></table><div')
+        '<tr><td class="n">1 ms</td><td class="n">25.0%</td><td>add</td></tr></table><p')
     many = Profile(tuple(StepTime(k, f"k{k}", 0.01 * (k + 1), 0) for k in range(12)))
     made = text(REPORT, profile=many)
     assert re.findall(r"<td>(k\d+)</td>", made) == [f"k{k}" for k in range(11, 3, -1)] and "timeline" not in made
@@ -169,6 +167,34 @@ def test_boxes_have_their_share_of_the_time(written):
     shares = {id: r["s"] for id, r in page.data["after0"].items() if "s" in r}
     assert shares.keys() <= page.boxes("Partitions").keys() and sum(shares.values()) == pytest.approx(1, abs=1e-3)
     assert [a for a, text in page.of("button") if text == "color by time"] == [{"id": "heat", "hidden": None}]
+
+
+def test_each_view_has_the_legend_of_its_colors(written):
+    """Boxes are counted by their kinds. The script shows one legend: that of the view, or that of colors by time."""
+    _, page = written
+    names = [text for a, text in page.of("button") if "data-view" in a]
+    keys = [k for k, (_, a, _) in enumerate(page.elements) if a.get("class") == "key"]
+    assert len(keys) == len(names) + 1 and all("hidden" in page.elements[k][1] for k in keys)
+    assert page.elements[keys[-1]][1]["id"] == "ramp"
+    legends = {}
+    for name, begin, end in zip(names, keys, keys[1:], strict=False):
+        spans = [text for tag, _, (text,) in page.elements[begin:end] if tag == "span"]
+        kinds = [a["class"] for tag, a, _ in page.elements[begin:end] if tag == "i"]
+        legends[name] = dict(zip(kinds, spans, strict=True))
+    assert legends["Partitions"] == {"integer": "partition in integers: 1", "float": "partition in floats: 1",
+                                     "reference": "NumPy reference: 1"}
+    assert all(legends[name] == legends["Partitions"] for name in names if name != "Text") and not legends["Text"]
+
+
+def test_phones_show_pages_at_their_own_width(written):
+    (viewport,) = (a["content"] for a, _ in written[1].of("meta") if a.get("name") == "viewport")
+    assert viewport == "width=device-width, initial-scale=1"
+
+
+def test_the_timeline_names_operations(written):
+    _, page = written
+    cells = [text for _, text in page.of("td")]
+    assert {"%q = matmul partition", "%5 = cum_sum"} <= set(cells)
 
 
 def test_colors_are_those_of_the_readers_scheme(written):

@@ -29,18 +29,21 @@ def test_views_have_their_names_and_records():
 
 
 def test_steps_in_a_table_the_longest_first():
-    steps = (StepTime(0, "k1", 0.001, 10**6, nbytes=3 * 10**6, peak=4 * 10**9), StepTime(1, "copy <x>", 0.003, 0))
+    steps = (StepTime(0, "k1", 0.001, 10**6, nbytes=3 * 10**6, peak=4 * 10**9, operation="%y = matmul"),
+             StepTime(1, "copy <x>", 0.003, 0))
     views = Views()
     views.add_times(Profile(steps), "part: ", REPORT, "after0")
     assert views.names == ["part: Timeline"] and "<svg" not in views.html[0]
     assert 'data-records="after0"' in views.html[0]
     head, first, second = re.findall(r"<tr.*?</tr>", views.html[0])
-    assert re.findall(r"<th.*?>(.*?)</th>", head) == ["median ms", "share", "GOPS", "GB/s", "of peak", "step", "kernel"]
-    assert re.findall(r"<td.*?>(.*?)</td>", first) == ["3", "75.0%", "", "", "", "1", "copy &lt;x&gt;"]
-    assert re.findall(r"<td.*?>(.*?)</td>", second) == ["1", "25.0%", "2", "3", "25%", "0", "k1"]
+    assert re.findall(r"<th.*?>(.*?)</th>", head) == [
+        "median ms", "share", "GOPS", "GB/s", "of peak", "step", "operation", "kernel"]
+    assert re.findall(r"<td.*?>(.*?)</td>", first) == ["3", "75.0%", "", "", "", "1", "", "copy &lt;x&gt;"]
+    assert re.findall(r"<td.*?>(.*?)</td>", second) == ["1", "25.0%", "2", "3", "25%", "0", "%y = matmul", "k1"]
     assert second.startswith("<tr data-n=n2>") and first.startswith("<tr><td") and first.count('class="n"') == 6
     alone = Views()
     alone.add_times(Profile((StepTime(0, "k1", 0.001, 0, pieces=(Piece(1, 0.0, 0.001),)),), 1))
+    assert "of peak" not in alone.html[0]  # it was not measured
     assert alone.names == ["Timeline"] and "<svg" in alone.html[0] and '<g class="b plain" data-n="">' in alone.html[0]
 
 
