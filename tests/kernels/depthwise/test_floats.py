@@ -64,6 +64,14 @@ def test_tiles_of_many_channels(width, channels):
     assert got.tobytes() == expected(x, w, view).tobytes()
 
 
+def test_a_run_of_taps_does_not_cross_the_end_of_a_chain(width):
+    geometry = (62, 9), (60, 5), (1, 1), (1, 1), ((0, 0), (0, 0)), (3, 5)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 62, 9, 8), np.float32), rng.standard_normal((300, 8), np.float32)
+    got, view = run(guarded, width, x, w, "f32", geometry)
+    assert got.tobytes() == expected(x, w, view).tobytes()
+
+
 def test_sums_of_underflowing_products_are_no_negative_zero(width):
     x, w = np.full((1, 5, 7, 17), 1e-30, np.float32), np.full((9, 17), -1e-30, np.float32)
     got, _ = run(guarded, width, x, w, "f32", GEOMETRIES["3x3"])
