@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import CompileError
+from graphq.kernels.threads import count
 from graphq.kernels.threads.count import _quota, most_threads, process_cores, resolve_threads
 
 
@@ -65,6 +66,15 @@ def test_the_share_that_an_engine_gives(monkeypatch):
         assert resolve_threads(None) == threads
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert resolve_threads(4) == 4  # what is asked for counts
+
+
+def test_a_plan_with_fewer_threads_takes_none_from_a_plan_with_more(monkeypatch):
+    monkeypatch.setattr(count, "_most_asked", 0)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "8")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for asked, threads in ((1, 2), (4, 4), (3, 4), (100, 8), (1, 8)):
+        resolve_threads(asked)
+        assert count.team_threads() == threads
 
 
 THREADS = """

@@ -300,6 +300,20 @@ def test_bands_are_in_steps_of_the_scales(scales, axis):
     assert band.relative > 1e-7
 
 
+@pytest.mark.parametrize("dtype, zps", [("u8", [0]), ("u8", [200]), ("u8", [3, 255]), ("s8", [-128]),
+                                        ("s8", [127, -1])])
+def test_dequantized_integers_keep_to_their_bound(dtype, zps):
+    """Whichever end of the integers is farther from a zero point."""
+    g = gq.Graph()
+    node = g.dequantize(g.input("x", shape=(2, len(zps)), dtype=dtype), qtype="per_channel", axis=1, zps=zps,
+                        scales=[0.5, -2.0][:len(zps)]).node
+    bounds = BodyBounds(len(zps), {})
+    bounds.follow(node)
+    kind = next(node.operands).dtype
+    ends = np.repeat([[kind.min], [kind.max]], len(zps), axis=1).astype(kind.numpy)
+    assert np.abs(node.op.reference(ends, **node.attrs)).max() <= bounds.largest[node.output]
+
+
 def product_of_two(bias, starts_at_bias, w):
     """Products of one activation and one weight for each of the columns of w, whose result is a matmul with a bias."""
     g, rng, columns = gq.Graph(), np.random.default_rng(1), len(w)
