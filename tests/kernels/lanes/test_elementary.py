@@ -4,7 +4,7 @@ import pytest
 from scipy import special
 
 from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import DEFINITIONS, load, op
+from graphq.kernels.lanes.expression import DEFINITIONS, STORAGE, load, op
 from graphq.kernels.lanes.stores import Store, evaluate
 
 X = load(0, "f32", "vector")
@@ -56,6 +56,17 @@ def test_every_function_is_tried():
     others = {"hard_sigmoid", "hard_swish", "quantize_to", "quantize_quotient_to", "tie", "saturate", "round_bf16",
               "f16_value", "f16_bits"}
     assert functions - others == EXACT.keys() | {name for name, *_ in COMPOSITE}, "a function has a line in a list"
+
+
+def test_bf16_is_the_nearest():
+    """Ties go to even; a NaN stays one, whatever its bits are."""
+    bits = np.array([0x7F800001, 0x7F80FFFF, 0x7FFFFFFF, 0xFF800001, 0xFFFF8000, 0xFFFFFFFF], np.uint32)
+    x = np.concatenate([all_over_f32(4093), bits.view(np.float32)])
+    with np.errstate(all="ignore"):
+        exact = x.astype(STORAGE["bf16"]).astype(np.float32)
+    got = evaluate(elementary.round_bf16(X), None, [x])
+    np.testing.assert_array_equal(got, exact)
+    assert np.isnan(got[-len(bits):]).all()
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -100,6 +100,15 @@ def test_fused_rounds_the_exact_sum_once():
             assert got.dtype == np.float32 and got == nearest(exact), (x, y, z)
 
 
+@pytest.mark.parametrize("end", [np.inf, -np.inf])
+def test_infinite_sums_of_both_signs_stay(end):
+    one, large, end = np.float32(1), np.float32(3e38), np.float32(end)
+    for terms in ((one, one, end), (end, one, one), (-end, -one, one), (np.copysign(large, end), large, one)):
+        assert fused(*terms) == end
+    beside = fused(np.float32([0.1, 1]), np.float32(0.3), np.array([0.7, end], np.float32))
+    assert beside[0] == fused(np.float32(0.1), np.float32(0.3), np.float32(0.7)) and beside[1] == end
+
+
 def test_fused_follows_ieee_at_the_edges():
     inf, nan = np.float32(np.inf), np.float32(np.nan)
     assert fused(inf, np.float32(2), np.float32(1)) == inf and np.isnan(fused(inf, np.float32(1), -inf))
