@@ -269,7 +269,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 
 
 def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | None]) -> bool:
-    """Whether an importer takes the node at these shapes, or refuses it for good, so that ONNX's reference never runs."""
+    """Whether an importer takes the node at these shapes, or finds it invalid: ONNX's reference then never runs."""
     proto, graph = parsed(model.tobytes()), Graph()
     if not has_importer(proto.graph.node[0]):
         return False
