@@ -1,4 +1,4 @@
-"""The function `compile`, which turns a Graph or a file into a CompiledGraph."""
+"""Compile a Graph or a file into a CompiledGraph: the function `compile`."""
 from __future__ import annotations
 
 import os
@@ -26,7 +26,7 @@ else:
 
 
 Precision: TypeAlias = Literal["f32", "bf16"]
-"""The type to which operands of f32 matmuls and convolutions are rounded; "f32" leaves them unchanged."""
+"""The type of operands of f32 matmuls and convolutions: "bf16" rounds operands, "f32" leaves them unchanged."""
 
 
 @collector_paused()

@@ -1,4 +1,4 @@
-"""The passes that change graphs before they are planned, and PIPELINE, the order in which they run.
+"""The passes that change graphs before they are planned, and the order of the passes (PIPELINE).
 
 A file has one pass, or several rewrites with one purpose.
 """

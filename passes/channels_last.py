@@ -3,9 +3,8 @@
 Every node computes either in the layout of the given graph, or channels last ([n, spatial..., c]). Convolutions, pools
 and interpolations (CHANNELS_LAST) must compute channels last. Nodes without a `channels_last_form` must keep the given
 layout. For all other nodes, the pass chooses. If a value's producer and one of its users have different layouts, the
-value is reordered, once for all users. The pass chooses layouts so that as few bytes as possible are reordered: a
-minimum cut of a hypergraph with nodes as vertices and values as hyperedges (Lawler, "Cutsets and partitions of
-hypergraphs", 1973).
+value is reordered, once for all users. The choice with the fewest reordered bytes is a minimum cut of a hypergraph with
+nodes as vertices and values as hyperedges (Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ GIVEN, LAST = "given", "last"
 """The two sides of the cut: nodes that keep the given layout, and nodes that compute channels last."""
 
 WEIGHT = 16
-"""The cost of reordering a byte. Each reordered value costs up to 4 more, which decides only between equal bytes."""
+"""The cost of reordering a byte. Each reordered value costs up to 4 more; this decides only between equal bytes."""
 
 
 @rounds(tolerance=1e-5)

@@ -151,7 +151,7 @@ def _constant(value: Value) -> np.ndarray | None:
 
 
 def _counts(value: Value | None) -> bool:
-    """Whether a value is dequantized with scales of 1, so that it consists of exact integers."""
+    """Whether a value is dequantized with scales of 1, and therefore consists of exact integers."""
     node = None if value is None else value.node
     return node is not None and node.op.name == "dequantize" and set(node.attrs["scales"]) == {1.0}
 

@@ -1,4 +1,4 @@
-"""Move dequantize after, and quantize before, operations that only move elements, so that 8-bit data moves.
+"""Move dequantize after, and quantize before, operations that only move elements: 8-bit data then moves.
 
 Numbers do not change. The dequantize is then next to the operation that it fuses with, or next to a quantize that
 undoes it (requantize.py). A constant table of embeddings is never dequantized as a whole.
@@ -49,7 +49,7 @@ class TransposeBeforeDequantize(Rewrite):
 
 
 class ReshapeBeforeDequantize(Rewrite):
-    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)), which may fuse with a layer after the reshape"""
+    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)): this dequantize may fuse with the next layer"""
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
         return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)

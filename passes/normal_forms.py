@@ -1,4 +1,4 @@
-"""Bring operations that can be written in several ways to one form, so that fusions need one pattern."""
+"""Bring operations that can be written in several ways to one form; fusions then need only one pattern."""
 from __future__ import annotations
 
 import math
@@ -148,7 +148,7 @@ def _again(g: Graph, node: Node, **changed: object) -> Value:
 
 
 WIDER = {s4: s8, u4: u8}
-"""The 8-bit types to which 4-bit integers are converted if no kernel reads 4 bits."""
+"""The 8-bit type for each 4-bit type: integers are converted if no kernel reads 4 bits."""
 
 MAX_SUM = 2**31 // 255**2
 """A sum of at most this many products fits into s32. The operands of a product are differences of 8-bit integers."""

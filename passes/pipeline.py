@@ -1,6 +1,6 @@
 """List the passes that `graphq.compile` runs, in their order from top to bottom (PIPELINE), and run passes.
 
-One of the passes, `canonicalize`, consists of many small rewrites, which are also listed here.
+One of the passes, `canonicalize`, consists of many small rewrites. They are also listed here.
 """
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ canonicalize = Fixpoint(
     MoveRepeat(),
     ShareHeads(),
 )
-"""The pass that rewrites equivalent graphs to one form, so that later passes need fewer patterns."""
+"""The pass that rewrites equivalent graphs to one form; later passes then need fewer patterns."""
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
@@ -126,7 +126,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
     GRAPHQ_DEBUG=verify, the graph is verified after each pass.
 
     The function `after` is called after each pass, and in a Fixpoint after each of the Fixpoint's passes. The function
-    gets the pass, the number of changes, and the graph, which it must not change. With a `history` of `graph`, the
+    gets the pass, the number of changes, and the graph. It must not change the graph. With a `history` of `graph`, the
     graph after the passes is `history.after`.
 
     Raises GraphError for an object that is not a pass, and VerifyError, naming the pass, if a pass leaves the graph

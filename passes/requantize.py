@@ -17,7 +17,7 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 INTEGERS = (s8, u8, s16, u16)
 
 SCALES = float(np.finfo(np.float32).tiny), 1e33
-"""The range of scales for which quantize(dequantize(x)) is exactly x.
+"""The range of scales that make quantize(dequantize(x)) exactly x.
 
 The product of a scale in this range and a difference of two 16-bit integers is neither subnormal nor infinite in f32.
 """

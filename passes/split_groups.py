@@ -1,4 +1,4 @@
-"""Reshape activations with per-group scales, so that the scales broadcast: kernels need this form."""
+"""Reshape activations with per-group scales until the scales broadcast: kernels need this form."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value

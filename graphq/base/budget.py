@@ -2,7 +2,7 @@
 
 A model file of a hundred bytes can ask for terabytes, for example by a padding of 2^40 elements. Code therefore calls
 `reserve` before it allocates an array whose size depends on numbers in the model. For a short-lived array, code calls
-`expect`, which does not count the array. Both functions raise CompileError if the memory would exceed the limit.
+`expect`, and the array is not counted. Both functions raise CompileError if the memory would exceed the limit.
 Reserved memory stays counted until the `budget` ends or a `recount` replaces the count.
 """
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
 
 
 def _changes(function: Callable[..., Any]) -> Any:
-    """Make a method of Size for `function`, which has one argument; the result is a Size."""
+    """Make a method of Size for a `function` of one argument; the result is a Size."""
     def method(self: Size) -> Any:
         return Size(self.trace, self.trace.call(function, self))
 

@@ -54,7 +54,7 @@ def counted(n: int, what: str) -> str:
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""The origin of a value: an equal value of the original graph, and the order in which axes are transposed, or None."""
+"""The origin of a value: an equal value of the original graph, and the order of a transpose between them, or None."""
 
 SHOWN = 4
 """The most operands that `Labels.mention` lists."""
@@ -113,7 +113,7 @@ class Labels:
             self.origins.setdefault(new, (old, order))
 
     def replaced(self, old: Value, new: Value) -> None:
-        """If numbers are kept, give `new` the number of `old`, which no longer has users."""
+        """If numbers are kept, give `new` the number of `old`, a value without users."""
         if self.kept and self._numbers and old in self._numbers:
             self._numbers.setdefault(new, self._numbers[old])
 

@@ -261,7 +261,7 @@ class Node:
         return out
 
     def operand(self, index: int) -> Value:
-        """The operand at `index`, which must not be absent."""
+        """The operand at `index`. It must not be absent."""
         value = self.inputs[index]
         assert value is not None, f"{self!r} has no operand {index}"
         return value

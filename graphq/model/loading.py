@@ -60,7 +60,7 @@ def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Opti
 
 
 def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
-    """The model with its saved plans, which must fit the options; None if the file has no plans."""
+    """The model with its saved plans; None if the file has no plans. The plans must fit the options."""
     return CompiledGraph(saved, options) if saved.plans(options.threads) else None
 
 

@@ -2,8 +2,8 @@
 
 Passes, lowering and packing of weights see a `Size` instead of each open dimension (`base.sizes`): an integer that
 records all computations and comparisons with it. The record is a trace, and the comparisons are its guards. The result
-is an `OpenPlan`, which holds for all sizes at which the guards have the same outcome. A `Runner` fills in the numbers,
-the tables and an arena for one set of shapes. A graph of fixed shape has one OpenPlan with an empty trace. If a guard
+is an `OpenPlan`. It holds for all sizes that give the guards the same outcome. A `Runner` fills in the numbers, the
+tables and an arena for one set of shapes. A graph of fixed shape has one OpenPlan with an empty trace. If a guard
 fails, or if sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share
 equal arrays, such as weights, and all shapes share arenas.
 
@@ -322,7 +322,7 @@ class Plans:
         trace = Trace()
         dimensions = self.dimensions if assumed else ()
         leaves = [trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True)]
-        # If the class has only one size, a plain number replaces the Size, so that no guards are needed.
+        # If the class has only one size, a plain number replaces the Size, and no guards are needed.
         sizes = tuple(n if is_single(size_class(n)) else leaf for n, leaf in zip(assumed, leaves, strict=True))
         try:
             with budget(self.options.memory):

@@ -155,7 +155,7 @@ def _images(node: Node, axes: Axes) -> int | None:
 
 
 def _along(node: Node, axes: Axes) -> int | None:
-    """The rule of operations along one axis, which must not be the row axis."""
+    """The rule of operations along one axis. This axis must not be the row axis."""
     return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
 
 

@@ -152,7 +152,7 @@ class Saved:
         self.file = File(path)
         self._arrays = self._of(list, self.file.index, "arrays")
         self.added: list[Added] = []
-        """Plans in other files, which the method `plans` includes."""
+        """Plans in other files. The method `plans` includes them."""
         self.settings = self._settings() if self.file.private else OF_OTHERS
 
     def _settings(self) -> Settings:
@@ -255,7 +255,7 @@ class Saved:
         return json.loads(bytes(text))
 
     def read(self, make: Callable[[], T]) -> T:
-        """Call `make`, which reads data of the file. Turn every error in the data into a ParseError."""
+        """Call `make` to read data of the file. Turn every error in the data into a ParseError."""
         try:
             return make()
         except (CompileError, Fault):  # too little memory does not mean that the file is damaged

@@ -132,8 +132,8 @@ MOST_AHEAD = 1 << 18
 class PlanBuilder:
     """Collects the buffers and steps of a plan for the machine `target`.
 
-    `arrays` has the constant arrays of all of the model's plans, which share equal arrays. `of` maps values to the
-    indices of their buffers. `strides` has the byte strides of values that are not dense in their buffers.
+    `arrays` has the constant arrays of all of the model's plans, without duplicates. `of` maps values to the indices of
+    their buffers. `strides` has the byte strides of values that are not dense in their buffers.
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
@@ -187,11 +187,11 @@ class PlanBuilder:
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
     def may_share(self, source: int, target: int) -> None:
-        """Allow two buffers of a step to share memory: `source`, which it reads, and `target`, which it writes."""
+        """Allow a step to read buffer `source` and write buffer `target` in the same memory."""
         self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """The argument word for a table of offsets, which becomes a constant of the plan; 0 for None."""
+        """Make a table of offsets a constant of the plan. Returns its argument word; 0 for None."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:

@@ -151,7 +151,7 @@ class Part(NamedTuple):
 
 
 BLOCK_CYCLES = 10_000
-"""The least work, in cycles, for which another thread is woken. A parallel step costs at least 2.5 us."""
+"""Another thread is woken for at least this much work, in cycles. A parallel step costs at least 2.5 us."""
 
 
 def threads_for(threads: int, cycles: float) -> int:
@@ -245,7 +245,7 @@ MakeError: TypeAlias = Callable[[int], Exception]
 
 
 class Plan(NamedTuple):
-    """Buffers, and steps in the order in which they run.
+    """Buffers, and steps in execution order.
 
     `errors` has for each report the function that makes its exception. `nodes` has for each step the index of its node
     in the graph, or None for a copy to an output. `in_place` has index pairs (input, output): both arrays may share

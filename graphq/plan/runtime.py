@@ -154,7 +154,7 @@ class OpenPlan:
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
     def _word(self, at: int, word: Word) -> int:
-        """The template's entry for a word at index `at`: 0 if the word differs between runs, which is recorded."""
+        """The template's entry for the word at index `at`. If the word differs between runs, record it and return 0."""
         if type(word) is int:
             return word
         if isinstance(word, Function | FunctionTable):

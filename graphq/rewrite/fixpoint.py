@@ -124,7 +124,7 @@ def tolerance_of(step: Pass) -> float:
 
 SPELLINGS = {"canonicalise": "canonicalize", "NormaliseGroupsAsRows": "NormalizeGroupsAsRows",
              "NormaliseChannelsAsPool": "NormalizeChannelsAsPool"}
-"""Former spellings of pass names, which scripts and saved models may still use, with the present names."""
+"""Former spellings of pass names, and the present names. Scripts and saved models may still use the former."""
 
 
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:

@@ -84,7 +84,7 @@ def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
 
 
 def score_bag(rows: dask.bag.Bag, scorer: Scorer, options: Mapping[str, Any]) -> dask.bag.Bag:
-    """Score a dask bag partition by partition. Each row is a dict of arrays, to which the outputs are added."""
+    """Score a dask bag partition by partition. Each row is a dict of arrays; the outputs are added to the dict."""
     return rows.map_partitions(_rows, scorer=scorer, **options)
 
 

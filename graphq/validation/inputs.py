@@ -108,7 +108,7 @@ KINDS, MORE_SIZES = 3, 2
 The first kinds are random numbers, ties, and NaN with infinities. The other kinds show faults in small sums."""
 
 MANY = 48
-"""The most quantizations, and the most other numbers of a graph, from which ties and range edges are made."""
+"""Ties and range edges are made from at most this many quantizations and as many other numbers of a graph."""
 
 
 class Quantization(NamedTuple):

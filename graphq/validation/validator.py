@@ -48,7 +48,7 @@ def variants(graph: Graph) -> list[Graph]:
 
 
 class Validator:
-    """A callback `after` of `run_passes`, which compares the graph with its state before each pass.
+    """A callback `after` of `run_passes`: it compares the graph with its state before each pass.
 
     The changed part of the graph is compared first, and then the whole graph. References run only after a pass that
     changed the graph. The reference of the whole graph runs once for each state of the graph.
