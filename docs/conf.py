@@ -57,7 +57,7 @@ def operations() -> str:
 
 
 def read_page(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Some pages are more than their files: the operations, and those of files that lie next to this folder."""
+    """Some pages are more than their files: the operations, and pages of files that lie next to this folder."""
     if docname == "operations":
         content[0] += "\n" + operations()
     elif docname in AT_THE_TOP:
