@@ -145,9 +145,9 @@ class Team:
 
     def _run_in_region(self, table: StepTable, threads: int) -> None:
         those = self.helpers
-        # the slot of this run: native code takes a slot and writes its address here in one call.
+        # the slot of this run: `open_table` takes a slot and writes its address here in one native call
         opened = ctypes.c_int64()
-        try:  # If anything interrupts the run after that call (KeyboardInterrupt), `finally` frees the slot.
+        try:  # If anything interrupts the run after `open_table` (KeyboardInterrupt), `finally` frees the slot.
             self.open_table(*table.span, those.address, ctypes.addressof(opened))
             if opened.value:
                 self.region.enter(self.code.take_part.address, opened.value, threads)

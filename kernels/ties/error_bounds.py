@@ -257,8 +257,8 @@ class BodyBounds:
     def band(self, node: Node) -> Band | None:
         """The band around ties of quantize `node`; None if its operand has no bound. Scales may vary by column.
 
-        The band includes the roundings of both quotients and the known rounding of the inverse scale; they are relative
-        to the quotient. The comparison with ties subtracts numbers of at most a half, so it is exact.
+        The band includes the roundings of both quotients and the known rounding of the inverse scale. These are
+        relative to the quotient. The comparison with ties subtracts numbers of at most a half, so it is exact.
         """
         errors = self.errors_of(node.inputs[0])
         if errors is None:
