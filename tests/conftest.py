@@ -52,6 +52,16 @@ def _graphs_are_compiled():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _reports_are_not_wrapped():
+    """Tests find sentences of a report on one line; tests/report/test_wrapping.py is about lines."""
+    from graphq.report import explain
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explain, "columns", lambda: 1 << 20)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _kernels_are_compiled_once():
     """A worker has one compiling process, which lives as long as it: two would compile what functions share twice.
 

@@ -39,9 +39,9 @@ class Trace:
     """The record of all computations with open sizes.
 
     Each value has an index, its slot. `values` has the values of all slots in the example, and `calls` the calls that
-    computed them. `leaves` has the slots of the open sizes. `assumed` maps the place of each open size (such as "x.0",
-    axis 0 of input x) to its value in the example. `guards` maps slots to the answers that a plan relies on. A `sealed`
-    trace adds no guards.
+    computed them. `leaves` has the slots of the open sizes, and `names` their symbols by slot. `assumed` maps the place
+    of each open size (such as "x.0", axis 0 of input x) to its value in the example. `guards` maps slots to the answers
+    that a plan relies on. A `sealed` trace adds no guards.
     """
 
     def __init__(self) -> None:
@@ -49,16 +49,18 @@ class Trace:
         self.calls: list[Call] = []
         self.leaves: list[int] = []
         self.assumed: dict[str, int] = {}
+        self.names: dict[int, str] = {}
         self.guards: dict[int, Any] = {}
         self.sealed = False
         self._known: dict[Any, int] = {}
+        self._multiples: dict[int, tuple[int, int]] = {}
 
     def leaf(self, assumed: int, place: str, name: str = "") -> int:
         """Add an open size with value `assumed` in the example. Messages call it `name`, or else `place`."""
         slot = self._new(assumed)
         self.leaves.append(slot)
-        self.assumed[place] = assumed
-        return cast(int, Size(self, slot, name or place))  # for type checkers, a Size is an int
+        self.assumed[place], self.names[slot] = assumed, name or place
+        return cast(int, Size(self, slot))  # for type checkers, a Size is an int
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
         """Call a function on the example's values and record the call; returns its slot. Equal calls share a slot."""
@@ -93,6 +95,18 @@ class Trace:
             self._known[key] = self._new(x)  # `values` keeps x alive, so no other object gets the id of x
         return self._known[key]
 
+    def factors(self, slot: int) -> tuple[int, int]:
+        """The slot and the plain number that this slot is the product of: (slot, 1) unless `multiple` made it."""
+        return self._multiples.get(slot, (slot, 1))
+
+    def multiple(self, slot: int, factor: int) -> Size:
+        """The size in `slot`, which is no multiple itself, times a positive plain number."""
+        if factor == 1:
+            return Size(self, slot)
+        product = self.call(operator.mul, Size(self, slot), factor)
+        self._multiples[product] = slot, factor
+        return Size(self, product)
+
     def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the function's result in the example. Record the result as a guard if the trace is not sealed."""
         if self.sealed:
@@ -126,16 +140,39 @@ def _sequence(*items: Any) -> tuple[Any, ...]:
     return items
 
 
-def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
-    """Make an operator method of Size for `function`. If the other operand is `neutral`, the result is the Size."""
+def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None,
+              exact: Callable[[Size, int], Any] | None = None) -> Any:
+    """Make an operator method of Size for `function`. If the other operand is `neutral`, the result is the Size.
+
+    For a positive plain number, `exact` may return a simpler result, or None.
+    """
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other):
             return NotImplemented
         if type(other) is int and (other == neutral or other == 0 and function is operator.mul):
             return self if other == neutral else 0
+        if exact is not None and type(other) is int and other > 0 and (simple := exact(self, other)) is not None:
+            return simple
         return Size(self.trace, self.trace.call(function, *((other, self) if swapped else (self, other))))
 
     return method
+
+
+def _product(size: Size, factor: int) -> Size:
+    """(n * a) * b -> n * (a * b)"""
+    slot, known = size.trace.factors(size.slot)
+    return size.trace.multiple(slot, known * factor)
+
+
+def _quotient(size: Size, divisor: int) -> Size | None:
+    """(n * a) // b -> n * (a // b), if b divides a: a reshape keeps the symbol of an open dimension"""
+    slot, known = size.trace.factors(size.slot)
+    return size.trace.multiple(slot, known // divisor) if known % divisor == 0 else None
+
+
+def _remainder(size: Size, divisor: int) -> int | None:
+    """(n * a) % b -> 0, if b divides a"""
+    return 0 if size.trace.factors(size.slot)[1] % divisor == 0 else None
 
 
 def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
@@ -183,13 +220,19 @@ class Size:
     """A number that depends on open sizes. It acts like an int: its value in the trace's example.
 
     Arithmetic returns Sizes. Comparisons, conversions, and uses as an index or by NumPy need the value, so each adds a
-    guard to the trace. Texts (`str`, `format`) and `hash` add no guard. Sizes of two traces are never equal.
+    guard to the trace. Texts (`str`, `format`) and `hash` add no guard: texts show the symbol of an open size, and `?`
+    for a number that is computed from open sizes. Sizes of two traces are never equal.
     """
 
-    __slots__ = ("name", "slot", "trace")
+    __slots__ = ("slot", "trace")
 
-    def __init__(self, trace: Trace, slot: int, name: str = "") -> None:
-        self.trace, self.slot, self.name = trace, slot, name
+    def __init__(self, trace: Trace, slot: int) -> None:
+        self.trace, self.slot = trace, slot
+
+    @property
+    def name(self) -> str:
+        """The symbol of an open size; "" for a number that is computed from open sizes."""
+        return self.trace.names.get(self.slot, "")
 
     @property
     def assumed(self) -> Any:
@@ -198,10 +241,12 @@ class Size:
 
     __add__, __radd__ = _computes(operator.add, neutral=0), _computes(operator.add, swapped=True, neutral=0)
     __sub__, __rsub__ = _computes(operator.sub, neutral=0), _computes(operator.sub, swapped=True)
-    __mul__, __rmul__ = _computes(operator.mul, neutral=1), _computes(operator.mul, swapped=True, neutral=1)
-    __floordiv__, __rfloordiv__ = _computes(operator.floordiv, neutral=1), _computes(operator.floordiv, swapped=True)
+    __mul__ = _computes(operator.mul, neutral=1, exact=_product)
+    __rmul__ = _computes(operator.mul, swapped=True, neutral=1, exact=_product)
+    __floordiv__ = _computes(operator.floordiv, neutral=1, exact=_quotient)
+    __rfloordiv__ = _computes(operator.floordiv, swapped=True)
     __truediv__, __rtruediv__ = _computes(operator.truediv), _computes(operator.truediv, swapped=True)
-    __mod__, __rmod__ = _computes(operator.mod), _computes(operator.mod, swapped=True)
+    __mod__, __rmod__ = _computes(operator.mod, exact=_remainder), _computes(operator.mod, swapped=True)
     __pow__, __rpow__ = _computes(operator.pow), _computes(operator.pow, swapped=True)
     __and__, __rand__ = _computes(operator.and_), _computes(operator.and_, swapped=True)
     __or__, __ror__ = _computes(operator.or_), _computes(operator.or_, swapped=True)
@@ -229,7 +274,7 @@ class Size:
         return hash(self.assumed)
 
     def __repr__(self) -> str:
-        return self.name or str(self.assumed)
+        return self.name or "?"
 
     def __format__(self, spec: str) -> str:
         return format(self.assumed, spec) if spec else repr(self)

@@ -72,7 +72,7 @@ def attributes(node: Node, *, elide: int | None = None, indent: str = "") -> dic
 
 def _attribute(value: Any, elide: int | None, indent: str) -> str:
     if isinstance(value, Later):
-        value = value.assumed
+        return "?"
     if isinstance(value, Graph):
         return to_text(value, elide=elide, indent=indent)
     if isinstance(value, np.ndarray):

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from graphq.base.locks import late_imports
 from graphq.base.programs import Program
 from graphq.base.progress import progress
-from graphq.base.sizes import parts
+from graphq.base.sizes import parts, trace_of
 from graphq.errors import CompileError, InputError
 from graphq.ir import Graph
 from graphq.kernels.jit.isa import Level
@@ -51,6 +51,8 @@ class Passed(NamedTuple):
     """A graph after the passes, for reports. If there is a plan, `open` has it; `runner` has the plan at given sizes.
 
     `history` has the graph after the passes, and the changes by passes. `again` rebuilds the graph before the passes.
+    `sizes` are the open sizes by name: at the runner's shapes, otherwise in the open plan's example. If the graph has
+    plain numbers for some of them, `symbolic` may return the same graph with symbols, for reports.
     """
 
     history: History
@@ -59,6 +61,8 @@ class Passed(NamedTuple):
     again: Callable[[], Graph]
     open: OpenPlan | None = None
     runner: Runner | None = None
+    sizes: Mapping[str, int] = {}
+    symbolic: Callable[[], Passed | None] = lambda: None
 
     @classmethod
     def of(cls, again: Callable[[], Graph], options: Options) -> Passed:
@@ -82,9 +86,20 @@ class Passed(NamedTuple):
         return self.runner.plan if self.runner else self.open.plan if self.open else None
 
     @property
-    def sizes(self) -> Mapping[str, int]:
-        """The values of open sizes by name: the runner's, or else the example of the open plan."""
-        return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
+    def shown(self) -> Passed:
+        """The same with symbols for open sizes, if there is such a graph; otherwise the object itself."""
+        other = self.symbolic()
+        return self if other is None else self._replace(history=other.history, refusals=other.refusals,
+                                                        again=other.again)
+
+    def at_sizes(self, x: Any) -> Any:
+        """`x` with its open numbers replaced by their values at `sizes`."""
+        trace = trace_of(x)
+        if trace is None:
+            return x
+        values = Program(trace, parts(x)).at(tuple(self.sizes.values()))
+        assert values is not None
+        return values.of(x)
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy; partitions are computed by their formulas."""
@@ -100,16 +115,16 @@ class Passed(NamedTuple):
         runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, Step)] if plan and kernels else []
         evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
-        covered = None if plan is None else self.coverage()
-        return survey(self.again(), self.history, self.options.pipeline, self.refusals, plan, level=level,
-                      threads=threads, evidence=evidence, covered=covered, sizes=self.sizes)
+        covered, shown = None if plan is None else self.coverage(), self.shown
+        return survey(shown.again(), shown.history, self.options.pipeline, shown.refusals, plan, level=level,
+                      threads=threads, evidence=evidence, covered=covered, sizes=self.sizes, at_sizes=self.at_sizes)
 
     def parts(self) -> list[Part]:
         """A list of one part: the graph before and after the passes, its report, and the memory of its plan."""
         from graphq.report.parts import Part, memory_of
 
-        memory = None if self.runner is None else memory_of(self.runner)
-        return [Part("", self.again(), self.graph, self.explanation(kernels=False), memory)]
+        memory, shown = None if self.runner is None else memory_of(self.runner), self.shown
+        return [Part("", shown.again(), shown.graph, self.explanation(kernels=False), memory)]
 
     def coverage(self) -> Coverage:
         """The share of the graph's multiply-accumulates that integer partitions compute, at the sizes of the plan.
@@ -121,10 +136,7 @@ class Passed(NamedTuple):
         if self.open is None:
             raise CompileError("shapes are open: the coverage is known after the first call")
         open_counts = coverage(self.graph)
-        counts = open_counts.integer_by_op, open_counts.total_by_op
-        values = Program(self.open.trace, parts(counts)).at(tuple(self.sizes.values()))
-        assert values is not None
-        integer, total = values.of(counts)
+        integer, total = self.at_sizes((open_counts.integer_by_op, open_counts.total_by_op))
         return replace(open_counts, integer_by_op=integer, total_by_op=total)
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:

@@ -24,7 +24,7 @@ from graphq.base.budget import budget
 from graphq.base.collector import collector_paused
 from graphq.base.locks import Lock, late_imports, lazy_property
 from graphq.base.programs import why_not
-from graphq.base.sizes import Trace
+from graphq.base.sizes import Size, Trace
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph
 from graphq.ir.interpret import Signature
@@ -43,6 +43,7 @@ from graphq.model.open_shapes import (
 )
 from graphq.model.planned import ConstantInputs, Options, Passed
 from graphq.model.staged import Staged
+from graphq.model.symbols import with_symbols
 from graphq.plan.arena import Arenas
 from graphq.plan.runtime import OpenPlan, Runner
 from graphq.plan.stages import CONTROL, in_one_plan
@@ -95,6 +96,7 @@ class Plans:
         """The lock to hold while entries of `_by_class` or `_by_shapes` move: other threads would not find them."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
+        self._with_symbols: dict[OpenPlan, Passed | None] = {}
         self.grown: Callable[[Plans], None] | None = None
         """A callback after a call has added a plan; its argument is this object."""
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
@@ -120,9 +122,7 @@ class Plans:
         latest = self._latest or next(reversed(self.all()), None)
         if isinstance(latest, OpenPlan):
             latest = self._in_full(latest)
-            assert latest.passed is not None
-            again = partial(self._graph_at, self._places.shapes(tuple(latest.trace.assumed.values())))
-            return Passed(*latest.passed, self.options, again, latest)
+            return self._passed(latest, self._places.shapes(tuple(latest.trace.assumed.values())))
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
@@ -134,8 +134,29 @@ class Plans:
             again = plan.at(tuple(made.sizes.values()), self._arenas, self.options.cache)
             assert again is not None
             runner = again
+        return self._passed(plan, shapes, runner)
+
+    def _passed(self, plan: OpenPlan, shapes: Shapes, runner: Runner | None = None) -> Passed:
+        """The object that reports describe for a plan that has a graph."""
         assert plan.passed is not None
-        return Passed(*plan.passed, self.options, partial(self._graph_at, shapes), plan, runner)
+        sizes, leaves = self._places.sizes(shapes), plan.trace.leaves
+        # in the plan's graph, sizes are symbols, but plain numbers in classes of a single number
+        given = tuple([n if is_single(size_class(n)) else Size(plan.trace, slot)
+                       for n, slot in zip(plan.trace.assumed.values(), leaves, strict=True)])
+        again = partial(self._graph_at, self._places.shapes(given) if given else shapes)
+        named = {f"{d.input}.{d.axis}": n for d, n in zip(self.dimensions, sizes, strict=True)}
+        made = Passed(*plan.passed, self.options, again, plan, runner, named)
+        symbols = [x for x in given if isinstance(x, Size)]
+        return made if len(symbols) == len(sizes) else made._replace(symbolic=partial(self._symbolic, plan, sizes))
+
+    def _symbolic(self, plan: OpenPlan, sizes: Sizes) -> Passed | None:
+        """The plan's graph with symbols for all open sizes, if there is one; it is made once, for reports."""
+        if plan not in self._with_symbols:
+            assert plan.passed is not None
+            self._with_symbols[plan] = with_symbols(
+                plan.passed[0].after, self.dimensions, sizes, lambda x: self._graph_at(self._places.shapes(x)),
+                self.options)
+        return self._with_symbols[plan]
 
     def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy, at the shapes of these arrays."""
@@ -329,7 +350,7 @@ class Plans:
                 graph = self._graph_at(self._places.shapes(sizes))
                 if not in_one_plan(graph):
                     raise _Anew("shapes depend on data, or bodies run")
-                plan = self._plan(graph, trace, partial(self._graph_at, self._places.shapes(assumed)))
+                plan = self._plan(graph, trace, partial(self._graph_at, self._places.shapes(sizes)))
         except (AttributeError, TypeError) as e:  # some code cannot compute with a Size
             if not assumed:
                 raise
@@ -358,7 +379,7 @@ class Plans:
         if self.options.strict and (slow := plan.references):
             from graphq.report.explain import as_text
 
-            report = passed._replace(again=again, open=made).explanation(kernels=False)
+            report = passed._replace(again=again, open=made, sizes=trace.assumed).explanation(kernels=False)
             raise CompileError(f"strict: {counted(len(slow), 'operation')} would run by NumPy references: "
                                f"{'; '.join(slow[:5])}\n" + as_text(report))
         return made

@@ -214,7 +214,9 @@ class PlanReader(Reader):
 
     def _size(self, slot: int, name: str) -> Size:
         assert self.trace is not None and slot in self._numbers and type(name) is str
-        return Size(self.trace, slot, name)
+        if name:
+            self.trace.names[slot] = name
+        return Size(self.trace, slot)
 
     def _later(self, slot: int) -> Later:
         assert self.trace is not None and slot in self._computed

@@ -16,8 +16,9 @@ from graphq.report.profile import Profile
 from graphq.report.reasons import BORDER
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
 from graphq.report.survey import operation
+from graphq.report.wrapping import columns, wrapped
 
-NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\d?, *]*\]')
+NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\w.?, *]*\]')
 """Matches value labels and tensor types in a text about a graph."""
 
 
@@ -61,7 +62,7 @@ def _integer(node: GraphNode) -> bool:
 
 
 LONG, SHOWN = 24, 8
-"""A section with more than LONG lines shows only the first SHOWN, except in a `full` report."""
+"""A section with more than LONG lines shows only its first SHOWN entries, except in a `full` report."""
 
 UNQUANTIZED = "nothing in this model is quantized: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
     "(graphq.quantization.quantize) makes an int8 model of it"
@@ -80,12 +81,15 @@ def as_data(report: Report | ValueRecord) -> dict[str, Any]:
     return json.loads(json.dumps(asdict(report), allow_nan=False))
 
 
-def as_text(report: Report, *, full: bool = False) -> str:
-    """The report as text; with `full` it has all lines of all sections, and the near misses of all rewrites."""
+def as_text(report: Report, *, full: bool = False, width: int | None = None) -> str:
+    """The report as text; with `full` it has all lines of all sections, and the near misses of all rewrites.
+
+    Lines are wrapped to `width` columns, by default to the terminal.
+    """
     every = [report, *_parts(report)]
     first = [UNQUANTIZED] if any(p.causes for p in every) and not any(
         o.op in SCALING for p in every for o in p.source) else []
-    return "\n".join([*first, _text(report, full)])
+    return wrapped("\n".join([*first, _text(report, full)]), width or columns())
 
 
 def _text(report: Report, full: bool) -> str:
@@ -172,23 +176,27 @@ def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
 
 
 def value_text(record: ValueRecord) -> str:
-    """The text of `explain("name")` for the record of a value."""
+    """The text of `explain("name")` for the record of a value, wrapped to the terminal."""
+    return wrapped("\n".join(_value_lines(record)), columns())
+
+
+def _value_lines(record: ValueRecord) -> list[str]:
     if record.input is not None:
-        return "\n".join([f"{record.value} : {record.input.type} is an input of the graph",
-                          *(f"  used by {x}" for x in record.users)])
-    text, cause, node = record.value if record.operation is None else record.operation.text, record.cause, record.node
+        return [f"{record.value} : {record.input.type} is an input of the graph",
+                *(f"  used by {x}" for x in record.users)]
+    cause, node = record.cause, record.node
+    lines = [record.value if record.operation is None else record.operation.text]
     if cause is not None:
-        what = "" if record.value == cause.value else f"outside with {cause.node}: "
-        text += f": {what}{cause.reason}; {cause.edit}"
+        lines += [f"  outside with {cause.node}"] * (record.value != cause.value) + [f"  {x}" for x in _why(cause)]
     if node is None:
-        return f"{text}\n  computed when the model was compiled, or merged with an equal operation"
+        return [*lines, "  computed when the model was compiled, or merged with an equal operation"]
     viewed = "of an input or a constant" if (made := record.viewed) is None else \
         f"of {made.operation.outputs[0].label}" if made.partition is None else \
         f"of the result of the {_in(made)}"
     where = f"in the {_in(node)}" if node.partition is not None else {
         "native": "in no partition: a kernel of its own", "view": f"a view {viewed}: it takes no step",
         "reference": "in no partition: its NumPy reference", "constant": "a constant"}[node.role]
-    return "\n".join([text, f"  {where}", *map(_step_text, record.steps), *(f"  {x}" for x in node.note.splitlines())])
+    return [*lines, f"  {where}", *map(_step_text, record.steps), *(f"  {x}" for x in node.note.splitlines())]
 
 
 def _in(node: GraphNode) -> str:
@@ -233,19 +241,24 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
                           ("in floats at the graph's border:", [c for c in causes if c.check == BORDER])):
         if chosen:
             lines.append(title)
-            lines += _cut([f"  {line}" for group in alike(chosen) for line in _entry(group)], full, "lines")
+            lines += _cut([_entry(group) for group in alike(chosen)], full, "causes")
     return lines
 
 
-def _entry(group: Sequence[Cause]) -> list[str]:
+def _entry(group: Sequence[Cause]) -> str:
     """The lines for similar causes: the first cause in full with all its operations, and the names of the others."""
     cause, *others = group
     share = shared(group)
     time = "" if share is None else f"{share:.1%} of the time: "
-    lines = [f"{time}{cause.node}: {cause.reason}; {cause.edit}"]
+    lines = [f"{time}{cause.node}", *(f"  {x}" for x in _why(cause))]
     if cause.also:
-        lines.append(f"  also {_names(cause.also)}")
-    return lines + ([f"  and {len(others)} more like it: {_names([c.value for c in others])}"] if others else [])
+        lines.append(f"  also: {_names(cause.also)}")
+    lines += [f"  and {len(others)} more like it: {_names([c.value for c in others])}"] * bool(others)
+    return "\n".join(f"  {x}" for x in lines)
+
+
+def _why(cause: Cause) -> list[str]:
+    return [f"why:  {cause.reason}", *[f"edit: {cause.edit}"] * bool(cause.edit)]
 
 
 def _names(labels: Sequence[str]) -> str:
@@ -285,10 +298,11 @@ def _step(step: StepRecord) -> str:
            f"{'parallel' if step.parallel else 'serial'})"
 
 
-def _cut(lines: list[str], full: bool, what: str) -> list[str]:
-    if full or len(lines) <= LONG:
-        return lines
-    return [*lines[:SHOWN], f"  ... {len(lines) - SHOWN} more {what}: explain(full=True)"]
+def _cut(entries: list[str], full: bool, what: str) -> list[str]:
+    """The entries of a section; each has one line or several."""
+    if full or len(entries) <= SHOWN or sum(x.count("\n") + 1 for x in entries) <= LONG:
+        return entries
+    return [*entries[:SHOWN], f"  ... {len(entries) - SHOWN} more {what}: explain(full=True)"]
 
 
 def _stages(report: Report, full: bool) -> list[str]:

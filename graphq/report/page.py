@@ -25,6 +25,7 @@ from graphq.report.parts import Part
 from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord
 from graphq.report.views import Views
+from graphq.report.wrapping import PAGE
 
 SHOWN = 60
 """The largest number of causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
@@ -104,7 +105,8 @@ def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
         views.add_part(part, profile if len(parts) == 1 else None)
     if profile is not None and len(parts) > 1:
         views.add_times(profile)
-    text = "\n\n".join((f"{part.name}: " if part.name else "") + as_text(part.report, full=True) for part in parts)
+    text = "\n\n".join((f"{part.name}: " if part.name else "") + as_text(part.report, full=True, width=PAGE)
+                       for part in parts)
     views.add("Text", f"<pre>{escape(text)}</pre>")
     return document(title, views, overview(parts, profile))
 

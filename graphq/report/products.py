@@ -30,8 +30,8 @@ FAR = 32
 MOVERS = frozenset(map(pass_name, canonicalize.passes))
 """The names of the rewrites of `canonicalize`. Some of these swap an operation of `given.MOVES` with a dequantize."""
 
-ROLES = ("activations", "are"), ("weights", "are")
-"""The words for operands 0 and 1 of a layer in texts, each with its verb."""
+ROLES = ("activations", "are"), ("weights", "are"), ("second operand", "is")
+"""The words in texts for operand 0 of a layer, for weights, and for any other operand 1, each with its verb."""
 
 
 def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals: Collection[Refusal]) -> Reason:
@@ -114,15 +114,16 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
 
 def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collection[Refusal]) -> Reason | None:
     value = given.under(value)
-    (role, are), maker = ROLES[k], value.node
+    kind, maker = ("activations", "weights")[k], value.node
+    role, are = ROLES[k + (k == 1 and node.op.name.startswith("matmul") and not _is_weight(value, node, given))]
     why = partial(reason, node, "", role=role, are=are)
     if maker is None:
         stage = given.stage(value)
-        return why(f"{role} from {'stage' if stage else 'input'}", op=None, value=value, stage=stage)
+        return why(f"{kind} from {'stage' if stage else 'input'}", op=None, value=value, stage=stage)
     if maker.op.name in DEQUANTIZES:
         return None
     if value.data is not None:
-        return why(f"constant {role}", op=maker, value=value)
+        return why(f"constant {kind}", op=maker, value=value)
     if maker.op.name == "cast" and is_quantized((integer := next(maker.operands)).dtype):
         return why("cast operand", op=maker, value=value, source=integer)
     quantize = next((u for u in given.users(value) if u.op.name == "quantize"), None)
@@ -151,6 +152,18 @@ def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collectio
     if factor.data is None:
         return why("operand scaled by a value", factor=factor)
     return why("operand scaled", dequantized=dequantized)
+
+
+def _is_weight(value: Value, node: Node, given: Given) -> bool:
+    """Whether operand 1 of a layer is weights: it depends only on constants and on inputs marked constant.
+
+    A matrix that is an input is also weights if the layer multiplies dequantized activations by it.
+    """
+    if value.node is None and len(value.shape or ()) == 2:
+        first = given.under(next(node.operands)).node
+        return value.property == "constant" or first is not None and first.op.name in DEQUANTIZES
+    found = list(spread(given.origin(value), lambda v: map(given.origin, v.node.operands if v.node else ()), FAR))
+    return len(found) < FAR and all(v.node is not None or v.property == "constant" for v in found)
 
 
 def not_moved(source: Node, move: Node, given: Given, refusals: Collection[Refusal]) -> str | None:

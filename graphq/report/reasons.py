@@ -153,11 +153,11 @@ REASONS: Mapping[str, Texts] = {
     # phrases for an operand of a layer
     "activations from input": Texts(OPERANDS, "its activations, {value}, are an input of the graph in {value:dtype}",
                                     "quantize and dequantize {value}, or pass it as u8 and dequantize it"),
-    "weights from input": Texts(OPERANDS, "its weights, {value}, are an input of the graph in {value:dtype}",
+    "weights from input": Texts(OPERANDS, "its {role}, {value}, {are} an input of the graph in {value:dtype}",
                                 "quantize {value} to s8 and dequantize it, or pass it as s8 and dequantize it"),
     "activations from stage": Texts(OPERANDS, "its activations, {value}, are computed by an earlier stage, {stage}, in "
                                     "{value:dtype}", "quantize and dequantize {value}"),
-    "weights from stage": Texts(OPERANDS, "its weights, {value}, are computed by an earlier stage, {stage}, in "
+    "weights from stage": Texts(OPERANDS, "its {role}, {value}, {are} computed by an earlier stage, {stage}, in "
                                 "{value:dtype}", "quantize {value} to s8 and dequantize it"),
     "constant activations": Texts(OPERANDS, "its activations, {value}, are {value:dtype}", "store the activations as "
                                   "s8 and dequantize them, as gq.quantization.quantize does"),

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from graphq.base.sizes import assumed
+from graphq.base.sizes import assumed, is_open
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.ir.names import counted, listing, quote
@@ -92,14 +93,15 @@ def _inexact(outer: Node | None, quantize: Node) -> str | None:
 
 def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal], plan: Plan | None, *,
            level: Level, threads: int, evidence: Mapping[int, Evidence], covered: Coverage | None,
-           sizes: Mapping[str, int]) -> Report:
+           sizes: Mapping[str, int], at_sizes: Callable[[Any], Any]) -> Report:
     """The report on a graph that runs in one plan, or has no plan yet.
 
     `source` is the graph as the user gave it, `refusals` come from the `passes`, and `evidence` maps numbers of native
-    steps to their measurements.
+    steps to their measurements. Types have symbols for open `sizes`; `at_sizes` gives open numbers their values.
     """
     graph, analysis = history.after, Analysis(source, history, passes, refusals)
-    steps = [] if plan is None else [_step(k, step, plan, evidence.get(k)) for k, step in enumerate(plan.steps)]
+    steps = [] if plan is None else [_step(k, step, plan, graph, evidence.get(k)) for k, step in enumerate(plan.steps)]
+    macs = at_sizes([_macs(node) for node in graph.nodes])
     own: dict[int, list[StepRecord]] = {}
     for step in steps:
         if step.node is not None:
@@ -108,11 +110,11 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
         graph=graph.name, level=level.name, threads=threads, planned=plan is not None,
         inputs=tuple(tensor(v) for v in graph.inputs),
         outputs={name: graph.label(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)},
-        nodes=tuple(_node(k, node, own.get(k, []), plan is not None) for k, node in enumerate(graph.nodes)),
+        nodes=tuple(_node(k, node, own.get(k, []), plan is not None, macs[k]) for k, node in enumerate(graph.nodes)),
         causes=tuple(causes(analysis)), steps=tuple(steps),
         near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
         coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
-        ties=tuple(ties(graph)), layouts=tuple(_layouts(graph, None if plan is None else own)),
+        ties=tuple(ties(graph)), layouts=tuple(_layouts(graph, None if plan is None else own, at_sizes)),
         source=tuple(operation(n) for n in source.nodes), became=_became(analysis), names=_onnx_names(source))
 
 
@@ -133,7 +135,7 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
     between = Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
         outputs={name: cut.label(v) for name, v in zip(cut.output_names, cut.outputs, strict=True)},
-        nodes=tuple(_node(k, node, [], False) for k, node in enumerate(cut.nodes)),
+        nodes=tuple(_node(k, node, [], False, _macs(node)) for k, node in enumerate(cut.nodes)),
         became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs}, names=_onnx_names(cut),
         parts={f"{name} of {cut.label(cut.nodes[k].outputs[0])}": report for k, name, report in bodies})
     parts = {"head": head, "cut": between, "tail": tail}
@@ -144,10 +146,11 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
 
 
 def tensor(value: Value) -> Tensor:
-    """The record of a value."""
+    """The record of a value; open dimensions are None, whatever the sizes of a call were."""
     t: TensorType = value.type
-    shape = None if t.shape is None else tuple(None if d is None else int(d) for d in t.shape)
-    return Tensor(value.graph.label(value), str(t), t.dtype.name, shape, int(t.nbytes) if t.known else None)
+    shape = None if t.shape is None else tuple(None if d is None or is_open(d) else int(d) for d in t.shape)
+    known = shape is not None and None not in shape
+    return Tensor(value.graph.label(value), str(t), t.dtype.name, shape, int(t.nbytes) if known else None)
 
 
 def operation(node: Node) -> Operation:
@@ -159,13 +162,17 @@ def operation(node: Node) -> Operation:
                      tuple(tensor(v) for v in node.outputs), given)
 
 
-def _node(k: int, node: Node, steps: Sequence[StepRecord], planned: bool) -> GraphNode:
+def _macs(node: Node) -> int:
+    """The multiply-accumulates of a node or of its body, which may be an open number; 0 without known shapes."""
     inner = node.attrs["body"].nodes if node.op.name == "partition" else [node]
     known = all(v.type.known for n in inner for v in (*n.operands, *n.outputs))
-    macs = sum(int(MACS[n.op.name](n)) for n in inner if n.op.name in MACS) if known else 0
+    return sum(MACS[n.op.name](n) for n in inner if n.op.name in MACS) if known else 0
+
+
+def _node(k: int, node: Node, steps: Sequence[StepRecord], planned: bool, macs: int) -> GraphNode:
     partition = _partition(node) if node.op.name == "partition" else None
     return GraphNode(k, _role(node, steps, planned), operation(node), partition,
-                     tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), macs,
+                     tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), int(macs),
                      _note(node))
 
 
@@ -197,13 +204,14 @@ def _partition(node: Node) -> Partition:
         tuple(body.label(v) for v in body.outputs), settled(node), factors(node))
 
 
-def _step(k: int, step: AnyStep, plan: Plan, found: Evidence | None) -> StepRecord:
+def _step(k: int, step: AnyStep, plan: Plan, graph: Graph, found: Evidence | None) -> StepRecord:
     node = plan.nodes[k] if k < len(plan.nodes) else None
     if isinstance(step, Step):
         return StepRecord(k, node, assumed(step.kernel), "native", int(step.blocks), step.pieces > 0,
                           int(step.macs), found)
     assert isinstance(step, PythonStep)
-    return StepRecord(k, node, step.kernel, "reference" if step.reference else "python")
+    kernel = step.kernel if node is None or not step.reference else graph.describe(graph.nodes[node])
+    return StepRecord(k, node, kernel, "reference" if step.reference else "python")
 
 
 def _coverage(c: Coverage) -> CoverageRecord:
@@ -211,7 +219,8 @@ def _coverage(c: Coverage) -> CoverageRecord:
                           {k: int(n) for k, n in c.total_by_op.items()}, c.uncounted, str(c))
 
 
-def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None) -> list[str]:
+def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None,
+             at_sizes: Callable[[Any], Any]) -> list[str]:
     """Lines on the cost of layouts: the transposes that move bytes.
 
     `own` maps numbers of nodes to their steps. A reorder without a step moves nothing, because a partition reads or
@@ -220,7 +229,7 @@ def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None) -> li
     moves = [n for k, n in enumerate(graph.nodes) if n.op.name == "static_transpose" and (own is None or k in own)]
     if not moves:
         return []
-    known = [n.output.type.nbytes for n in moves if n.output.type.known]
+    known = at_sizes([n.output.type.nbytes for n in moves if n.output.type.known])
     size = f", {kilobytes(sum(known))}" if len(known) == len(moves) else ""
     return [f"layouts: {counted(len(moves), 'reorder')}{size}",
             *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]

@@ -210,7 +210,7 @@ def test_reports_before_the_first_call():
     model = gq.compile(mlp())
     assert model.coverage().share == 1.0 and model.coverage().total == 32 * 70 + 70 * 20
     text = model.explain()
-    assert "(2 integer)" in text and "numbers are for x.0 = 1" in text and "u8[1,70]" in text
+    assert "(2 integer)" in text and "numbers are for x.0 = 1" in text and "u8[x.0,70]" in text
     assert "matmul_u8s8" in text
     model(np.ones((9, 32), np.float32))
     assert model.coverage().total == 9 * (32 * 70 + 70 * 20)

@@ -107,7 +107,7 @@ def test_explain_says_that_scales_are_computed():
     q, scales = ranges_by_row.quantized_rows(g, x)
     g.output(q, name="q")
     g.output(scales, name="s")
-    assert "its scale, %s, is computed from %y; quantize %y with a constant scale" in gq.compile(g).explain()
+    assert "its scale, %s, is computed from %y\n    edit: quantize %y with a constant scale" in gq.compile(g).explain()
 
 
 def test_explain_has_no_cause_for_what_the_pass_quantizes():

@@ -96,12 +96,12 @@ TWELVE = {
 
 
 @pytest.mark.parametrize("obstacle", TWELVE)
-def test_the_cause_and_the_edit_stand_in_the_first_line(obstacle):
+def test_the_cause_and_the_edit_stand_below_the_operation(obstacle):
     text, name, reason, edit, _ = TWELVE[obstacle]
     model = gq.compile(gq.parse(text), threads=1)
-    line = next(x for x in model.explain().splitlines() if x.lstrip().startswith(f"%{name} = "))
-    assert reason in line and edit in line.split(reason)[1]
-    assert model.explain(name).splitlines()[0] == line.strip()
+    operation, why, advice = model.explain(name).splitlines()[:3]
+    assert why.startswith("  why:  ") and reason in why and advice.startswith("  edit: ") and edit in advice
+    assert f"  {operation}\n  {why}\n  {advice}\n" in model.explain()
 
 
 @pytest.mark.parametrize("obstacle", TWELVE)
@@ -422,7 +422,7 @@ def test_borders_stand_apart():
     assert causes(text) == []
     shown = gq.compile(gq.parse(text), threads=1).explain()
     assert "in floats at the graph's border:" in shown
-    assert "%d, a dequantize, is returned in f32; return %q instead" in shown
+    assert "why:  %d, a dequantize, is returned in f32\n    edit: return %q instead" in shown
 
 
 def test_what_follows_a_product_that_no_fusion_takes_has_its_cause():
