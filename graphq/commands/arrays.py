@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -67,6 +68,47 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     for option, metavar, text in (("--input", "NAME=FILE.npy", "an input's array (others are random)"),
                                   ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")):
         parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+
+
+def sample_beside(path: Path, graph: Graph) -> dict[str, np.ndarray]:
+    """A model's own sample: the arrays for its inputs in an .npz file next to it, with the model's name.
+
+    The keys are names of inputs, or `0/in/NAME`. The result is empty without such a file, or if arrays do not fit.
+    """
+    file = path.with_suffix(".npz")
+    if not file.is_file():
+        return {}
+    arrays = read_arrays(file)
+    if not isinstance(arrays, dict):
+        return {}
+    found = {str(v.name): x for v in graph.inputs
+             if (x := arrays.get(str(v.name), arrays.get(f"0/in/{v.name}"))) is not None}
+    try:
+        return {str(v.name): check_array(str(v.name), v.type, found[str(v.name)]) for v in graph.inputs}
+    except (KeyError, InputError):
+        return {}
+
+
+def realistic(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Random arrays of the same shapes that do not saturate: quantized ranges are filled as by calibrated data.
+
+    An input of 8 bits or fewer, or a float input that the graph quantizes, gets numbers from a normal distribution
+    around the middle of its range; its standard deviation is an eighth of the range. Other arrays stay as they are.
+    """
+    rng = np.random.default_rng(0)
+    out = dict(arrays)
+    for value in graph.inputs:
+        x, quantize = arrays[str(value.name)], next((n for n in value.users if n.op.name == "quantize"), None)
+        if value.dtype.kind == "int" and value.dtype.bits <= 8:
+            low, high = float(value.dtype.min), float(value.dtype.max)
+        elif value.dtype.kind == "float" and quantize is not None and quantize.attrs["qtype"] == "per_tensor":
+            scale, zp = quantize.attrs["scales"][0], (quantize.attrs["zps"] or (0,))[0]
+            low, high = (scale * (float(end) - zp) for end in (quantize.output.dtype.min, quantize.output.dtype.max))
+        else:
+            continue
+        drawn = np.clip(rng.normal((low + high) / 2, (high - low) / 8, x.shape), low, high)
+        out[str(value.name)] = (np.rint(drawn) if value.dtype.kind == "int" else drawn).astype(x.dtype)
+    return out
 
 
 def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndarray]:

@@ -6,10 +6,14 @@ ratio in brackets divides the least times; other work on the machine changes it 
 the outputs of a row and of that first row: in steps for integers, otherwise relative to the largest number. graphq's
 outputs are the same bit for bit in all rows of one precision; if they are not, the exit code is 1.
 
-With other engines, `cosine` compares a row's outputs with the graph computed operation by operation in NumPy. It is the
-cosine of the angle between the two results, the smallest over all outputs. An engine may be fast because its products
-saturate, or because it computes in bf16: then its cosine is smaller. Other engines run the ONNX file itself, or the
-file that `save_onnx` writes for a model of another kind. Install the engines with the extra `bench`.
+With other engines, `cosine` compares a row's outputs with the graph as it is written: ONNX Runtime computes it without
+optimizations, operation by operation. It is the cosine of the angle between the two, the smallest over all outputs. An
+engine may be fast because its products saturate, or because it computes in bf16: then its cosine is smaller. Other
+engines run the ONNX file itself, or the file that `save_onnx` writes for a model of another kind. Install them with the
+extra `bench`.
+
+Inputs are those of --input. Without it they are the sample MODEL.npz next to the model, with arrays by the inputs'
+names; without a sample they are random, in the ranges that the model's scales state.
 """
 from __future__ import annotations
 
@@ -25,13 +29,13 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from graphq.commands.arrays import add_inputs, input_arrays
-from graphq.commands.peers import PEERS, alternate, cosine, difference, model_file
+from graphq.commands.arrays import add_inputs, input_arrays, realistic, sample_beside
+from graphq.commands.peers import PEERS, alternate, as_written, cosine, difference, model_file
 from graphq.commands.shared import add_model, add_ranges, comma_separated, compiled, save_graph, write
 from graphq.compile import Precision
 from graphq.errors import ParseError
 from graphq.ir import Graph
-from graphq.ir.interpret import named_outputs, reference
+from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
 from graphq.kernels.jit.isa import LevelName
 from graphq.kernels.threads.team import run_until_settled
@@ -70,13 +74,15 @@ def run(options: argparse.Namespace) -> int:
     counts = _threads(options.threads)
     peers = [_peer(name) for name in options.peer]
     graph = load_graph(options.file)
-    arrays = input_arrays(graph, options)
-    wanted = list(named_outputs(graph.output_names, reference(graph, arrays)).values()) if peers else []
+    arrays, source = _arrays(graph, options)
+    wanted: list[np.ndarray] = []
+    compared = None
     with tempfile.TemporaryDirectory() as folder:
         sides = [_ours(options.file, graph, level, threads, precision, options.ranges_by_row)
                  for threads, level, precision in product(counts, options.isa or [None], options.precision or ["f32"])]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
+            wanted, compared = as_written(path, graph, arrays)
             sides += [Side(name, threads, model_file(name, path, arrays, threads), None)
                       for threads, name in product(counts, peers)]
         sides.sort(key=lambda side: counts.index(side.threads))
@@ -96,10 +102,19 @@ def run(options: argparse.Namespace) -> int:
     ours = [[result for side, result in zip(sides, results, strict=True) if side.precision == p]
             for p in get_args(Precision)]
     equal = all(_equal(results[0], other) for results in ours for other in results[1:])
-    write(options, "\n".join([_table(graph, arrays, rows), *["graphq's own results differ"] * (not equal)]),
-          {"graph": graph.name, "inputs": {n: list(x.shape) for n, x in arrays.items()}, "rows": rows,
-           "equal": equal})
+    title = f"; {source}; cosines to {compared}" if peers else ""
+    write(options, "\n".join([_table(graph, arrays, rows, title), *["graphq's own results differ"] * (not equal)]),
+          {"graph": graph.name, "inputs": {n: list(x.shape) for n, x in arrays.items()}, "source": source,
+           "compared_with": compared, "rows": rows, "equal": equal})
     return 0 if equal else 1
+
+
+def _arrays(graph: Graph, options: argparse.Namespace) -> tuple[dict[str, np.ndarray], str]:
+    """The arrays of all inputs, and where they come from."""
+    if not options.input and not options.shape and (sample := sample_beside(options.file, graph)):
+        return sample, f"inputs from {options.file.with_suffix('.npz').name}"
+    arrays = input_arrays(graph, options)
+    return (arrays, "given inputs") if options.input else (realistic(graph, arrays), "random inputs")
 
 
 def _threads(text: str | None) -> list[int]:
@@ -139,9 +154,9 @@ def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
                for x, y in zip(left, right, strict=True))
 
 
-def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, Any]]) -> str:
+def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, Any]], title: str) -> str:
     shapes = ", ".join(f"{name}=" + "x".join(map(str, x.shape)) for name, x in arrays.items())
-    lines, cosines = [f"{graph.name}, {shapes}"], "" if rows[0]["cosine"] is None else "   cosine"
+    lines, cosines = [f"{graph.name}, {shapes}{title}"], "" if rows[0]["cosine"] is None else "   cosine"
     width = max(18, *(len(row["name"]) for row in rows))
     for threads in dict.fromkeys(row["threads"] for row in rows):
         titles = f"{'median ms (least)':>18s} {'ratio':>14s} differs{cosines}"

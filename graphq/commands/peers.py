@@ -12,6 +12,8 @@ import numpy as np
 
 from graphq.base.progress import progress
 from graphq.errors import GraphqError, how_to_install
+from graphq.ir import Graph
+from graphq.ir.interpret import named_outputs, reference
 
 ORT, EXACT = "ONNX Runtime", "ONNX Runtime exact"
 OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
@@ -49,6 +51,18 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
     except Exception as error:  # the packages do not document which classes they raise
         raise GraphqError(f"{name} refuses {path}: {error}") from error
     return run
+
+
+def as_written(path: str, graph: Graph, arrays: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], str]:
+    """The outputs of the graph as it is written, and how they are computed.
+
+    ONNX Runtime without optimizations computes each operation of the file, in its own orders of sums. Without that
+    package, or if it refuses the file, graphq's NumPy references compute them.
+    """
+    try:
+        return model_file(ORT, path, arrays, 1, literal=True)(arrays), f"{ORT} without optimizations"
+    except GraphqError:
+        return list(named_outputs(graph.output_names, reference(graph, arrays)).values()), "the NumPy references"
 
 
 def _onnxruntime(path: str, threads: int, *, literal: bool, exact: bool) -> Run:

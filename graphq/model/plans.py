@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -141,9 +141,9 @@ class Plans:
         assert plan.passed is not None
         sizes, leaves = self._places.sizes(shapes), plan.trace.leaves
         # in the plan's graph, sizes are symbols, but plain numbers in classes of a single number
-        given = tuple([n if is_single(size_class(n)) else Size(plan.trace, slot)
-                       for n, slot in zip(plan.trace.assumed.values(), leaves, strict=True)])
-        again = partial(self._graph_at, self._places.shapes(given) if given else shapes)
+        given: list[Any] = [n if is_single(size_class(n)) else Size(plan.trace, slot)
+                            for n, slot in zip(plan.trace.assumed.values(), leaves, strict=True)]
+        again = partial(self._graph_at, self._places.shapes(tuple(given)) if given else shapes)
         named = {f"{d.input}.{d.axis}": n for d, n in zip(self.dimensions, sizes, strict=True)}
         made = Passed(*plan.passed, self.options, again, plan, runner, named)
         symbols = [x for x in given if isinstance(x, Size)]

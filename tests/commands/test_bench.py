@@ -7,6 +7,7 @@ import pytest
 import graphq as gq
 from graphq.cli import main
 from graphq.commands import bench, peers
+from graphq.commands.arrays import realistic
 from graphq.commands.peers import alternate, cosine, difference
 from graphq.commands.shared import comma_separated
 from graphq.errors import how_to_install
@@ -131,6 +132,56 @@ def test_cosines_are_those_to_what_the_graph_means(model, capsys, monkeypatch):
     _, head, ours, peer = capsys.readouterr().out.splitlines()
     assert head.split()[-1] == "cosine" and ours.split()[-1] == "1.000000" and 0.5 < float(peer.split()[-1]) < 0.9
     assert peer.startswith("  ONNX Runtime exact ")
+
+
+def test_cosines_are_to_the_graph_as_written(model, tmp_path, capsys, monkeypatch):
+    """ONNX Runtime without optimizations states the numbers; without that package, the references do."""
+    pytest.importorskip("onnxruntime")
+    asked = []
+    monkeypatch.setattr(peers, "_onnxruntime", lambda path, threads, *, literal, exact: asked.append(literal) or (
+        lambda feeds: [np.full((1, 8), 1 + literal, np.float32)]))
+    pytest.importorskip("onnx")
+    assert main(["bench", model, "--threads=1", "--peer=ort", "--seconds=0.001", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["compared_with"] == "ONNX Runtime without optimizations" and set(asked) == {True, False}
+    assert found["rows"][1]["cosine"] == pytest.approx(1)  # to the literal run; the two differ by a factor
+    graph, arrays = gq.parse(TEXT), {"x": np.full((1, 8), 5, np.uint8)}
+    monkeypatch.setattr(peers, "PACKAGES", {"ONNX Runtime": "no_such_package"})
+    outputs, how = peers.as_written("none", graph, arrays)
+    assert how == "the NumPy references" and np.array_equal(outputs[0], np.full((1, 8), 1.0))
+
+
+@pytest.mark.parametrize("key", ["x", "0/in/x"])
+def test_inputs_are_the_models_own_sample(model, tmp_path, capsys, monkeypatch, key):
+    seen = []
+    monkeypatch.setattr(bench, "alternate", lambda calls, seconds: [[call() and 0.0 or 1.0] for call in calls])
+    monkeypatch.setattr(bench, "_table", lambda graph, arrays, rows, title: seen.append(arrays) or "")
+    sample = np.arange(16, dtype=np.uint8).reshape(2, 8)
+    np.savez(tmp_path / "g.npz", **{key: sample})
+    assert main(["bench", model, "--threads=1"]) == 0 and np.array_equal(seen.pop()["x"], sample)
+    assert main(["bench", model, "--threads=1", "--shape=x=3x8"]) == 0 and seen.pop()["x"].shape == (3, 8)
+    for other in ({key: sample.astype(np.float32)}, {"z": sample}):
+        np.savez(tmp_path / "g.npz", **other)
+        assert main(["bench", model, "--threads=1"]) == 0 and seen.pop()["x"].shape == (1, 8)
+    with open(tmp_path / "g.npz", "wb") as file:
+        np.save(file, sample)
+    assert main(["bench", model, "--threads=1"]) == 0 and seen.pop()["x"].shape == (1, 8)
+
+
+def test_random_inputs_do_not_saturate():
+    graph = gq.parse("""graph(x: f32[64,64], u: u8[64,64], r: f32[64,64], i: s64[4]) {
+      %q = quantize(x, dtype=u8, scales=[0.5], zps=[100])
+      %d = dequantize(u, scales=[0.5], zps=[3])
+      return %q, %d, r, i
+    }""")
+    given = {"x": np.zeros((64, 64), np.float32), "u": np.zeros((64, 64), np.uint8),
+             "r": np.ones((64, 64), np.float32), "i": np.ones(4, np.int64)}
+    made = realistic(graph, given)
+    assert all(made[n].dtype == given[n].dtype and made[n].shape == given[n].shape for n in given)
+    assert made["r"] is given["r"] and made["i"] is given["i"]
+    q = gq.reference(graph, made)["q"]
+    for x in (q, made["u"]):
+        assert 100 < x.mean() < 155 and 20 < x.std() < 45 and ((x == 0) | (x == 255)).mean() < 0.001
 
 
 def test_exact_products_of_onnx_runtime_are_asked_for(monkeypatch):
