@@ -98,6 +98,16 @@ def test_a_block_of_rows_needs_the_same_rows_of_what_is_only_the_source(twice, a
     assert follows(lowered, 0) == wanted and not follows(lowered, 1)
 
 
+@pytest.mark.parametrize("dims, w_dims, attrs, order", [
+    ((6, 1, 64), (6, 64, 5), {}, "quads"), ((6, 1, 64), (64, 5), {}, "chains"), ((6, 2, 64), (6, 64, 5), {}, "chains"),
+    ((6, 1, 64), (6, 5, 64), {"transpose_b": True}, "octets"), ((1, 1, 64), (64, 5), {}, "quads"),
+    ((64,), (64, 5), {}, "quads"), ((6, 64, 1), (6, 64, 5), {"transpose_a": True}, "quads")])
+def test_sums_as_written_have_the_order_of_one_product(dims, w_dims, attrs, order):
+    """The rows of all matrices are those of one product only if they share the weights."""
+    made = lower_matmul(body(dims=dims, w_dims=w_dims, **attrs), [None, None])
+    assert made.products.sum.order == order
+
+
 def test_macs():
     g = gq.Graph()
     x, w = g.input("x", dtype="f32", shape=(2, 4, 3)), g.input("w", dtype="f32", shape=(2, 4, 5))
