@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.family.lower import Unsupported
-from graphq.kernels.rows.lower import check_row, lower_row
+from graphq.kernels.rows.lower import check_row, follows, lower_row
 
 
 def body(build, dims=(2, 3, 7), dtype="f32", **more):
@@ -73,3 +73,13 @@ def test_how_kernels_read_the_source():
     assert lower_row(body(op("reduce_sum", axes=[-1], keep_dims=True))).anchor.reduces
     assert lower_row(body(op("softmax", axis=-1, mode="inf_as_zero"))).anchor.how == "softmax_inf_as_zero"
     assert lower_row(body(op("rms_norm", epsilon=0.25), gamma=(7,))).anchor.epsilon == 0.25
+
+
+@pytest.mark.parametrize("shape, same", [((2, 3, 7), True), ((2, 3, 1), True), ((1, 3, 7), False), ((2, 1, 7), False),
+                                         ((7,), False)])
+@pytest.mark.parametrize("build", [lambda g, x, b: g.softmax(g.add(x, b), axis=-1),
+                                   lambda g, x, b: g.add(g.softmax(x, axis=-1), b)])
+def test_a_block_of_rows_needs_the_same_rows_of_what_is_not_broadcast(build, shape, same):
+    """Before the operation as well as after it."""
+    lowered = lower_row(body(build, b=shape))
+    assert follows(lowered, 0) and follows(lowered, 1) == same
