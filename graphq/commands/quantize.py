@@ -14,6 +14,7 @@ from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
 from graphq.model.files import load_graph
 from graphq.onnx import to_model
+from graphq.onnx.loading import model_bytes
 
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
            "states", "limits", "preset")
@@ -63,11 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Quantize a file, and print the chosen setting."""
     from graphq.quantization.data import load_data
+    from graphq.quantization.products import is_quantized
     from graphq.quantization.quantize import automatic, left_text, quantize
     from graphq.quantization.scheme import Scheme
     from graphq.quantization.speed import speed
 
     graph = load_graph(options.file)
+    if is_quantized(graph):
+        raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize: it is already quantized")
     opset = 21 if options.opset is None else options.opset
     if options.out.suffix == ".onnx":
         to_model(graph, opset=opset)  # before the search, because it raises if the operator set lacks an operator
@@ -98,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
         said = "; ".join(["", *left_text(made.meta["quantization"])])
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize{said}")
     save_graph(made, options.out, opset)
-    written, read_from = (path.stat().st_size for path in (options.out, options.file))
+    written, read_from = (model_bytes(path) for path in (options.out, options.file))
     lines = [f"{options.out}: {size_text(written)}, {options.file} has {size_text(read_from)}"]
     report = {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,
               **made.meta.get("quantization", {})}

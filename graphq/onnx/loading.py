@@ -225,11 +225,26 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
 
 
 def _is_split(model: ModelProto) -> bool:
+    return any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(model))
+
+
+def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     nodes = list(_all_nodes(model))
     graphs = chain([model.graph], *map(bodies, nodes))
-    tensors = chain((t for g in graphs for t in g.initializer),
-                    (t for n in nodes for a in n.attribute if a.HasField("t") or a.tensors for t in (a.t, *a.tensors)))
-    return any(t.data_location == TensorProto.EXTERNAL for t in tensors)
+    return chain((t for g in graphs for t in g.initializer),
+                 (t for n in nodes for a in n.attribute if a.HasField("t") or a.tensors for t in (a.t, *a.tensors)))
+
+
+def model_bytes(path: str | os.PathLike[str]) -> int:
+    """The bytes of a model's file and, for an ONNX file, of the files next to it that hold its external data."""
+    total = os.stat(path).st_size
+    if Path(path).suffix != ".onnx":
+        return total
+    model, folder, _ = _parsed(path)
+    names = {e.value for t in _all_tensors(model) if t.data_location == TensorProto.EXTERNAL
+             for e in t.external_data if e.key == "location"}
+    files = {os.path.realpath(os.path.join(folder or "", name)) for name in names}
+    return total + sum(os.stat(file).st_size for file in files if os.path.isfile(file))
 
 
 def _check_output(declared: ValueInfoProto, got: TensorType, maker: str) -> None:

@@ -24,6 +24,7 @@ from graphq.quantization.statistics import Channels, Statistics, TensorStatistic
 from graphq.quantization.units import Units, in_unit
 
 Batch: TypeAlias = Mapping[str, Any]
+"""The arrays of a batch by the names of inputs."""
 
 
 @runtime_checkable
@@ -34,7 +35,7 @@ class Reader(Protocol):
         """The next batch, or None at the end."""
 
 
-Batches: TypeAlias = Iterable[Batch] | Reader
+Batches: TypeAlias = Iterable[Batch | Sequence[Any]] | Reader
 
 PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
 
@@ -47,11 +48,13 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     read.
 
     `batches` is read once: an iterable of dicts from input names to arrays, or an object with `get_next`, as for
-    onnxruntime.quantization. A batch with more rows than the model takes is split. `tensors` names other f32 values to
-    observe instead. `channels` adds extremes and means of each channel. Without `histograms` only extremes are
-    computed. This is faster, and enough for the methods min_max and moving_average. The statistics belong to
-    `prepared(graph)`, where batch normalizations are folded. Statistics of tensors in a loop cover all iterations. A
-    tensor in a body that no batch reaches has no statistics.
+    onnxruntime.quantization. For a model with one input, a list or tuple is also a batch; its first item is the input.
+    Arrays may be tensors of PyTorch. A batch with more rows than the model takes is split.
+
+    `tensors` names other f32 values to observe instead. `channels` adds extremes and means of each channel. Without
+    `histograms` only extremes are computed. This is faster, and enough for the methods min_max and moving_average. The
+    statistics belong to `prepared(graph)`, where batch normalizations are folded. Statistics of tensors in a loop cover
+    all iterations. A tensor in a body that no batch reaches has no statistics.
 
     Raises InputError if there are no batches, if a batch is not a dict or does not fit the inputs, and for a NaN or an
     infinity, naming the tensor and the batch. Raises GraphError for a name that no f32 value has.
@@ -131,9 +134,32 @@ def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch
                          f"{type(batches).__name__}"
                          + (": put it into a list" if isinstance(batches, Mapping) else ""))
     for k, batch in enumerate(progress(batches, "batches")):
-        if not isinstance(batch, Mapping):
-            raise InputError(f"batch {k + 1} must be a dict from input names to arrays, got {type(batch).__name__}")
-        yield from _cut(batch, types)
+        yield from _cut(_by_name(batch, list(types), f"batch {k + 1}"), types)
+
+
+def is_plain(batch: Any) -> bool:
+    """Whether a batch is a dict without tensors of PyTorch, so that it needs no conversion."""
+    return isinstance(batch, Mapping) and not any(hasattr(x, "detach") for x in batch.values())
+
+
+def _by_name(batch: Any, names: Sequence[str], where: str) -> Batch:
+    """A batch as a dict of arrays. Raises InputError if it is none, and cannot become one.
+
+    For a model with one input, a batch may also be a tensor of PyTorch, or a list or tuple whose first item is the
+    input: data loaders append labels. A tensor has the method `detach`; PyTorch need not be imported.
+    """
+    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if len(names) == 1 and (hasattr(first, "detach") or first is not batch and hasattr(first, "__array__")):
+        batch = {names[0]: first}
+    if not isinstance(batch, Mapping):
+        raise InputError(f"{where} must be a dict from input names to arrays, got {type(batch).__name__}"
+                         + f"; the model has inputs {', '.join(names)}" * (len(names) > 1))
+    if is_plain(batch):
+        return batch
+    try:
+        return {name: np.asarray(x.detach().cpu()) if hasattr(x, "detach") else x for name, x in batch.items()}
+    except (RuntimeError, TypeError, ValueError) as e:  # such as a tensor of bf16, which NumPy lacks
+        raise InputError(f"{where}: {e}") from None
 
 
 def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:

@@ -15,7 +15,7 @@ import numpy as np
 from graphq.errors import InputError
 from graphq.ir import Graph
 from graphq.ir.interpret import check_inputs
-from graphq.quantization.calibrate import Batch, Batches, checked_batches
+from graphq.quantization.calibrate import Batch, Batches, checked_batches, is_plain
 
 SURE = 1.05
 """Ranges count as well known if new data are expected to exceed them by at most this ratio."""
@@ -190,7 +190,8 @@ def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
             check_inputs(graph, batch)
             yield batch
 
-    if not isinstance(batches, Sequence) or sum(1 for _ in fitting(batches)) > len(batches):
+    if not isinstance(batches, Sequence) or not all(map(is_plain, batches)) or \
+            sum(1 for _ in fitting(batches)) > len(batches):
         batches = list(fitting(batches))
     if not len(batches):
         raise InputError("calibration needs at least one batch, got an empty iterable")

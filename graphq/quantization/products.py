@@ -31,6 +31,8 @@ from graphq.report.coverage import FOREIGN, MACS
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
 """The operations that count as layers."""
+KEEPING = frozenset({"static_transpose", "static_reshape", "reorder", "slice", "expand", "max_pool"})
+"""Operations with which exporters such as PyTorch's PT2E separate a layer from a dequantize; they keep scales."""
 BODIES = frozenset({"If", "Loop", "Scan"})
 """ONNX operators with bodies."""
 
@@ -166,6 +168,12 @@ def _keep_facts(graph: Graph) -> None:
     graph.labels = Labels(graph)
 
 
+def is_quantized(graph: Graph) -> bool:
+    """Whether a graph has quantize or dequantize nodes, and no layer in f32."""
+    found = any("quantize" in n.op.name for g in with_bodies(graph) for n in g.nodes)
+    return found and not any(True for _ in products(prepared(graph)))
+
+
 def left_in_floats(graph: Graph) -> dict[str, int]:
     """Count the operations of a `prepared` graph that multiply in floats and are never quantized.
 
@@ -187,7 +195,11 @@ def _multiplies_floats(node: Node) -> bool:
 
 
 def _dequantized(value: Value) -> bool:
-    return value.node is not None and "dequantize" in value.node.op.name
+    """Whether a value comes from a dequantize, perhaps through operations of KEEPING."""
+    node = value.node
+    while node is not None and node.op.name in KEEPING:
+        node = next(node.operands).node
+    return node is not None and "dequantize" in node.op.name
 
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
 from graphq.errors import GraphError
+from graphq.ir.names import counted
 
 Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse", "automatic"]
 Preset: TypeAlias = Literal["performance", "mixed", "accuracy"]
@@ -144,15 +145,26 @@ class Setting:
 
     def __str__(self) -> str:
         s = self.scheme
-        counts = Counter(c for _, c in self.choices)
+        counts = Counter(c for _, c in self.choices).most_common()
         parts = ["dynamic, per token"] if s.mode == "dynamic" else \
-            [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts.most_common()]
+            [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts[:2 if len(counts) > 3 else 3]]
+        if len(counts) > 3:
+            parts.append(f"{sum(n for _, n in counts[2:])} x {len(counts) - 2} others")
         parts += ["biases corrected"] * self.correct + ["7-bit weights"] * (s.weight_bits == 7)
-        parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} layers'} {what}" for names, what in (
+        parts += [f"{_called(names)} {what}" for names, what in (
             (s.wide, "with 16-bit activations"), (s.wide_weights, "with 16-bit weights"),
             (s.exclude, "in f32")) if names]
         parts += [f"{len(s.between)} values between layers"] * bool(s.between) + ["LSTM states"] * s.states
         return ", ".join(parts)
+
+
+SHORT = 24
+"""The most letters of layers' names in the text of a setting; more layers, or longer names, are counted."""
+
+
+def _called(names: Sequence[str]) -> str:
+    text = ", ".join(names)
+    return text if len(names) <= 3 and len(text) <= SHORT else counted(len(names), "layer")
 
 
 def with_scheme(setting: Setting, **changes: Any) -> Setting:

@@ -121,6 +121,34 @@ def test_modes_without_data(folder, capsys, options):
     assert "q.onnx has no matmul or convolution in f32 to quantize" in capsys.readouterr().err
 
 
+def test_sizes_count_external_data(folder, capsys):
+    """A file whose weights are elsewhere is larger than it looks."""
+    onnx = pytest.importorskip("onnx")
+    model, out = folder / "split.onnx", folder / "q.onnx"
+    onnx.save_model(onnx.load(folder / "model.onnx"), model, save_as_external_data=True, location="weights.bin",
+                    size_threshold=0)
+    assert main(["quantize", str(model), "--out", str(out), "--mode", "dynamic", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model_bytes"] == model.stat().st_size + (folder / "weights.bin").stat().st_size
+    assert found["bytes"] == out.stat().st_size
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_quantized_model_is_refused_before_any_work(folder, capsys, moved):
+    """PyTorch's PT2E files transpose dequantized weights, and reshape dequantized activations."""
+    g = gq.Graph()
+    x = g.dequantize(g.quantize(g.input("x", dtype="f32", shape=(4, 2, 8)), dtype="u8", scales=[0.1], zps=[128]),
+                     scales=[0.1], zps=[128])
+    w = g.dequantize(g.constant(np.ones((4, 16) if moved else (8, 4), np.int8)), scales=[0.1])
+    if moved:
+        x, w = g.static_reshape(x, shape=[4, 16]), g.static_transpose(w, order=[1, 0])
+    g.output(g.matmul(x, w), name="y")
+    gq.save_onnx(g, folder / "int8.onnx")
+    assert main(["quantize", str(folder / "int8.onnx"), "--data", "no file", "--out", str(folder / "q.onnx")]) == 2
+    assert "int8.onnx has no matmul or convolution in f32 to quantize: it is already quantized" in \
+        capsys.readouterr().err
+
+
 def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
     graph = gq.Graph()
     x = graph.input("x", dtype="f32", shape=(1, 8, 8, 8))

@@ -5,6 +5,7 @@ import pytest
 import graphq as gq
 from graphq.errors import InputError
 from graphq.quantization.calibrate import Calibration, calibrate, checked_batches
+from graphq.quantization.quantize import quantize
 
 
 def graph(shape=(2, 3)):
@@ -49,6 +50,53 @@ def test_all_inputs_are_cut_together_where_they_have_as_many_rows():
 def test_what_is_no_batch(batches, message):
     with pytest.raises(InputError, match=message):
         cut(batches)
+
+
+def test_lists_of_data_loaders_are_batches_of_one_input():
+    x = rows(1, 2)
+    for batch in ([x], (x, np.zeros(2)), [x, "label"]):
+        (found,) = cut([batch])
+        assert list(found) == ["x"] and found["x"] is x
+    with pytest.raises(InputError, match=r"batch 1 must be a dict from input names to arrays, got list; the model has "
+                                         "inputs x, z"):
+        cut([[x, x]], z=(2,))
+    for wrong in ([], [[1.0]], x, ["x"]):
+        with pytest.raises(InputError, match="batch 1 must be a dict"):
+            cut([wrong])
+
+
+class Tensor:
+    """What is known of a tensor of PyTorch without importing it."""
+
+    def __init__(self, array, error=None):
+        self.array, self.error = array, error
+
+    def detach(self):
+        return self
+
+    cpu = detach
+
+    def __array__(self, dtype=None, copy=None):
+        if self.error:
+            raise self.error
+        return self.array
+
+
+def test_tensors_become_arrays():
+    x = rows(1, 2)
+    for batch in ({"x": Tensor(x)}, [Tensor(x)], (Tensor(x), Tensor(x)), Tensor(x)):
+        (found,) = cut([batch])
+        assert type(found["x"]) is np.ndarray and np.array_equal(found["x"], x)
+    with pytest.raises(InputError, match="batch 2: no BFloat16"):
+        cut([{"x": x}, [Tensor(x, TypeError("no BFloat16"))]])
+
+
+def test_quantize_takes_the_batches_of_a_data_loader():
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.zeros(12))
+    made = quantize(graph((None, 3)), torch.utils.data.DataLoader(data, batch_size=4))
+    assert made.nodes_of(("quantize",))
+    assert quantize(graph((None, 3)), [(x, 0) for x in data.tensors[0].reshape(3, 4, 3)]).nodes_of(("quantize",))
 
 
 def test_a_reader_gives_batches_until_none():

@@ -64,4 +64,10 @@ def test_settings():
     assert str(more) == ("2 x min-max margin 1, 1 x mse, biases corrected, 7-bit weights, "
                          "p, q, r with 16-bit activations, 4 layers with 16-bit weights, x in f32")
     assert more.choices == mixed.choices and mixed.scheme == Scheme()
+    names = ("/features/features.1/conv/conv.0", "/features/features.2/conv/conv.0")
+    assert str(with_scheme(Setting((("a", mse),)), exclude=names, wide=names[:1])) == \
+        "mse, 1 layer with 16-bit activations, 2 layers in f32"
+    several = [Candidate("mse", margin=k / 8) for k in (1, 1, 1, 2, 2, 3, 4)]
+    assert str(Setting(tuple((str(k), c) for k, c in enumerate(several)))) == \
+        "3 x mse margin 0.125, 2 x mse margin 0.25, 2 x 2 others"
     assert str(Setting((("a", mse),), scheme=Scheme("dynamic", rows=True))) == "dynamic, per token"
