@@ -137,7 +137,7 @@ def test_external_data_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
     ("net (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }", "random numbers are not defined"),
     ("net () => (float[n, m] y) <int64[2] s = {-1, 5}> { y = ConstantOfShape(s) }", "no negative dim"),
     ("net (float[2] x) => (uint8[2] y) <float s = {0}> { y = QuantizeLinear(x, s) }",
-     "QuantizeLinear 'y': scales must be finite and not 0, got 0.0"),
+     "QuantizeLinear 'y': scales must not be NaN, -inf or 0, got 0.0"),
     ("net (float[2, 3] x) => (uint8[2, 3] y) <float[2] s = {1, 2}> { y = QuantizeLinear(x, s) }",
      r"QuantizeLinear 'y': scales must have shape \[\], \[1\] or \[3\] for \[2,3\] at axis 1, got \[2\]"),
     ("net (uint8[2] x) => (float[2] y) <float s = {1}, uint8[2] z = {0, 0}> { y = DequantizeLinear(x, s, z) }",

@@ -40,7 +40,7 @@ REFUSED = {
     "LSTM": "clip is not|input_forget is not|a recurrence of f64", "RNN": "clip is not|a recurrence of f64",
     "LRN": "f64.*, but must be f32", "MaxPool": "indices of maxima of f64", "MaxRoiPool": "MaxRoiPool is not supported",
     "MeanVarianceNormalization": "ShapeInferenceError", "RMSNormalization": "ShapeInferenceError",
-    "QuantizeLinear": "scales must be finite and not 0, got 0", "ReduceLogSum": "takes floats, got s",
+    "QuantizeLinear": "scales must not be NaN, -inf or 0, got 0", "ReduceLogSum": "takes floats, got s",
     "ReduceLogSumExp": "takes floats, got s", "Resize": "booleans are not resized|ShapeInferenceError",
     "Upsample": "booleans are not resized", "STFT": "the signal must be f32", "Scan": "a Scan of batches",
     "Unique": "sorted 0, is not supported", "GlobalLpPool": "takes f32, bf16 and f16, got f64",

@@ -148,7 +148,7 @@ BAD = {
     "QLinearWhere shapes": ([("c", np.ones((3, 7), bool)), *CASES["QLinearWhere s8"][0][1:]], {},
                             "QLinearWhere 'o0': "),
     "QLinearWhere scale": ([*CASES["QLinearWhere s8"][0][:7], ("ZS", F(0)), ("ZZ", S(0))], {},
-                           "QLinearWhere 'o0': scales must be finite and not 0"),
+                           "QLinearWhere 'o0': scales must not be NaN, -inf or 0"),
     "NhwcMaxPool rank": ([("x", integers(U, 3, 4))], {"kernel_shape": [2]}, "NhwcMaxPool 'o0': needs a batch"),
     "NhwcMaxPool kernel": ([("x", integers(U, 1, 3, 4, 2))], {"kernel_shape": [2]}, "NhwcMaxPool 'o0': "),
     "NhwcMaxPool no kernel": ([("x", integers(U, 1, 3, 4, 2))], {}, "NhwcMaxPool 'o0': .*kernel_shape"),

@@ -104,9 +104,12 @@ def test_one_scale_of_many_that_is_none(op, bad, at):
     scales = np.full(7, 0.5, np.float32)
     given = "float" if op == "QuantizeLinear" else "int8"
     text = f"net ({given}[3, 7] x) => (y) {{ y = {op} (x, s, z) }}"
-    model(text, s=scales, z=np.zeros(7, np.int8))
+    for good in (0.5, -0.25, np.inf):
+        scales[at] = good
+        model(text, s=scales, z=np.zeros(7, np.int8))
     scales[at] = bad
-    with pytest.raises(gq.GraphError, match=f"scales must be finite.*, got {bad}"):
+    rule = "scales must not be NaN" + (", -inf or 0" if op == "QuantizeLinear" else " or -inf")
+    with pytest.raises(gq.GraphError, match=f"{rule}, got {bad}"):
         model(text, s=scales, z=np.zeros(7, np.int8))
 
 

@@ -143,7 +143,8 @@ def qlinear_conv(c: Call) -> Outputs:
 def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
     """The f32 factor of integer sums in ONNX Runtime and ONNX's reference: `p.scale * q.scale / y_scale`.
 
-    None if a scale or zero point is not constant, a scale is not f32, p or y is not per-tensor, or a factor not finite.
+    None if a scale or zero point is not constant, a scale is not f32, p or y is not per-tensor, or a factor is not
+    finite.
     """
     y = c.data(6)
     known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
@@ -263,8 +264,8 @@ def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
 def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:
     """Refuse constant scales that are NaN or -inf and, if `zeros` is False, scales of 0.
 
-    Infinite scales are allowed: quantizers write them after calibration with masks of -inf. Negative scales are
-    allowed: symmetric quantizers of blocks use them to exploit the whole range of -8 to 7.
+    Scales of +inf are allowed: quantizers write them after calibration with masks of -inf. Negative scales are allowed:
+    symmetric quantizers of blocks use them to exploit the whole range of -8 to 7.
     """
     data = p.scale.data
     if data is None:
@@ -272,7 +273,7 @@ def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:
     wide = data.astype(np.float64)
     bad = wide[~(wide > -np.inf) | (False if zeros else wide == 0)]
     if bad.size:
-        c.refuse(f"scales must be finite{'' if zeros else ' and not 0'}, got {bad[0]}")
+        c.refuse(f"scales must not be NaN{' or -inf' if zeros else ', -inf or 0'}, got {bad[0]}")
 
 
 def _scales(p: Parameters) -> list[float]:
