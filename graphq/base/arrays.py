@@ -41,7 +41,7 @@ def _address(array: np.ndarray) -> int:
 
 
 class Arrays:
-    """The arrays of a model without duplicates, known by weak references. The arrays must not change.
+    """The arrays of a model without duplicates, held by weak references. The arrays must not change.
 
     Several threads may use the same object. In rare cases it then keeps two equal arrays.
     """
@@ -77,7 +77,7 @@ class Arrays:
         return array
 
     def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
-        """The aligned result of `make(array, *args)`. `make` runs once for equal arguments; it may use only these.
+        """The aligned result of `make(array, *args)`. `make` runs once for equal arguments, and must use nothing else.
 
         Open sizes (`base.sizes`) among `args` become plain numbers, because all plans of a model share the result.
         """

@@ -90,7 +90,7 @@ def expect(nbytes: int, what: str) -> None:
 
     Outside of a budget, only `nbytes` is compared with the default limit. `what` begins the message.
     """
-    if is_open(nbytes):  # known only at run time: then plan.runtime.Runner checks it
+    if is_open(nbytes):  # the size is known only at run time, when `plan.runtime.Runner` checks the memory
         return
     current = _CURRENT.get()
     now = current or _Budget()

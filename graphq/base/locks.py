@@ -3,13 +3,13 @@
 A fork copies locks, but not the threads that hold them, so the child could wait for a lock forever. There are two kinds
 of locks, for two kinds of state:
 
-- `Lock()` guards Python objects that are in a valid state whenever another thread may run. The child gets a new, free
-  lock.
+- `Lock()` guards Python objects that are in a valid state whenever the interpreter can switch threads. The child gets a
+  new, free lock.
 - `Lock(fork_waits=True)` guards state that graphq cannot repair, such as LLVM's state, or a module during its import.
   The thread that forks takes the lock first, so no other thread is changing the state at that moment.
 
 All locks are re-entrant, because a signal handler may call a model while the interrupted thread holds a lock. Guarded
-state may therefore change during any call that the holder of a lock makes. Read it again after the call.
+state may therefore change during any call that the holder of a lock makes. Read the state again after the call.
 
 `lazy_property` needs no lock.
 """

@@ -1,8 +1,8 @@
-"""Repeat recorded computations with open sizes at new sizes, convert the records to data, and print guards as text.
+"""Repeat the computations of a trace at new sizes, convert traces to data and back, and print guards as text.
 
 `base.sizes` explains open sizes, traces, guards and the example. A slot is the index of a value in a trace. A program
-first runs the calls that guards depend on. If a guard has another answer than in the example, the plan does not hold
-for the new sizes, and the program stops.
+first runs the calls that guards depend on. If a guard has another answer than in the example, the plan of the trace
+does not hold for the new sizes, and the program stops.
 """
 from __future__ import annotations
 

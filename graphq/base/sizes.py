@@ -6,9 +6,9 @@ A decision that depends on a Size (a comparison, a conversion to int) is made fo
 answer as a guard. For other sizes, a `programs.Program` repeats the computations. If a guard then has another answer,
 the plan does not hold for these sizes.
 
-Code that is written for ints is therefore correct for Sizes as well. At worst it converts a Size to an int, and its
-plan holds for one size only. The method is symbolic shapes with guards, as in PyTorch 2 (Ansel et al., ASPLOS 2024,
-section 4).
+Code that is written for ints is therefore correct for Sizes as well. At worst the code converts a Size to an int; the
+plan then holds for one size only. The method is symbolic shapes with guards, as in PyTorch 2 (Ansel et al., ASPLOS
+2024, section 4).
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Trace:
     Each value has an index, its slot. `values` has the values of all slots in the example, and `calls` the calls that
     computed them. `leaves` has the slots of the open sizes, and `names` their symbols by slot. `assumed` maps the place
     of each open size (such as "x.0", axis 0 of input x) to its value in the example. `guards` maps slots to the answers
-    that a plan relies on. A `sealed` trace adds no guards.
+    that a plan relies on. A `sealed` trace takes no new guards.
     """
 
     def __init__(self) -> None:
@@ -76,9 +76,9 @@ class Trace:
     def slot(self, x: Any) -> int:
         """The slot of an argument of a call.
 
-        A Size or Later already has a slot. If a list, tuple or dict contains a Size or Later, the trace records a call
-        that builds the container. Any other object gets a slot that equal objects share. Raises TypeError for a Size or
-        Later of another trace.
+        A `Size` or `Later` already has a slot. If a list, tuple or dict contains a `Size` or `Later`, the trace records
+        a call that builds the container. Any other object gets a slot that equal objects share. Raises TypeError for a
+        `Size` or `Later` of another trace.
         """
         kind = type(x)
         if kind is Size or kind is Later:
@@ -283,8 +283,8 @@ class Size:
 class Later:
     """An array or other object that depends on open sizes: the result of `later`.
 
-    NumPy's functions and Python's operators accept a Later instead of an array, and return a Later. A use that needs
-    the value, such as a condition, adds a guard.
+    NumPy's functions and Python's operators accept a `Later` instead of an array, and return a `Later`. A use that
+    needs the value, such as a condition, adds a guard.
     """
 
     __slots__ = ("slot", "trace")
@@ -330,10 +330,10 @@ class Later:
 
 
 def later(function: Callable[..., T], *arguments: Any) -> T:
-    """Call `function(*arguments)`. If an argument contains a Size or Later, return the result as a Later.
+    """Call `function(*arguments)`. If an argument contains a `Size` or `Later`, the result is a `Later`.
 
-    A Later can be an argument of further calls of `later`, or a constant of a plan; its value is known at run time. The
-    function gets plain values. Its result must depend only on its arguments, and it must not change the arguments.
+    A `Later` can be an argument of further calls of `later`, or a constant of a plan; its value is known at run time.
+    The function gets plain values. Its result must depend only on its arguments, and it must not change the arguments.
     """
     trace = trace_of(arguments)
     if trace is None:
@@ -401,12 +401,12 @@ def largest(*numbers: T) -> T:
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The number `function(*arguments)`, as a Size if an argument contains a Size or Later. The rules are `later`'s."""
+    """The number that `function(*arguments)` returns, as a `Size` if an argument has a `Size` or `Later`."""
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 
 
 def numbers(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-    """The `count` numbers that `function(*arguments)` returns, as Sizes if an argument contains a Size or Later."""
+    """The `count` numbers that `function(*arguments)` returns, as `Size`s if an argument has a `Size` or `Later`."""
     found: Any = later(function, *arguments)
     return found if isinstance(found, tuple) else tuple([number(operator.getitem, found, k) for k in range(count)])
