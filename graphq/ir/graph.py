@@ -57,7 +57,7 @@ class Graph(Operations):
 
     def input(self, name: str, *, dtype: DTypeLike, shape: Sequence[Dim] | None = None,
               property: Property = "undef") -> Value:
-        """Add a graph input. A dimension of None is known only at run time; without a shape, so is the rank.
+        """Add a graph input. A dimension of None, and the rank without a `shape`, are known only at run time.
 
         Raises GraphError for a name that is in use, an unknown dtype or a negative dimension.
         """
@@ -78,8 +78,8 @@ class Graph(Operations):
         """Add a constant with a read-only copy of the array.
 
         `dtype` converts the array: a float type rounds as `astype` does; an integer type must hold each number exactly.
-        Without `dtype`, an array keeps its own, except that f64 (NumPy's default) becomes f32. Numbers and lists of
-        numbers also become f32. Raises GraphError if a number does not fit.
+        Without `dtype`, an array keeps its own dtype, except that f64 (NumPy's default) becomes f32. Numbers and lists
+        of numbers also become f32. Raises GraphError if a number does not fit.
         """
         return self._constant(frozen(value, "constant", None if dtype is None else as_dtype(dtype)), name)
 
@@ -120,8 +120,8 @@ class Graph(Operations):
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
         """Add a copy of a node of this or another graph, on operands of this graph. Returns the copy's outputs.
 
-        Faster than `add_node`: attributes are not checked again, and output types are inferred only if the types of
-        operands differ.
+        This is faster than `add_node`: attributes are not checked again, and output types are inferred only if the
+        types of operands differ.
         """
         types = [None if v is None else v.type for v in node.inputs]
         if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
@@ -219,7 +219,7 @@ class Graph(Operations):
         """Within a `with` block, add new nodes in front of `node`. Raises GraphError if `node` is not in the graph.
 
         If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph: the origin
-        of the first replaced node (`instead`) with the same operation, or else of `node`.
+        of the first replaced node (`instead`) with the same operation, or else the origin of `node`.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")

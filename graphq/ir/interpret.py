@@ -129,7 +129,8 @@ def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
     """Fold an operation on constants. Returns its results as arrays of the given `types`, or None if it is not folded.
 
     An operation is not folded if an operand is not a constant, a result has more than FOLDED elements, the operation is
-    in UNFOLDED or runs long, or its reference raises. If operands depend on open sizes, the results are Laters.
+    in UNFOLDED or runs long, or its reference raises. If operands depend on open sizes, the results are `Later` objects
+    (`base.sizes`).
     """
     if op.name in UNFOLDED or runs_long(op, attrs) or not types:
         return None

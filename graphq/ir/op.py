@@ -60,8 +60,9 @@ class Curve(NamedTuple):
 
         |f(x') - f(x)| <= r * (spread + own * |f(x)|)
 
-    The kernel's own result is within `ulps` units in the last place (2**-23 of its size) of the exact f(x).
-    `largest(a)` is the largest |f(x)| for |x| <= a. It is given for functions whose slope is a poor bound of |f(x)|.
+    The kernel's own result is within `ulps` units in the last place (a unit is 2**-23 of the result's size) of the
+    exact f(x). `largest(a)` is the largest |f(x)| for |x| <= a. It is given for functions whose slope is a poor bound
+    of |f(x)|.
 
     Outside of the interval `flat`, f is constant, both in the kernel and in the reference. The interval `reach` bounds
     the error of products x * f(x): outside of it, f hardly changes. For every x

@@ -173,8 +173,8 @@ class Operations:
 
         The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
         Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class
-        are kept, and no boxes if `most` is absent. Boxes with a score up to `score_threshold` are dropped. A box is two
-        opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
+        are kept, and no boxes if `most` is absent. Boxes with a score of at most `score_threshold` are dropped. A box is
+        two opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
         """
 
     def dropout(self, src: Number, seed: Number, offset: Number, probability: Number, /, *,

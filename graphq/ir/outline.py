@@ -1,8 +1,9 @@
 """Draw graphs as nested boxes with edges: for reports, Graphviz and Mermaid.
 
-Constants have no boxes, nor have operations on constants only, such as a dequantize of weights. They would hide the
-flow of data. The box of a partition (operations that one kernel computes) contains the boxes of its operations; edges
-end at these inner boxes. Each body of a loop or branch is a box of kind "group", with its own inputs and outputs.
+Constants have no boxes, because they would hide the flow of data. Operations that have only constant operands, such as
+a dequantize of weights, have no boxes either. The box of a partition (operations that one kernel computes) contains the
+boxes of its operations; edges end at these inner boxes. Each body of a loop or branch is a box of kind "group", with
+its own inputs and outputs.
 """
 from __future__ import annotations
 

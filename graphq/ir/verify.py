@@ -86,7 +86,8 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent:
 def _facts(node: Node) -> tuple[object, ...]:
     """The objects that the check of a node depends on, to compare by identity; contents of bodies are left out.
 
-    The operation separates operands from attributes, so nodes with different numbers of operands have different tuples.
+    The operation stands between operands and attributes. Two nodes with different numbers of operands therefore have
+    different tuples.
     """
     operands = (v if v is None else v.type for v in node.inputs)
     return (*operands, node.op, *node.attrs, *node.attrs.values(), *(v.type for v in node.outputs))
