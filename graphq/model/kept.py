@@ -2,14 +2,14 @@
 
 A kept model is a file in the format of `CompiledGraph.save`, in the folder of the kernel cache. The cache's rules on
 ownership, size and removal apply. The file's name is a digest of the user's file or graph, the options, the versions of
-graphq and of the packages that it computes with, and the kind of processor. If the file is damaged or does not fit, the
-model is compiled and kept again.
+graphq and of the packages that it computes with, and the kind of processor. If the file is damaged or cannot be used,
+the model is compiled and kept again.
 
-A plan for open sizes that a later call adds gets its own file. This file contains only the data that the model's file
-lacks, and can be used only with the model's file.
+If a later call needs a new plan for open sizes, the plan gets a file of its own. That file contains only the data that
+the model's file lacks, and can be used only with the model's file.
 
-A thread writes the files, because the first result should not wait for the disk, or for kernels that only other sizes
-need. The process ends after the thread.
+A separate thread writes the files: the first result need not wait for the disk, or for the compilation of kernels that
+only other sizes need. Before the process ends, it waits for this thread.
 """
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ of a result, such as attention masks, do not count, because a strip reads only s
 def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
     """Map each node that runs strip by strip to the nodes of its chain, in order: partitions, and views between them.
 
-    For an open size, its example value counts, since the choice affects only speed and memory. `lower` lowers a
+    The choice is made for the example values of open sizes, because it affects only speed and memory. `lower` lowers a
     partition.
     """
     found: dict[Node, tuple[Node, ...]] = {}
@@ -72,7 +72,7 @@ def _after(node: Node, lower: Lower) -> Iterator[Node]:
 def _follower(node: Node, lower: Lower) -> Node | None:
     """The only node that reads the result of `node`, if both nodes can run in the same strips; else None.
 
-    The result of `node` must be large. Each row of the reader's result may depend only on the same row of this result.
+    The result of `node` must be large. Each row of the reader's result must depend only on the same row of this result.
     """
     value, users = node.output, node.output.users
     dims = value.type.dims

@@ -3,9 +3,9 @@
 Passes, lowering and packing of weights see a `Size` instead of each open dimension (`base.sizes`): an integer that
 records all computations and comparisons with it. The record is a trace, and the comparisons are its guards. The result
 is an `OpenPlan`. It holds for all sizes that give the guards the same outcome. A `Runner` fills in the numbers, the
-tables and an arena for one set of shapes. A graph of fixed shape has one OpenPlan with an empty trace. If a guard
-fails, or if sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share
-equal arrays, such as weights, and all shapes share arenas.
+tables and an arena (memory for values between steps) for one set of shapes. A graph of fixed shape has one OpenPlan
+with an empty trace. If a guard fails, or if sizes are of another class (`size_class`), the first call with these sizes
+makes a new plan. Plans share equal arrays, such as weights, and all shapes share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
@@ -126,7 +126,7 @@ class Plans:
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
-        """The object that reports describe for a runner. A plan from a file has no graph, so it is made again."""
+        """The object that reports describe for a runner. If its plan is from a file, a new plan replaces it."""
         if isinstance(made, Staged):
             return made
         plan, runner = self._in_full(made.open), made
@@ -396,7 +396,7 @@ class Plans:
                 node.attrs = {**node.attrs, "value": self._shared.one_for(node.attrs["value"])}
 
     def _in_full(self, plan: OpenPlan) -> OpenPlan:
-        """The plan with its graph after the passes. A plan from a file has no graph, so it is made again, once."""
+        """The plan with its graph after the passes. A plan from a file has no graph; it is replaced by a new plan."""
         if plan.passed is not None:
             return plan
         if plan not in self._anew:

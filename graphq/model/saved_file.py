@@ -45,7 +45,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview], *,
           mode: int = 0o666) -> None:
-    """Write a file. Other processes see either the old file or the whole new file. Raises GraphError if this fails.
+    """Write a file: other processes see either the old file or the whole new file. Raises GraphError on failure.
 
     `mode` has the file's permissions; the process's umask may reduce them. Processes that have mapped the old file keep
     its contents: the new file only takes over the name.

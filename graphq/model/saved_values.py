@@ -1,8 +1,8 @@
 """Convert graphs and plans to JSON and back.
 
 Numbers, strings and null stay as they are; any other value becomes a list `[kind, ...]`. Arrays and kernel modules are
-written as indices, because their bytes lie in other sections of the file. A function or class is written as its name;
-only graphq's own and those in FUNCTIONS can be written.
+written as indices, because their bytes lie in other sections of the file. A function or class is written as its name.
+Only graphq's own functions and classes, and the functions in FUNCTIONS, can be written.
 
 A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code, so it must not
 read files that others could have written.
