@@ -1,4 +1,4 @@
-"""The JSON document of ONEDNN_GRAPH_DUMP as Python records, and its conversion to text. reader.py parses it."""
+"""The JSON document of ONEDNN_GRAPH_DUMP as Python records, and the text of these records. reader.py parses texts."""
 from __future__ import annotations
 
 import json

@@ -2,8 +2,8 @@
 
 The format has no names of values, so the names of operations list them: a matmul of `q` and an unnamed value, with the
 result `scores`, is named `scores=matmul(q|)`. Characters other than letters, digits and `_.-~/:` become %XX, as in
-URLs. A value named t<id> is not listed, because the file has its id. A loaded value without a listed name is named
-t<id>.
+URLs. A value named t<id> is not listed, because the file has the value's id. A loaded value without a listed name is
+named t<id>.
 
 Nodes of a loaded graph keep the file's id and name in `node.meta`, and the graph keeps the document in
 `graph.meta["onednn"]`. Saving therefore repeats strides, property types, ports, spellings of attributes and attributes

@@ -1,4 +1,4 @@
-"""oneDNN Graph's partitioning: rewrites that group an anchor with the operations before and after it.
+"""oneDNN Graph's partitioning: rewrites that group a main operation (the anchor) with the operations around it.
 
 A group becomes one partition, but not always one kernel: compiling the partition runs PIPELINE on its body. The
 rewrites of GROUPS run in order, larger patterns first, each from the graph's last operation to its first. A quantize

@@ -24,7 +24,7 @@ KINDS = tuple("""
 """.split())
 """The kinds: oneDNN's names of its forward operations, as ONEDNN_GRAPH_DUMP spells them."""
 
-_ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
+_ALIASES = {"Softmax": "SoftMax"}  # spelling in oneDNN's documentation -> spelling in files
 
 # Attributes of graphq's operations that files express by the number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
