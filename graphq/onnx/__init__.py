@@ -28,8 +28,8 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: in
 
     Inputs and outputs keep their names and order. An input with an initializer becomes a constant. Symbolic dimensions
     are open: each call of the compiled model sets them. External data must lie in the model's folder. Calls of local
-    functions are expanded. An If with a constant condition becomes its branch. If graphq has no operation for a node,
-    ONNX's reference evaluator runs the node as an `onnx_node`; `explain()` lists these nodes.
+    functions are expanded. An If with a constant condition becomes the branch that the condition selects. If graphq has
+    no operation for a node, ONNX's reference evaluator runs the node as an `onnx_node`; `explain()` lists these nodes.
 
     Raises ParseError if `source` is not a model or its data is missing. Raises GraphError, naming the node, if the
     model breaks a rule of ONNX or has types that graphq lacks (strings, sequences, maps, optionals). Raises
@@ -49,8 +49,8 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) ->
     19, ONNX Runtime and `load_onnx` add the elements of an AveragePool in another order.
 
     Raises GraphError, naming the operation, if ONNX's operators cannot express the operation with the same numbers, or
-    if it needs a newer operator set (the message names it). A partition needs opset 21. Raises GraphqError if the
-    package onnx is missing.
+    if this needs a newer operator set (the message says which one). A partition needs opset 21. Raises GraphqError if
+    the package onnx is missing.
     """
     _module("saving").save_onnx(graph, path, opset=opset)
 

@@ -16,8 +16,8 @@ from graphq.ops.rules import Array
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
     """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown.
 
-    Open sizes stay open if graphq has no operations for the node at the example's sizes, and a guard asks whether that
-    holds at the sizes of a call.
+    Open sizes stay open if graphq has no operations for the node at the example's sizes. A guard then checks that
+    graphq has none at a call's sizes either.
     """
     with late_imports():
         from graphq.onnx.importers.importer import takes

@@ -19,8 +19,8 @@ from graphq.ops.rules import FLOATS
 def gemm(c: Call) -> Outputs:
     """Import Gemm: `alpha * A' @ B' + beta * C`.
 
-    ONNX's reference runs dtypes other than floats. The reference has no version before 7, so older nodes are converted
-    to operator set 21.
+    ONNX's reference runs nodes of other dtypes than floats. Nodes of versions before 7 are first converted to operator
+    set 21, because the reference does not have these versions.
     """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})

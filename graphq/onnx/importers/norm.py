@@ -113,8 +113,8 @@ def lp_normalization(c: Call) -> Outputs:
 def batch_normalization(c: Call) -> Outputs:
     """Import BatchNormalization for inference.
 
-    Old versions allow `spatial` 0: then each element of an image has its own parameters. ONNX's reference runs f64,
-    always as version 14 or newer, because it takes a wrong channel axis in older versions.
+    Old versions allow `spatial` 0: then each element of an image has its own parameters. ONNX's reference runs nodes in
+    f64, always as version 14 or newer, because its older versions take a wrong channel axis.
     """
     x, g = c.input(0), c.graph
     if c.outputs > 1 or c.attr("training_mode", 0):

@@ -39,7 +39,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
-    if fixed:  # one body for each of several operator sets: any body will do, because it names its operator set
+    if fixed:  # one body per operator set: any body will do, because it names its operator set
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
@@ -218,7 +218,7 @@ def with_values(model: np.ndarray, names: Sequence[str], values: Sequence[np.nda
 
 
 def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer output types for operands with open sizes; `model` is a Later if operands' values depend on open sizes.
+    """Infer output types for operands with open sizes; `model` is a `Later` if operands' values depend on open sizes.
 
     ONNX first infers with symbols for open sizes. An output dimension that is then a number, or an operand's dimension,
     holds at all sizes. All other dimensions are inferred again at the sizes of each call, and a guard checks that the
