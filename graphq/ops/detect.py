@@ -36,8 +36,8 @@ def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, 
 
     The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
     Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class
-    are kept, and no boxes if `most` is absent. Boxes with a score up to `score_threshold` are dropped. A box is two
-    opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
+    are kept, and no boxes if `most` is absent. Boxes with a score of at most `score_threshold` are dropped. A box is
+    two opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
     """
     limit = 0 if most is None else int(most.reshape(()))
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(()))

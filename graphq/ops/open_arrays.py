@@ -1,6 +1,6 @@
 """Functions that compute arrays from open sizes at run time, for the importers of ONNX.
 
-They have a file of their own, because saved plans call them in processes that do not import the importers.
+The functions have a file of their own, because saved plans call them in processes that do not import the importers.
 """
 from __future__ import annotations
 

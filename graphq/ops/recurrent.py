@@ -1,4 +1,4 @@
-"""The recurrent layers lstm, gru and rnn, in one direction. A separate matmul multiplies the input by its weights."""
+"""The recurrent layers lstm, gru and rnn, in one direction. A separate matmul applies the input weights."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Type rules and rounding that the declarations of operations share.
 
-An unknown dimension (None) or rank (a shape of None) passes every check. Other operands may determine it; otherwise it
-stays unknown. A broken rule raises GraphError with the rule and the values.
+An unknown dimension (None) or rank (a shape of None) passes every check. Other operands may determine the dimension or
+rank; otherwise it stays unknown. A broken rule raises GraphError with the rule and the values.
 
 Arithmetic runs in f32, one IEEE operation at a time. Transcendental functions run in f64 and are rounded to f32 once,
 because their f32 versions depend on the CPU. Results of bf16 and f16 are rounded from the f32 result. NumPy's
