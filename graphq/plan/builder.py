@@ -56,7 +56,7 @@ The number of rows that fit into ROOM is rounded down to a multiple of the first
 
 
 class Strips(NamedTuple):
-    """Steps that run strip by strip: a strip is `each` of the `m` rows of one of `batch` elements.
+    """Steps that run strip by strip: each of `batch` elements has `m` rows, and a strip has `each` of these rows.
 
     The strips are divided into `pieces` pieces for threads; 0 means that one thread runs all strips. The buffer of a
     value between two steps has memory for one strip (a room) per piece. `rooms` maps the buffer's index to the bytes
@@ -215,7 +215,7 @@ class PlanBuilder:
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
         """Within a `with` block, steps that touch one of the values `between` run strip by strip (`Strips`).
 
-        One step writes each of these values, and only the next step reads the value. Each row of a step's output may
+        One step writes each of these values, and only the next step reads the value. Each row of a step's output must
         depend only on the same row of the value that the step reads. The last step writes `result`. m is the number of
         rows of the value with the fewest rows. A value with r * m rows per batch element counts as r times as many
         batch elements of m rows.

@@ -183,7 +183,7 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
               rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
               each: int | None = None, level: Level | None = None) -> Step:
-    """Plan a loop over the `rows` rows of each of `batch` batch elements. `factory(*of)` makes its block function.
+    """Plan a loop over the `rows` rows of each of `batch` batch elements. `factory(*of)` makes its function.
 
     `words` has the fields of the argument block's `record` except `each`, the number of rows of a block. By default
     `each` is a multiple of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row. Code

@@ -41,8 +41,8 @@ STEP_WORDS = len(STEP.fields)
 class Places(NamedTuple):
     """The offsets of buffers in the arena, the arena's size in bytes, and the words that are addresses in the arena.
 
-    `relative` has these words (`OpenPlan.arena_words`) relative to the arena's start. An offset within a buffer that is
-    an open size is not included.
+    `relative` has these words (`OpenPlan.arena_words`) relative to the arena's start. If the word's offset within its
+    buffer is an open size, `relative` does not include this offset.
     """
 
     offsets: dict[int, int]
@@ -54,8 +54,8 @@ class OpenPlan:
     """A plan for many sizes, with the trace of its open sizes (`base.sizes`).
 
     The trace is empty if all shapes are fixed. `passed` has the graphs before and after the passes, and the refusals of
-    the passes; it is None for a plan from a file. If earlier plans for sizes of the same class did not hold, `because`
-    names the comparisons of sizes that failed.
+    the passes. For a plan from a file, `passed` is None. If earlier plans for sizes of the same class did not hold,
+    `because` names the comparisons of sizes that failed.
 
     `template` has one row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
     block begins at its index in `starts`. Words that differ between runs are 0 in the template: `places` lists the
