@@ -110,8 +110,8 @@ def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
 def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple[Value, Parameters], Value]:
     """Put a quantize and a dequantize after each value that `chosen` names; all readers read the result.
 
-    Returns a dict from (result, parameters) to the result. By this dict, a layer that would quantize a result with the
-    same parameters reads the result directly.
+    Returns a dict from (result, parameters) to the result. With this dict, a layer that would quantize a result with
+    the same parameters can read the result directly.
     """
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():
@@ -130,7 +130,7 @@ def pair(before: Node, x: Value, p: Parameters) -> Value:
 
 
 def share(graph: Graph) -> None:
-    """Move each quantize before operations that only choose elements (KEEPS), with its scale and zero point.
+    """Move each quantize, with its scale and zero point, before operations that only choose elements (KEEPS).
 
     The operations then move bytes, and no number changes: quantize(concat(x, y)) ->
     quantize(concat(dequantize(quantize(x)), dequantize(quantize(y)))). Only values without other readers are quantized.

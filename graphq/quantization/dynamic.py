@@ -5,8 +5,8 @@
 
 Integer kernels have no scale per row inside a sum, so a row's scale multiplies the result.
 
-The state of an LSTM gets a new range in each step, and the LSTM's input a range per tensor, as in com.microsoft's
-DynamicQuantizeLSTM. ONNX has no such operator with ranges known at compile time, nor for GRU and RNN.
+The state of an LSTM gets a new range in each step, and the LSTM's input gets a range per tensor, as in com.microsoft's
+DynamicQuantizeLSTM. ONNX has no quantized LSTM with ranges known at compile time, and no quantized GRU or RNN.
 """
 from __future__ import annotations
 

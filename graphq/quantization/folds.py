@@ -1,4 +1,4 @@
-"""Folds: split batches into batches for statistics, and held-out batches to compare settings on."""
+"""Folds: use some calibration batches for statistics, and hold out the others to compare settings."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -13,9 +13,9 @@ The copies decide about settings only if there is a single batch; otherwise they
 
 
 class Fold(NamedTuple):
-    """Indices in `Extended`: `seen` batches give statistics, and `held_out` batches are compared.
+    """Indices in `Extended`: `seen` batches give statistics, and settings are compared on `held_out` batches.
 
-    Changed `copies` are compared only to show how reliable the loss is.
+    The changed `copies` of held-out batches only show how reliable the loss is.
     """
 
     seen: tuple[int, ...]
@@ -26,9 +26,10 @@ class Fold(NamedTuple):
 def folds(count: int) -> list[Fold]:
     """The folds of `count` batches.
 
-    A single batch is compared with itself and its changed copy. With two or three batches each is held out in turn.
-    With four or more batches there are two folds: one holds out the last quarter, the other the first quarter. Up to
-    FEW batches, the held-out batches have copies.
+    A single batch gives statistics; settings are compared on this batch and on its changed copy. With two or three
+    batches, each batch is held out in turn. With four or more batches there are two folds: one holds out the last
+    quarter, the other the first quarter. With at most FEW batches, the folds also have the changed copies of the
+    held-out batches.
     """
     every = tuple(range(count))
     if count == 1:

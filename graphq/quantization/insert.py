@@ -153,7 +153,7 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
 
 def integers_hold(product: Product, activations: Mapping[int, Parameters], statistics: Statistics,
                   scheme: Scheme) -> bool:
-    """Whether integers can hold the numbers of a layer's operands, and f32 the product of their scales.
+    """Whether integers can hold the numbers of a layer's operands, and f32 can hold the product of their scales.
 
     "Hold" means that not all numbers are rounded to 0, and that all integers represent finite numbers. Ranges that
     the scheme's limits state are not checked.

@@ -1,4 +1,4 @@
-"""The results of a calibration on some batches, and the quantization of layers and biases that follows."""
+"""Decide how layers are quantized from a calibration's results, and correct biases. `Known` caches the decisions."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -99,9 +99,9 @@ class Price:
     def faster_in_floats(self, product: Product) -> bool:
         """Whether a layer takes less time in f32 than in 8 bits.
 
-        This holds for depthwise convolutions, except on CPUs with VNNI if they have FULL channels, MANY
-        multiply-accumulates, and only SHORT operations around them. Depthwise convolutions multiply little per element,
-        so quantizing inputs and results, and recomputing outputs near a tie, costs more than 8 bits save.
+        Only depthwise convolutions do. They multiply little per element, so quantizing inputs and results, and
+        recomputing outputs near a tie, costs more than 8 bits save. With VNNI, there is an exception: convolutions with
+        at least FULL channels and MANY multiply-accumulates, and only SHORT operations around them.
         """
         if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
             return False
@@ -110,9 +110,10 @@ class Price:
             or any(n.op.name not in SHORT for n in _around(product.node))
 
     def little(self, names: Collection[str]) -> list[str]:
-        """The layers among `names` whose time grows least in f32, together by at most LITTLE of the model's time.
+        """The layers among `names` whose time grows least in f32.
 
-        They have at most the share LITTLE_MACS of all multiply-accumulates.
+        Together they add at most the share LITTLE to the model's time, and have at most the share LITTLE_MACS of all
+        multiply-accumulates.
         """
         integers, found = self.times(INTEGERS), []
         grows = {n: FLOATS.of([w]) - integers.of([w]) for n, w in self.work.items() if n in names}

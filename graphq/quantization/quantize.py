@@ -2,8 +2,8 @@
 
 The search cross-validates: statistics come from a part of the batches, and settings are compared on the other batches
 (folds.py). The best setting then gets the statistics of all batches. One compiled model computes all settings
-(parametrized.py). A `Candidate` is a method that chooses a tensor's range, perhaps after its channels are divided
-(smooth.py). The loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
+(parametrized.py). A `Candidate` is a method that chooses a tensor's range, perhaps after a division of the tensor's
+channels (smooth.py). The loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
 
     0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)
     1. find for each tensor the candidate that changes the layers reading the tensor least, with all else in f32; with

@@ -99,9 +99,10 @@ class Search(Trials):
         return wary if lost < RECOVERS * self.loss(wary) or lost <= CAUTION else least
 
     def local(self) -> Setting:
-        """The setting that gives each tensor the candidate that changes the layers reading it least (`cautious`).
+        """The setting with each tensor's best candidate: the layers that read the tensor then change least.
 
-        A tensor between layers that no layer reads gets the most common candidate of the other tensors.
+        `cautious` picks the candidate if there are few batches. A tensor between layers that no layer reads gets the
+        most common candidate of the other tensors.
         """
         margins = (Candidate("min_max", smooth, m) for smooth in (False, True) for m in MARGINS)
         tried = [*dict.fromkeys([*self.ranges, *margins])]
@@ -161,9 +162,10 @@ class Search(Trials):
                     setting)
 
     def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
-        """The setting with LSTM states in integers, if the loss is then small or a third larger, or if `always`.
+        """The setting with LSTM states in integers, if that makes the loss at most a third larger, or if `always`.
 
-        It is unchanged if a batch has more than STATE_ROWS rows.
+        A loss up to LITTLE_LOSS is accepted in any case. The result is `setting` itself if a batch has more than
+        STATE_ROWS rows.
         """
         rows = {p.name: p.node.output.type.dims[-2] for p in self.price.sized}
         found = [rows.get(p.name, STATE_ROWS + 1) for p, _ in layers(self.graph, setting.scheme)]
@@ -210,7 +212,7 @@ class Search(Trials):
         return ["wide"] + ["wide_weights"] * (self.products[name].weights is not None)
 
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
-        """The 8-bit operands, those that lose most first, each as a layer's name and "wide" or "wide_weights".
+        """The 8-bit operands in order of loss, the largest first, each as a layer's name and "wide" or "wide_weights".
 
         "wide" stands for activations, "wide_weights" for weights. Operands are first sorted by noise over signal in the
         layer's result; an unknown ratio comes first. The operands with unknown ratio and the first TRIED others are
@@ -240,9 +242,9 @@ class Search(Trials):
         return sorted(names, key=lambda n: found.get(n, -np.inf), reverse=True)
 
     def best_made(self, count: int) -> Setting:
-        """The best of the `count` settings of least loss, once their graphs are made with all statistics.
+        """The best of the `count` settings of least loss, also measured on graphs with the statistics of all batches.
 
-        They are compared in order of time: more 16-bit operands have to pay.
+        The settings are compared in order of their time: a slower setting must reduce the loss enough (`pays`).
         """
         least = sorted(sorted(self.losses, key=self.losses.__getitem__)[:count], key=self.price.time)
         losses = {s: max(self.loss(s), self._loss_made(s)) for s in progress(least, "settings made")}
@@ -254,7 +256,8 @@ class Search(Trials):
 def cautious(noise: Mapping[Candidate, float]) -> Candidate:
     """The candidate of widest range among those whose noise exceeds the least noise by little (RECOVERS).
 
-    Few batches do not show by how much others exceed them, and too narrow ranges lose more than too wide ranges.
+    A few batches do not show by how much new data exceed them, and ranges that are too narrow lose more than ranges
+    that are too wide.
     """
     near = [c for c, x in noise.items() if (1 - RECOVERS) * x <= min(noise.values())]
     return max(near, key=lambda c: (c.margin, c.method == "min_max", -noise[c]))

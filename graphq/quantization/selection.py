@@ -27,8 +27,8 @@ OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": 
 def resolved(graph: Graph, scheme: Scheme) -> Scheme:
     """The scheme with names of a `prepared` graph's layers instead of the texts that select them.
 
-    Raises GraphError for a text that selects no layer, for 16 bits that only excluded layers would have, and for limits
-    of tensors that are not quantized.
+    Raises GraphError if a text selects no layer, if a text selects layers for 16 bits but the scheme excludes all of
+    them, or if limits are given for a tensor that is not quantized.
     """
     exclude = selected(graph, scheme.exclude)
     for part in ("wide", "wide_weights"):

@@ -167,7 +167,7 @@ class Trials:
         return sums
 
     def _loss_made(self, setting: Setting, numbers: Iterable[int] | None = None) -> float:
-        """The largest loss of a setting's graph, on these batches or on all that are compared.
+        """The largest loss of a setting's graph on the batches `numbers`, by default on all batches that are compared.
 
         If the graph cannot be made or run, the setting has `failed` and the loss is infinite.
         """

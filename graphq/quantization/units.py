@@ -1,7 +1,7 @@
 """Sum squares of numbers of any magnitude in f32.
 
 f32 cannot hold the squares of numbers above 2**64 or below 2**-63. A model that sums squares therefore first multiplies
-the numbers by a unit: a power of two that is an input of the model. This changes no digit of normal numbers.
+the numbers by a unit: a power of two that is an input of the model. A power of two changes no digit of normal numbers.
 """
 from __future__ import annotations
 
