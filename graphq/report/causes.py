@@ -1,8 +1,8 @@
 """Find the causes that keep operations out of integer partitions, the fused kernels that multiply 8-bit integers.
 
-products.py finds the causes for matmuls and convolutions. Any other operation is outside because a fusion stopped at a
-value in f32: between the operation that computes the value and the operation that reads it. The cause depends first on
-the reading operation, then on the rules of that fusion.
+products.py finds the causes for matmuls and convolutions. Any other operation is outside because a fusion stopped
+between two operations: one computes a value in f32, the other reads it. The cause depends first on the reading
+operation, and then on the rules of the fusion.
 """
 from __future__ import annotations
 

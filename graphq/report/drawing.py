@@ -175,8 +175,8 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
 def described(box: Box) -> tuple[str, ...]:
     """The lines of a box: its operation and type, the scale of a quantization, and the name of its result.
 
-    A value without a name has its label, except in partitions: their labels are not those of the graph. A box with
-    boxes inside has a title only.
+    A value without a name has its label, except in partitions, because a partition's body has labels of its own. A box
+    with boxes inside has only a title.
     """
     if box.inside:
         return (box.node.attrs["anchor"],) if box.kind == "partition" and box.node is not None else box.lines[:1]

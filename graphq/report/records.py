@@ -1,8 +1,8 @@
 """The content of reports as data. `explain()` and pages are made from these records.
 
 Values have labels that are unique in a graph: `x` for an input, `%y` for a named result, `%7` for the seventh unnamed
-result. Labels in a partition's body are separate. The JSON has the same field names; docs/explain.md
-describes each field.
+result. A partition's body has labels of its own. The JSON has the same field names; docs/explain.md describes each
+field.
 """
 from __future__ import annotations
 
