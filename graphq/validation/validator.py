@@ -121,7 +121,7 @@ def failing(step: Pass, graph: Graph) -> Graph | None:
 
 
 def failure(step: Pass, graph: Graph, tolerance: float | None = None, *, may_raise: bool = True) -> str | None:
-    """Run a pass on a copy of `graph`. Returns the fault, changed results or an inconsistent graph, as text, or None.
+    """Run a pass on a copy of `graph`. Returns None, or a text on the fault: changed results, or an inconsistent graph.
 
     The pass may move results by `tolerance` (default: the pass's own). An exception of the pass is a fault only if
     `may_raise` is False.
