@@ -1,6 +1,7 @@
 """Print the partitions that oneDNN Graph would make of a graph, one per line.
 
-With --json a list: id, anchor, whether it is supported, operations with their ids, names of inputs and outputs.
+With --json, the output is a list. For each partition it has the id, the anchor (the main operation), whether the
+partition is supported, the operations with their ids, and the names of inputs and outputs.
 """
 from __future__ import annotations
 

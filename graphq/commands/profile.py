@@ -1,6 +1,7 @@
 """Time each step of a model's runs on random or given inputs; --trace writes a timeline of the threads.
 
-The trace is for Perfetto (ui.perfetto.dev) or chrome://tracing: the run of median length, with one track per thread.
+The trace shows the run of median length, with one track per thread. Open it in Perfetto (ui.perfetto.dev) or
+chrome://tracing.
 """
 from __future__ import annotations
 

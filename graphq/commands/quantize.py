@@ -1,7 +1,8 @@
 """Quantize an f32 model to int8: with the best automatic setting, or with the scheme that the options state.
 
-With --json: the file, the bytes of the file and of the model, 1 - cosine with f32 for each setting that was tried, the
-layers with 16 bits or in f32, the confidence of the estimate, and the times of a run in int8 and in f32.
+With --json, the output has: the path of the file, the sizes of the file and of the model in bytes, the loss (1 - cosine
+with f32) of each setting that was tried, the layers with 16 bits or in f32, how reliable the estimated loss is, and the
+time of one run in int8 and in f32.
 """
 from __future__ import annotations
 

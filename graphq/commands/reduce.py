@@ -6,11 +6,11 @@
 
 --check COMMAND gets the path of a smaller graph, a candidate, as its last argument or instead of {}. The command must
 exit with 0 if the candidate still fails, and with another code if not. The command runs in a shell, on a file in text
-form, or with --same-kind in MODEL's own format. --pass NAME is a ready-made check: the pass changes the numbers of the
-candidate or leaves it inconsistent, with its open dimensions or with sizes for them. A candidate that makes the pass
-raise does not count as failing; use --check to shrink a graph that makes something raise. The smallest graph is
-printed, or written to --out; the suffix selects the format: .onnx, .json or text. Exit code 1: MODEL itself does not
-fail, so there is nothing to shrink.
+form, or with --same-kind in MODEL's own format. --pass NAME is a ready-made check: a candidate fails if the pass
+changes the candidate's numbers or leaves the graph inconsistent. A candidate with open dimensions is also checked with
+sizes for these dimensions. A candidate that makes the pass raise does not count as failing; use --check to shrink a
+graph that makes something raise. The smallest graph is printed, or written to --out; the suffix selects the format:
+.onnx, .json or text. The exit code is 1 if MODEL itself does not fail: then there is nothing to shrink.
 
 With --json: graph, nodes, trials, and test (with --pass, else null).
 """
