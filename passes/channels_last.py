@@ -1,7 +1,7 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
 Every node computes either in the layout of the given graph, or channels last ([n, spatial..., c]). Convolutions, pools
-and interpolations (CHANNELS_LAST) must compute channels last. Nodes without a `channels_last_form` must keep the given
+and interpolations (CHANNELS_LAST) always compute channels last. Nodes without a `channels_last_form` need the given
 layout. For all other nodes, the pass chooses. If a value's producer and one of its users have different layouts, the
 value is reordered, once for all users. The choice with the fewest reordered bytes is a minimum cut of a hypergraph with
 nodes as vertices and values as hyperedges (Lawler, "Cutsets and partitions of hypergraphs", 1973).
@@ -76,8 +76,8 @@ class _Placement:
     def _cheapest(self) -> set[Node]:
         """The nodes of `forms` that compute channels last: one side of a minimum cut.
 
-        If there are several minimum cuts, the cut with the most nodes on this side is taken. Nodes that could be on
-        either side are then in the layout of convolutions and pools, and may fuse with them.
+        Of several minimum cuts, the cut with the most nodes on this side is chosen. Nodes that could be on either side
+        are then in the layout of convolutions and pools, and may fuse with them.
         """
         edges: list[tuple[set[Node | str], int]] = []
         for value in self._values():
@@ -86,7 +86,7 @@ class _Placement:
             # A value between GIVEN and LAST is reordered in any case, so its cost does not matter.
             if len(pins) > 1 and not {GIVEN, LAST} <= pins:
                 edges.append((pins, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
-        if not any(GIVEN in pins for pins, _ in edges):  # no node must keep the given layout
+        if not any(GIVEN in pins for pins, _ in edges):  # no node needs the given layout
             return set(self.forms)
         given = _given_side(edges)
         return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}

@@ -106,7 +106,7 @@ def fold_constants(graph: Graph) -> int:
 def _fuses(node: Node) -> bool:
     """Whether a dequantize of a constant may become part of a partition.
 
-    A dynamic_dequantize or dequantize_linear may only if a matmul or conv_transpose reads its result.
+    A dynamic_dequantize or dequantize_linear can become part only if a matmul or conv_transpose reads its result.
     """
     if node.op.name == "dequantize":
         return taken(node)

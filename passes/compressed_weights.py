@@ -93,8 +93,8 @@ class GatherWeights(Rewrite):
 class CastDequantizedWeights(Rewrite):
     """type_cast(dequantize(w, scales, zps)) of constants -> dynamic_dequantize(w, scales, zps) to the type of the cast
 
-    Other operations of WEIGHTS are rewritten in the same way. Numbers stay: the f32 product of weight and scale is
-    rounded once.
+    Other operations of WEIGHTS are rewritten in the same way. Numbers do not change: the f32 product of weight and
+    scale is rounded once.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
@@ -123,8 +123,8 @@ class PadWeights(Rewrite):
 
     k is the axis that is summed. Kernels with float activations read compressed weights only if the group size along k
     is a multiple of FINEST and divides k. Zeros at the end of a sum change nothing in kernels
-    (`kernels.numbers.float_sums`), but NumPy, in the reference, chooses the order of sums by their length. A cast may
-    follow the dequantize.
+    (`kernels.numbers.float_sums`). The reference's sums may change, because NumPy chooses their order by their length.
+    A cast may follow the dequantize.
     """
 
     tolerance = 1e-6

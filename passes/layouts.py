@@ -128,10 +128,7 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """The rule of softmax. If its axis is the last one, it keeps the given layout; otherwise as `_along_axis`.
-
-    Kernels need the axis of softmax to be the last one.
-    """
+    """The rule of softmax: if the axis is last, as kernels need, the given layout stays; else `_along_axis`."""
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 

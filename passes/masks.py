@@ -1,4 +1,4 @@
-"""Find masks of attention, and copy them for each user: kernels then compute masks instead of reading them.
+"""Give each user of an attention mask a mask of its own: kernels then compute masks instead of reading them.
 
 A causal mask follows from the positions of rows and columns; other masks read one byte per element. No matrix of the
 size of the attention scores is stored in memory.

@@ -82,8 +82,8 @@ class VectorAsColumn(Rewrite):
 class SplitBiasOfRows(Rewrite):
     """matmul(x, w, b) -> add(matmul(x, w), b), unless the bias has one element per column
 
-    Numbers stay: with and without the rewrite, the sum of products is rounded to f32, then the bias is added, and the
-    total is rounded to its dtype.
+    Numbers do not change: with and without the rewrite, the sum of products is rounded to f32, then the bias is added,
+    and the total is rounded to its dtype.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
@@ -275,9 +275,9 @@ def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
 class ConvIntegerAsConvolution(Rewrite):
     """cast(conv_integer(x, w, zx?, zw?) + bias?) to f32 -> convolution(x - zx, w - zw) + cast(bias)?
 
-    Both operands are dequantized with scale 1. Without a bias, numbers stay: both forms round the exact sum to f32
-    once. With a bias, the new form rounds the sum, the bias and the total. Below 2**24 in magnitude, these three are
-    exact in f32; above, they have small rounding errors.
+    Both operands are dequantized with scale 1. Without a bias, numbers do not change: both forms round the exact sum to
+    f32 once. With a bias, the new form rounds the sum, the bias and the total. Below 2**24 in magnitude, these three
+    are exact in f32; above, they have small rounding errors.
     """
 
     tolerance = 1e-6

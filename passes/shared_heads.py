@@ -69,7 +69,7 @@ class ShareHeads(Rewrite):
     """matmul(a, repeat(b)) -> reshape(matmul(reshape(a), b)), where repeat(b) repeats matrices
 
     All matrices of `a` that are multiplied by the same matrix of `b` are stacked to one matrix. Kernels add in the same
-    order as before, but NumPy, in the reference, chooses the order of sums by the number of rows.
+    order as before. The reference's sums may change, because NumPy chooses their order by the number of rows.
     """
 
     tolerance = 1e-5

@@ -8,8 +8,8 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 class SplitGroups(Rewrite):
     """dynamic_dequantize(x, scales, zps?) per_group -> reshape(dynamic_dequantize(reshape(x), scales, zps?))
 
-    An axis of several groups of several elements becomes two axes: the groups, and the elements of a group. Along
-    each axis there is then one scale per index, or one scale for all indices.
+    An axis with several groups, each of several elements, becomes two axes: the groups, and the elements of a group.
+    Along each axis there is then one scale per index, or one scale for all indices.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
