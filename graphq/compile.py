@@ -96,7 +96,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     with late_imports():
         from graphq.kernels import levels
     candidates = levels.choices(isa, cache)
-    # The best level is chosen early, because its self-test compiles while the graph is loaded.
+    # Choosing the best level starts its self-test, whose kernels compile in the background while the graph is loaded.
     best = next(candidates)
     graph = given if isinstance(given, Graph) else load_graph(given)
     with late_imports():
@@ -112,7 +112,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
-        # The level is tested late, because its self-test compiles while the plan is made.
+        # The self-test is read only after the plan is made, because its kernels compile in the background meanwhile.
         if levels.works(level, cache):
             break
     if kept is not None:
