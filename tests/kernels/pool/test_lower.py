@@ -41,6 +41,8 @@ CHANNELS = {"qtype": "per_channel", "axis": 3, "scales": [0.5, 1.0, 2.0], "zps":
     (dict(build=pool(kernel=[1, 1], pads_begin=[1, 0], strides=[1, 1]), dequantize=SCALE),
      "a window lies only in the padding: its maximum is -inf, and not an integer",
      "take pads that are smaller than the window", None),
+    (dict(build=pool(), dequantize={**CHANNELS, "scales": [0.5, -1.0, 2.0]}),
+     "its kernels take positive scales, and a scale is -1", "make the scales positive", None),
     (dict(build=mean(1, 3), dequantize=SCALE),
      "reduce_mean reduces axes 1 and 3 of f32[2,5,6,3], kernels any but axis 3",
      "transpose the input, to keep the last axis", None),
