@@ -21,7 +21,7 @@ from graphq.base.sizes import assumed, is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Totals below this many bytes are not compared with the default limit: it is larger, and takes 0.1 ms to read."""
+"""Totals below this many bytes are not compared with the default limit: it is larger, and finding it takes 0.1 ms."""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

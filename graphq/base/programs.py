@@ -110,7 +110,7 @@ class Values:
         self.by_slot = by_slot
 
     def of(self, x: Any) -> Any:
-        """`x` with its Sizes and Laters replaced by their values at these sizes."""
+        """`x` with every `Size` and `Later` in it replaced by its value at these sizes."""
         kind = type(x)
         if kind is Size or kind is Later:
             return self.by_slot[x.slot]
@@ -127,7 +127,7 @@ class Values:
 
 
 class Numbers:
-    """A list of plain and open numbers (Size or Later). `at` takes a fifth of the time of `Values.of` for each one."""
+    """A list of plain and open numbers (`Size` or `Later`). `at` takes a fifth of the time of `Values.of`."""
 
     def __init__(self, numbers: Sequence[Any]) -> None:
         self._plain = list(numbers)

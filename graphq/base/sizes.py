@@ -96,7 +96,7 @@ class Trace:
         return self._known[key]
 
     def factors(self, slot: int) -> tuple[int, int]:
-        """The slot and the plain number that this slot is the product of: (slot, 1) unless `multiple` made it."""
+        """The slot and the plain number whose product `multiple` put into `slot`; for any other slot, (slot, 1)."""
         return self._multiples.get(slot, (slot, 1))
 
     def multiple(self, slot: int, factor: int) -> Size:
@@ -176,7 +176,7 @@ def _remainder(size: Size, divisor: int) -> int | None:
 
 
 def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
-    """Make an operator method of Later for `function`; the result is a Later."""
+    """Make an operator method of the class `Later` for `function`; the method returns a `Later`."""
     def method(self: Later, other: Any) -> Any:
         return later(function, *((other, self) if swapped else (self, other)))
 
@@ -312,11 +312,11 @@ class Later:
     __bool__, __float__ = _converts(bool), _converts(float)
 
     def all(self) -> Any:
-        """Whether all elements are true, as a Later."""
+        """Whether all elements are true, as a `Later`."""
         return later(np.all, self)
 
     def any(self) -> Any:
-        """Whether any element is true, as a Later."""
+        """Whether any element is true, as a `Later`."""
         return later(np.any, self)
 
     def astype(self, dtype: Any) -> Any:
@@ -342,7 +342,7 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def parts(x: Any) -> Iterator[Size | Later]:
-    """All Sizes and Laters in `x`, also those nested in lists, tuples, dicts and the arguments of partials."""
+    """Every `Size` and `Later` in `x`, also inside lists, tuples, dicts and the arguments of partials."""
     if isinstance(x, Size | Later):
         yield x
     elif isinstance(x, list | tuple):
@@ -355,7 +355,7 @@ def parts(x: Any) -> Iterator[Size | Later]:
 
 
 def trace_of(x: Any) -> Trace | None:
-    """The trace of the first Size or Later in `x`; None if `x` contains neither."""
+    """The trace of the first `Size` or `Later` in `x`; None if `x` contains neither."""
     if (kind := type(x)) in PLAIN or kind is np.ndarray:
         return None
     if kind is not tuple:
@@ -367,7 +367,7 @@ def trace_of(x: Any) -> Trace | None:
 
 
 def is_open(x: Any) -> bool:
-    """Whether `x` is or contains a Size or Later."""
+    """Whether `x` is or contains a `Size` or `Later`."""
     return trace_of(x) is not None
 
 
