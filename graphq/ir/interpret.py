@@ -94,14 +94,14 @@ Only the compiler adds nodes of this operation. The text form of graphs has no s
 
 
 def known(value: Value) -> np.ndarray | Later | None:
-    """The array of a constant, or the Later of a constant that depends on open sizes; None for any other value."""
+    """The array of a constant, or the `Later` of a constant that depends on open sizes; None for any other value."""
     if value.node is not None and value.node.op is SIZED_CONSTANT:
         return value.node.attrs["value"]
     return value.data
 
 
 def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
-    """Add a constant to the graph; a Later becomes a constant that depends on open sizes."""
+    """Add a constant to the graph; a `Later` becomes a constant that depends on open sizes."""
     if isinstance(array, np.ndarray):
         return graph.add_constant(array)
     dense: Any = later(_dense, array)

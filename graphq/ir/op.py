@@ -250,7 +250,7 @@ _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 
 """Attributes that are lists with a number for each spatial axis, and the default of each number (None: required)."""
 
 _FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
-"""List attributes that accept a single number instead of a list of one, and the number's type."""
+"""Attributes of a list type that accept a single number instead of a list of one, with the number's type."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)
