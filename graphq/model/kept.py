@@ -147,7 +147,7 @@ class Kept:
         self._follow(model, rows_mix, [plan.trace.assumed.values() for plan in plans.all()])
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
-        """From now on, write each plan that a call adds to a file of its own, except plans for the sizes `known`."""
+        """From now on, write a separate file for each plan that a call adds, except for plans at the sizes `known`."""
         kept = set(map(tuple, known))
 
         def grown(plans: Plans) -> None:

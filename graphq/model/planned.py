@@ -87,7 +87,7 @@ class Passed(NamedTuple):
 
     @property
     def shown(self) -> Passed:
-        """The same with symbols for open sizes, if there is such a graph; otherwise the object itself."""
+        """The same object with symbols for open sizes in its graph, if there is such a graph; otherwise `self`."""
         other = self.symbolic()
         return self if other is None else self._replace(history=other.history, refusals=other.refusals,
                                                         again=other.again)

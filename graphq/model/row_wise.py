@@ -74,7 +74,7 @@ def why_rows_mix(graph: Graph) -> str | None:
 
 
 def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
-    """The place of the rows in the results of a node, at least one of whose operands has rows; None if rows may mix."""
+    """The place of the rows in a node's results; None if rows may mix. At least one operand must have rows."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
@@ -138,7 +138,7 @@ def _broadcast(node: Node, axes: Axes) -> int | None:
 
 
 def _alike(value: Value, axis: int) -> bool:
-    """Whether an operand without rows is equal for all rows; `axis` is its axis where another operand has the rows."""
+    """Whether an operand without rows is equal for all rows; `axis` is the row axis of another operand."""
     if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
