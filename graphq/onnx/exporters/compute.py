@@ -239,7 +239,7 @@ def interpolate(w: Writer, node: Node) -> None:
 
 @exports("dynamic_range")
 def dynamic_range(w: Writer, node: Node) -> None:
-    """Write DynamicQuantizeLinear; its results 1 and 2, scale and zero point, are the operation's."""
+    """Write DynamicQuantizeLinear; the operation's results are the operator's scale and zero point."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])
 
 

@@ -82,7 +82,7 @@ def _without(t: TensorType, axis: int) -> TensorType:
 
 
 EXACT = 4
-"""How many times `_settled` builds a loop's body before it makes all sizes of states unknown."""
+"""How many times `_settled` builds a loop's body before all sizes of states become unknown."""
 
 
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:

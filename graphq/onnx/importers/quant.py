@@ -164,7 +164,7 @@ def _units(c: Call, x: Value, p: Parameters) -> Value:
 
 
 def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
-    """Requantize integer sums: multiply by the factor, round, and add the zero point of input 7."""
+    """Requantize integer sums: multiply by the factor, round, and add the zero point in input 7."""
     zp = c.optional(7)
     p = parameters(c, y, c.graph.constant(np.ones(c.input(6).type.dims, np.float32)), zp, 1)
     return quantized(c, c.graph.multiply(y, factor), p, c.input(0).dtype if zp is None else zp.dtype)

@@ -19,7 +19,7 @@ from graphq.onnx.protos.tensors import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """Import ONNX's operator of the same name, in version 16 because GridSample uses its names of modes."""
+    """Import ONNX's operator of the same name, from set 16, whose modes have the names of this domain's GridSample."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
