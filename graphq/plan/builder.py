@@ -191,7 +191,7 @@ class PlanBuilder:
         self._in_place.append((source, target))
 
     def table(self, offsets: np.ndarray | Later | None) -> Word:
-        """Make a table of offsets a constant of the plan. Returns its argument word; 0 for None."""
+        """Add a table of offsets to the plan as a constant. Returns the table's argument word; 0 for None."""
         return 0 if offsets is None else Ref(self.constant(offsets))
 
     def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
