@@ -91,7 +91,7 @@ def _from_integers(x: Value) -> bool:
 
 
 def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False) -> set[Node]:
-    """The nodes of `made` and all nodes after them, or before them if `backwards` and `nodes` are in reverse order."""
+    """The nodes of `made` and all nodes after them; if `backwards`, the nodes before them (`nodes` reversed)."""
     found: set[Node] = set()
     for n in nodes:
         next_ones = (m for v in n.outputs for m in v.users) if backwards else (v.node for v in n.operands)

@@ -51,10 +51,10 @@ class TensorDifference:
 SHOWN = 17
 """The largest number of tensors in the text of a comparison."""
 GOOD_ENOUGH = 0.002
-"""No advice is given up to this loss, as 1 - cosine of outputs."""
+"""A loss (1 - cosine of outputs) of at most this value gets no advice."""
 MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
-"""A layer costs much above the share MUCH of the loss; at most ADVISED layers get advice; a text mentions tensors that
-exceed their range in more than the share CLIPPED of their elements."""
+"""A layer costs much if it causes more than the share MUCH of the loss; at most ADVISED layers get advice. A text
+mentions tensors that exceed their range in more than the share CLIPPED of their elements."""
 
 
 @dataclass

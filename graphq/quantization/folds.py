@@ -8,8 +8,8 @@ import numpy as np
 MOST_COMPARED = 8
 """The largest number of held-out batches that a fold compares."""
 FEW = 8
-"""Up to this number of batches, changed copies are compared as well; with more, only copies times SIZES.
-The copies decide about settings only if there is a single batch; otherwise they show how reliable the result is."""
+"""With at most this many batches, settings are also compared on changed copies; with more, only on copies times SIZES.
+The copies decide between settings only if there is a single batch; otherwise they show how reliable the loss is."""
 
 
 class Fold(NamedTuple):

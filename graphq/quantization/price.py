@@ -17,8 +17,8 @@ from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
 LEAST_SAVED = 0.5
-"""The least time that 8 bits count as saving, in units of the model's time with 8 bits. 16 bits may therefore take some
-time even if 8 bits save nothing."""
+"""The least time that 8 bits are assumed to save, in units of the model's time with 8 bits. 16 bits may therefore take
+some time even if 8 bits save nothing."""
 
 
 class Times(NamedTuple):
@@ -42,13 +42,13 @@ FLOATS = Times(9.6, 55.0, 0.6)
 INTEGERS = Times(3.8, 74.0, 0.76)
 """The times of 8-bit layers on CPUs with VNNI."""
 REPEATED = Times(1.7, 85.0, 0.0)
-"""The additional times of 16 bits for one operand, that is, of a second layer without an epilogue and settled ties.
+"""The additional times of 16 bits for one operand: a second layer without an epilogue, in which no ties are settled.
 
 They are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
 estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
 """
 WITHOUT_VNNI = 8.0
-"""The time of a million 8-bit multiply-accumulates on CPUs without VNNI; f32 takes 9.6."""
+"""Microseconds per million 8-bit multiply-accumulates on CPUs without VNNI; f32 takes 9.6."""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
 """Layers with little work: together they add at most the share LITTLE to the model's time in f32, and have at most the
@@ -79,7 +79,7 @@ def _around(node: Node) -> set[Node]:
 
 @dataclass(frozen=True)
 class Price:
-    """The work of the layers of a graph, at the sizes of `batch`, and its time on a CPU of this `level`."""
+    """The work of a graph's layers at the sizes of `batch`, and the time of this work on a CPU of this `level`."""
 
     graph: Graph
     batch: Batch
@@ -166,7 +166,7 @@ class Price:
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:
-        """The time that a layer takes longer than in int8: in f32, and with 16 bits for one operand."""
+        """How much longer than in int8 a layer takes: in f32, and with 16 bits for one operand."""
         work = [self.work[name]] if name in self.work else []
         return FLOATS.of(work) - self.times(INTEGERS).of(work), self.times(REPEATED).of(work)
 

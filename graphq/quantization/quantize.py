@@ -6,19 +6,19 @@ The search cross-validates: statistics come from a part of the batches, and sett
 channels (smooth.py). The loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
 
     0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)
-    1. find for each tensor the candidate that changes the layers reading the tensor least, with all else in f32; with
-       few batches, take the widest range that is hardly worse
-    2. compare this with one candidate for all tensors; if the best loses too much (`Search.excess`: above TARGET, or
-       above PART of the loss of plain methods), try each of them also with f32 for layers of little work; then try to
-       correct biases
-    3. if that still loses too much and there are no convolutions, try dynamic ranges per token
-    4. if that still loses too much, give 16 bits (as two times 8) to the layers that cause most loss for their time, or
-       f32 if it is faster
+    1. for each tensor, with everything else in f32, find the candidate with which the layers that read the tensor
+       change least; with few batches, take the widest range that is hardly worse
+    2. compare this setting with settings of one candidate for all tensors; if the best setting loses too much
+       (`Search.excess`: above TARGET, or above PART of the loss of plain methods), try each setting also with f32 for
+       layers of little work; then try to correct biases
+    3. if the best setting still loses too much and there are no convolutions, try dynamic ranges per token
+    4. if it still loses too much, give 16 bits (as two times 8) to the layers that cause most loss for their time; a
+       layer gets f32 instead if f32 is faster
     5. if the loss is still above MADE_FROM, small errors grow in the network, and comparisons on few batches say
        little: quantize the graph with each of the MADE best settings, and compare these graphs
     6. if the loss is not small yet, try f32 again for layers of little work
-    7. quantize values between layers as well, to save time: as many as keep the loss as it is, or small
-    8. quantize states of LSTMs as well, if the loss is then small or at most a third larger; this saves much time
+    7. quantize values between layers as well, to save time: as many as leave the loss unchanged or small
+    8. quantize states of LSTMs as well, if that makes the loss at most a third larger, or if the loss is then small
     9. for CPUs without VNNI, use 7-bit weights if the loss stays within TARGET; they are faster there
 """
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Trials:
         return replace(scheme, exclude=(*scheme.exclude, *slow))
 
     def _said(self, product: Product) -> bool:
-        """Whether the user gave the layer 16 bits, its inputs limits, or the states of its LSTM integers."""
+        """Whether the user asks for 16 bits in the layer, limits of its inputs, or integer states of its LSTM."""
         said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits), *self.of_states}
         return not said.isdisjoint((product.name, str(product.factors[0].name)))
 
