@@ -21,7 +21,7 @@ GIVEN, LAST = "given", "last"
 """The two sides of the cut: nodes that keep the given layout, and nodes that compute channels last."""
 
 WEIGHT = 16
-"""The cost of reordering a byte. Each reordered value costs up to 4 more; this decides only between equal bytes."""
+"""The cost of reordering a byte. Up to 4 more per reordered value decide between choices of equal bytes."""
 
 
 @rounds(tolerance=1e-5)

@@ -1,7 +1,8 @@
 """Rewrite dequantized constant weights of 4 or 8 bits, so that kernels can read the weights compressed.
 
-Exporters write a reshape, a transpose or a cast between the dequantize and the matmul. In some files the last group of
-weights (elements that share a scale) is shorter than the other groups.
+Exporters write a reshape, a transpose or a cast between the dequantize and the matmul. These rewrites move the
+dequantize to the matmul. In some files the last group of weights (elements that share a scale) is shorter than the
+other groups; it is then padded.
 """
 from __future__ import annotations
 

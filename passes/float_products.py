@@ -35,7 +35,7 @@ class WidenProducts(Rewrite):
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, bias: Value | None, match: Match) -> str | None:
-        """x must be f16; the bias, and the weights of a convolution, constant. There must be enough rows."""
+        """x must be f16. The bias, and the weights of a convolution, must be constant. There must be enough rows."""
         if x.dtype != f16:
             return ""
         compressed = match.root.op.name == "matmul" and stays_compressed(w, match.root.attrs["transpose_b"])

@@ -117,7 +117,7 @@ class FoldPadIntoConvolution(Rewrite):
                           {**root.attrs, "auto_pad": "none", "pads_begin": begin, "pads_end": end})[0]
 
     def _zero(self, match: Match) -> float:
-        """The pad's value that the convolution reads as 0. If zero points differ, NaN: no value is equal to it."""
+        """The pad's value that the convolution reads as 0. It is NaN, equal to no value, if zero points differ."""
         found = next((n for n in match.nodes if n.op.name == "dequantize"), None)
         zps = set(found.attrs["zps"] or (0,)) if found else {0}
         return zps.pop() if len(zps) == 1 else float("nan")
