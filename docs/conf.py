@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -56,10 +57,31 @@ def operations() -> str:
     return "\n".join(sections)
 
 
+def notebook(path: Path) -> str:
+    """A notebook as Markdown, with the outputs that it has in this environment; `path` is its file."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    made = nbformat.read(path, as_version=4)
+    with TemporaryDirectory() as folder:  # the notebook writes files
+        NotebookClient(made, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+    blocks = []
+    for cell in made.cells:
+        blocks.append(f"```python\n{cell.source}\n```" if cell.cell_type == "code" else cell.source)
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            html = data.get("text/html")
+            blocks.append(f"```text\n{data['text/plain'].rstrip()}\n```" if html is None
+                          else f'```{{raw}} html\n<div class="output">\n{html}\n</div>\n```')
+    return "\n\n".join(blocks)
+
+
 def read_page(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Some pages are more than their files: the operations, and pages of files that lie next to this folder."""
+    """Some pages are more than their files: the operations, the tour, and pages of files next to this folder."""
     if docname == "operations":
         content[0] += "\n" + operations()
+    elif docname == "tour":
+        content[0] = notebook(Path(app.srcdir, "..", "examples", "tour.ipynb"))
     elif docname in AT_THE_TOP:
         text = Path(app.srcdir, "..", f"{docname.upper()}.md").read_text(encoding="utf-8")
         content[0] = re.sub(r"\]\((?!https:|#)([^)#]*)", lambda link: f"]({link_from_docs(link[1])}", text)

@@ -202,6 +202,7 @@ class CompiledGraph:
         Raises GraphError for an unknown name or format, InputError for another model's profile.
         """
         from graphq.report.explain import about, as_data, as_text, timed, value_text
+        from graphq.report.notebook import ReportText, report_html, text_html
 
         if format not in ("text", "json"):
             raise GraphError(f"format must be 'text' or 'json', got {format!r}")
@@ -214,9 +215,10 @@ class CompiledGraph:
         if format == "json":
             return as_data(value or report)
         if value is not None:
-            return value_text(value)
+            return ReportText.of(text := value_text(value), lambda: text_html(text))
         text = as_text(report, full=full)
-        return f"{self.origin}\n{text}" if self.origin else text
+        text = f"{self.origin}\n{text}" if self.origin else text
+        return ReportText.of(text, lambda: report_html(report, text))
 
     def explanation(self, *, kernels: bool = False) -> Report:
         """The content of `explain` as data (`graphq.report.records`)."""

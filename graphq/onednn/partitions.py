@@ -11,6 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.onednn.group import group
+from graphq.report.elements import listed
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -19,7 +20,7 @@ UNSUPPORTED = frozenset({"wildcard", "end"})
 """Operations that only mark values in oneDNN (End, Wildcard): their partitions compute nothing."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """A partition as in oneDNN Graph: operations of a graph that are compiled together.
 
@@ -46,13 +47,30 @@ class Partition:
         return compile(self.graph, **options)
 
     def __str__(self) -> str:
+        id, anchor, ops, entering, leaving = self._texts()
+        return f"partition {id} {anchor}: [{ops}] in ({entering}) out ({leaving})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _texts(self) -> tuple[str, str, str, str, str]:
+        """The id, the anchor, the operations, the inputs and the outputs as texts."""
         ops = ", ".join(f"{i}:{n.op.name}" for i, n in zip(self.op_ids, self.ops, strict=True))
-        ports = [", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs)]
-        mark = "" if self.supported else " (not supported)"
-        return f"partition {self.id} {self.anchor}{mark}: [{ops}] in ({ports[0]}) out ({ports[1]})"
+        entering, leaving = (", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs))
+        return str(self.id), self.anchor + " (not supported)" * (not self.supported), ops, entering, leaving
 
 
-def partitions(graph: Graph) -> list[Partition]:
+class Partitions(list[Partition]):
+    """A list of partitions: a line for each in a console, a table in a notebook."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        return listed(["partition", "anchor", "operations", "inputs", "outputs"], (x._texts() for x in self))
+
+
+def partitions(graph: Graph) -> Partitions:
     """Split `graph` into partitions, in an order that can run; each operation is in exactly one partition.
 
     Each partition is convex: no path between two of its operations goes through an operation outside. The graph is not
@@ -65,7 +83,7 @@ def partitions(graph: Graph) -> list[Partition]:
         node.meta = {"place": k}
     group(grouped)
     ids, names = _op_ids(graph), _names(graph)
-    out: list[Partition] = []
+    out = Partitions()
     for node in grouped.nodes:
         if node.op.name == "constant":
             continue

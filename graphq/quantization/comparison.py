@@ -57,7 +57,7 @@ MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
 mentions tensors that exceed their range in more than the share CLIPPED of their elements."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """The tensors by cost, the highest first, then tensors without a cost; `loss` is the loss of the outputs.
 
@@ -146,6 +146,9 @@ class Comparison:
         more = len(self.tensors) - SHOWN
         return "\n".join([self.summary, *(" ".join(f"{text:>9}" for text in row) for row in rows),
                           *([f"... {more} more, as JSON or on a page"] if more > 0 else []), self.advice])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def json(self) -> str:
         """The comparison as JSON; infinite numbers (the SQNR of equal tensors) are null."""

@@ -22,7 +22,7 @@ MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
 """For each operation with multiply-accumulates, the function that counts them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Coverage:
     """The number of multiply-accumulates of each operation of the user's graph: in integer partitions, and in total.
 
@@ -58,6 +58,9 @@ class Coverage:
         text += "in integer partitions"
         text += f" ({', '.join(parts)})" if len(parts) > 1 else ""
         return text + (f"; not counted: {', '.join(self.uncounted)}" if self.uncounted else "")
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def percent(part: int, whole: int) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from importlib.resources import files
 
 from graphq.base.budget import size_text
 from graphq.ir import Graph
@@ -20,6 +20,7 @@ from graphq.ir.outline import Box, Outline, outline
 from graphq.report.charts import table
 from graphq.report.coverage import kind_of, millions, percent
 from graphq.report.drawing import available, class_of, described, draw
+from graphq.report.elements import SCROLLED, folded, image, styled, text_file
 from graphq.report.explain import alike, as_text, shared, timed
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
@@ -133,11 +134,6 @@ def document(title: str, views: Views, aside: str) -> str:
 """
 
 
-def text_file(name: str) -> str:
-    """The text of a file in this folder."""
-    return files("graphq.report").joinpath(name).read_text(encoding="utf-8")
-
-
 def _json(data: object) -> str:
     """JSON with every `<` escaped, so that the text cannot end the script element around it."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
@@ -146,20 +142,34 @@ def _json(data: object) -> str:
 MOST = 300
 """The largest number of boxes drawn in a notebook; pages of `CompiledGraph.report` are for larger graphs."""
 
+LINES, OPENED = 1000, 40
+"""The most lines of a graph's text in a notebook, and the most that are shown unfolded if there is no drawing."""
+
 
 def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
-    """The HTML of a drawing with a caption: an image with its own style, without scripts."""
+    """The HTML that notebooks show: counts, the drawing if the graph has at most MOST boxes, and the folded text."""
     made = outline(graph, bodies=bodies)
-    if not available() or sum(1 for _ in made.walk()) > MOST:
-        return f"<pre>{escape(caption)}\n\n{escape(str(graph))}</pre>"
-    data = base64.b64encode(picture(made).encode("utf-8", "replace")).decode()
-    return (f'<pre>{escape(caption)}</pre><div style="max-height:600px;overflow:auto">'
-            f'<img style="max-width:none" alt="{escape(caption)}" src="data:image/svg+xml;base64,{data}"></div>')
+    drawn = available() and sum(1 for _ in made.walk()) <= MOST
+    counts = Counter(n.op.title(n.attrs) if n.op.name != "partition" else f"{n.attrs['anchor']} partition"
+                     for n in graph.nodes if n.op.name != "constant")
+    lines = str(graph).splitlines()
+    text = "\n".join(lines[:LINES] + [f"... {len(lines) - LINES} more lines: print(graph)"] * (len(lines) > LINES))
+    about = f"{caption}\n{', '.join(f'{n} {op}' for op, n in counts.most_common())}"
+    return "".join([
+        f'<pre style="white-space:pre-wrap">{escape(about)}</pre>',
+        image(draw_outline(made), caption) if drawn else "",
+        folded(f"{counted(len(lines), 'line')} of text", f"{SCROLLED}<pre>{escape(text)}</pre></div>",
+               opened=not drawn and len(lines) <= OPENED)])
 
 
 def picture(drawn: Outline) -> str:
     """The drawing as an SVG file, with its style. Raises GraphqError if pygraphviz is not installed."""
+    return styled(draw_outline(drawn))
+
+
+def draw_outline(drawn: Outline) -> str:
+    """The drawing in the colors of the graph after the passes."""
     def kind(box: Box) -> str:
         return kind_of(box.node) if box.kind == "partition" and box.node is not None else class_of(box)
 
-    return draw(drawn, described, kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)
+    return draw(drawn, described, kind)

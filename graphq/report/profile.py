@@ -90,7 +90,7 @@ class StepTime:
         return ", ".join([f"{self.number}: {1e3 * self.seconds:.4g} ms", *rates, self.kernel])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """The steps of a run, in order. Its text is two tables, by kernel and by step, longest times first.
 
@@ -153,6 +153,15 @@ class Profile:
             lines.append(f"a run of {1e3 * self.elapsed:.4g} ms on {counted(len(self.busy), 'thread')}, busy for "
                          + ", ".join(f"{part:.0%}" for part in self.busy.values()))
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """The steps as a table and the timeline, for notebooks."""
+        from graphq.report.notebook import profile_html
+
+        return profile_html(self)
 
 
 def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, peaks: bool = False,
