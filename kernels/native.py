@@ -51,7 +51,7 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def attention_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each number of a query meets one number in each row of both caches."""
+    """Count the multiply-accumulates: each number of a query takes one for each row of each cache."""
     return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
 
 

@@ -61,7 +61,7 @@ class Filter(NamedTuple):
     def reads_lines(self, pixel_bytes: int) -> bool:
         """Whether kernels read a line of taps as one long tap.
 
-        This is faster for few channels, as in the first layer of an image model, because a single tap would not fill a
+        This is faster for few channels, as in an image model's first layer, because a single tap does not fill a
         vector.
         """
         return not self.transposed and self.groups == 1 and self.taps[-1] > 1 and pixel_bytes < MERGED_BYTES
@@ -86,8 +86,7 @@ MOST_PHASES = 4096
 class Phase(NamedTuple):
     """Outputs that sum over the same taps: `origin + i * step` along each spatial axis, for i < `counts`.
 
-    `taps` are the indices of these taps among all taps of the convolution's kernel. `windows` has the pixels that the
-    outputs read.
+    `taps` are the indices of these taps in the convolution's kernel. `windows` has the pixels that the outputs read.
     """
 
     windows: Windows

@@ -8,8 +8,8 @@ x[p, t] are the channels of the pixel that output p reads at tap t. Pixels of th
 epilogue is the same as for a matmul. Transposed convolutions differ only in their windows. Each group is a matmul.
 
 For floats, acc is an f32 sum over the taps of the output's `Phase`, in order. `numbers/float_sums.py` defines the sum:
-`float_sums` for depthwise convolutions, `tile_sums` for others. Bytes of a tap are padded with zeros to a multiple of
-4, also if a line of taps is read as one long tap. Pixels of the padding are 0.0.
+`float_sums` for depthwise convolutions, `tile_sums` for others. Each tap, or a line of taps read as one long tap, is
+padded with zeros to a multiple of 4 bytes. Pixels of the padding are 0.0.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """The anchor of a partition: windows of the partition's input `a` times its input `b`, the weights (indices)."""
+    """The anchor of a partition: windows of activations times weights. `a` and `b` are their input numbers."""
 
     integer: ClassVar[bool]
     a: int
@@ -250,8 +250,7 @@ class FloatConvolution(Convolution):
 class _Checked(NamedTuple):
     """The result of `check_convolution`: the anchor and its convolution.
 
-    For integers, `scales` are the scales of the activations and the weights, and `producers` the nodes that dequantize
-    them.
+    For integers, `scales` are the scales of activations and weights, and `producers` the nodes that dequantize them.
     """
 
     node: Node
@@ -284,8 +283,7 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_convolution` accepts. Raises Unsupported.
 
-    Integer kernels ignore the activations' zero point in their sums, so the output's expression starts with a
-    correction.
+    Integer kernels ignore the activations' zero point in sums, so the output's expression starts with a correction.
     """
     node, c, scales, producers = check_convolution(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)

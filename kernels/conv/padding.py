@@ -54,7 +54,7 @@ def pad_rows_block() -> Functions:
 
 
 def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, target: Target) -> Step:
-    """Plan a copy of adjacent rows into rows with margins. The caller fills in the addresses of PAD."""
+    """Plan a copy of adjacent rows into rows with margins. The caller fills in the address fields of PAD."""
     words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
     return plan_rows(pad_rows_block, PAD, words, target, rows=rows, cycles=20 + length * 0.2)
 

@@ -234,7 +234,7 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
 
 
 def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
-    """Plan a float depthwise convolution that `fits` accepts. The caller fills in the addresses of TILES."""
+    """Plan a float depthwise convolution that `fits` accepts. The caller fills in the address fields of TILES."""
     dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)

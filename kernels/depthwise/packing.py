@@ -71,7 +71,7 @@ class Layout(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """The channel of the chunk in each [vector, lane].
+        """The channel in each [vector, lane], as an index into the chunk.
 
         For pairs this is the order of vpunpcklbw's result. The instruction interleaves bytes within 128 bits.
         """

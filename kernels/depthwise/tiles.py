@@ -4,9 +4,9 @@ Pairs use vpmaddwd. The bytes of two taps are interleaved and widened to 16 bits
 shift.
 
 Quads use vpdpbusd. The bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel.
-Neighboring output pixels of a line share columns, and each column is interleaved once. With 3 x 3 taps, a vector of
-outputs for four pixels takes 8 operations with quads and 20 with pairs. s8 activations are read as x + 128, and their
-sums start from -128 * (sum of w).
+Neighboring output pixels of a line share columns, and each column is interleaved once. With 3 x 3 taps and tiles of
+four pixels, each vector of outputs takes 8 operations with quads; with pairs, it takes 20. s8 activations are read as x
++ 128, and their sums start from -128 * (sum of w).
 """
 from __future__ import annotations
 

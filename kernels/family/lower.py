@@ -181,8 +181,8 @@ class Lowered:
 
     `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue: it computes each output
     element. Slot k of its operands has the data of `sources[k]`. The epilogue's expression starts from the numbers that
-    kernels leave in scratch memory. Its subexpression `accumulated` equals the result of `anchor.accumulate`; None
-    means that kernels leave this result itself.
+    kernels leave in scratch memory. The expression's subexpression `accumulated` equals the result of
+    `anchor.accumulate`; None means that kernels leave this result itself.
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
@@ -239,7 +239,7 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The array of an operand slot, reshaped to broadcast; a table as it is. None if only kernels compute it."""
+    """The array of an operand slot, reshaped to broadcast, or a look-up's table; None if only kernels compute it."""
     if source.origin == "table":
         return source.data
     data = inputs[source.index] if source.origin == "input" else source.data

@@ -86,8 +86,8 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """Plan weighted means of at most 16 taps.
 
-    The caller fills in the addresses of `pixels.blocks.PIXELS`. Field `weights` is the address of the `means.tables`,
-    whose f64 numbers are the weights of the taps along both axes.
+    The caller fills in the address fields of the argument block, `pixels.blocks.PIXELS`. The field `weights` is the
+    address of the `means.tables`, whose f64 numbers are the weights of the taps along both axes.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

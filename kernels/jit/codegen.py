@@ -62,9 +62,9 @@ def _linker() -> Any:
 class Functions:
     """The result of a factory: the functions of a kernel module, by name.
 
-    A function takes 64-bit integers. It is a Python function without a result, or a function marked by `emits`. The
-    factory's variables are constants inside the functions, and branches that these constants exclude are not compiled.
-    Division by zero is not checked (error_model "numpy"), so the code needs no exceptions.
+    A function takes 64-bit integers. It is a Python function without a result, or a function decorated with `@emits`.
+    The factory's variables are constants inside the functions, and branches that these constants exclude are not
+    compiled. Division by zero is not checked (error_model "numpy"), so the code needs no exceptions.
 
     `speed` is LLVM's optimization level. Level 1 takes half of level 2's time, for code of the same size. Level 3
     unrolls more loops; kernels with hot inner loops use it.

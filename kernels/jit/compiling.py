@@ -6,9 +6,9 @@ of these processes imports Numba; the others are its forks. They run with NUMBA_
 complete module anyway. When the workers have been idle for a while, workers and processes end. If no process can be
 started, the thread that waits for a job does the job itself.
 
-A plan for open sizes also has kernels that the first call does not need. Their jobs are not wanted at first. When a
-worker has nothing to do, it starts the idle worker for these jobs. The idle worker's process runs only on cores that
-nobody else needs. If a job becomes wanted while the idle worker does it, another worker does the job as well.
+A plan for open sizes also has kernels that the first call does not need, and nobody waits for their jobs. The
+*background worker* (`_IdleWorker`) does these jobs once another worker has no wanted job to do. The background process
+runs only on cores that nobody else needs. If such a job becomes wanted, another worker does it as well.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger("graphq")
 MOST_WORKERS = 4
 """The most compiling processes. One model's kernels seldom keep more of them busy."""
 MOST_JOBS = 1000
-"""The most jobs of a process before a new one replaces it, because each job leaks 0.3 to 1 MB in Numba and LLVM."""
+"""The most jobs of a process; then a new process replaces it, because each job leaks 0.3 to 1 MB in Numba and LLVM."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
@@ -147,13 +147,13 @@ _queue: SimpleQueue[Job] = SimpleQueue()
 _first: deque[Job] = deque()
 """Jobs that overtake other jobs. They are in `_queue` as well."""
 _later: deque[Job] = deque()
-"""Jobs that were not wanted when they were created. The idle worker does them."""
+"""Jobs that were not wanted when they were created. The background worker does them."""
 _starting = Lock(fork_waits=True)
 """Held while workers or processes are started. A forked child must close the connections of `_workers`."""
 _workers: set[_Worker] = set()
 _idle: _IdleWorker | None = None
 _processes_work: bool | None = None
-"""True once a process has answered. False if no process can be started, or if the first one died without an answer."""
+"""True once a process has answered. False if no process can be started, or if the first died without an answer."""
 
 
 class _Process:
@@ -183,7 +183,7 @@ class _Process:
                 theirs.close()
 
     def leave(self, connection: Connection) -> None:
-        """Close a connection. Its process then ends. After the last connection, wait for the first process to end."""
+        """Close a connection, so its process ends. After the last connection, wait for the first process to end."""
         connection.close()
         if all(x.closed for x in self.connections):
             self.popen.terminate()  # the process may still be importing Numba
@@ -220,8 +220,7 @@ class _Worker(threading.Thread):
     def do(self, job: Job) -> None:
         """Let the process do a job.
 
-        If the process ends without an answer, a new process tries once more, because lack of memory may have killed the
-        first.
+        If the process ends without an answer, a new process tries once more: lack of memory may have killed the first.
         """
         global _processes_work
         for _ in range(2):
@@ -258,7 +257,7 @@ class _Worker(threading.Thread):
 
 
 class _IdleWorker(_Worker):
-    """The worker of jobs that nobody has wanted yet. It ends after the last of them."""
+    """The background worker: it does jobs that nobody has wanted yet, and ends after the last job."""
 
     idle = True
 
@@ -336,8 +335,8 @@ if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswi
 def serve(descriptors: list[int], idle: bool = False) -> None:
     """Do the jobs that arrive through the connections, in one process per connection.
 
-    A process ends when its connection is closed, or idle for long. An `idle` process runs only on cores that no other
-    process needs.
+    A process ends when its connection is closed, or has been idle for long. An `idle` process runs only on cores that
+    no other process needs.
     """
     import gc
     import signal

@@ -1,6 +1,6 @@
 """Deferred versions of Numba's decorators. Without them, a process would import Numba even if all kernels are compiled.
 
-`njit` marks functions that Numba compiles; `emits` marks functions that emit LLVM IR themselves. Only a compiling
+`@njit` marks functions that Numba compiles; `@emits` marks functions that emit LLVM IR themselves. Only a compiling
 process turns them into Numba's objects (`Deferred.made`). `types` stands for numba.types and imports it on first use.
 """
 from __future__ import annotations
@@ -23,7 +23,7 @@ Intrinsic: TypeAlias = Callable[..., Any]
 
 
 class Deferred:
-    """A function that compiled code calls. Numba's decorator is applied when it is first needed."""
+    """A function that compiled code calls. Numba's decorator is applied at the first use of the function."""
 
     def __init__(self, body: Callable[..., object], make: Callable[..., object]) -> None:
         self.body, self._make = body, make
@@ -50,26 +50,26 @@ types: Any = _Types()
 
 
 def njit(body: F) -> F:
-    """Mark a function that other compiled code calls. It has no exceptions: division by zero is not checked."""
+    """Mark a function that other compiled code calls. It cannot raise: division by zero is not checked."""
     return cast(F, Deferred(body, _helper))
 
 
 def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
     """Mark `body(b, *arguments)` as a function that emits LLVM IR into the compiled code that calls it.
 
-    Its annotations are the types of arguments and result. Value is a 64-bit integer and F32Value an f32. An int must be
-    a literal, and the body gets it as a Python number. The result None means no result. If the body takes `*values`,
-    these are 64-bit integers, and `arity` is their number. Raises TypeError for other annotations.
+    The annotations of `body` are the types of arguments and result. Value is a 64-bit integer and F32Value an f32. An
+    int must be a literal, and the body gets it as a Python number. The result None means no result. If the body takes
+    `*values`, these are 64-bit integers, and `arity` is their number. Raises TypeError for other annotations.
     """
     return cast(Intrinsic, Emitter(body, arity))
 
 
 ARGUMENTS, RESULTS = ("Value", "F32Value", "int"), ("Value", "F32Value", "None")
-"""The annotations that functions marked by `emits` may have, for parameters and for the result."""
+"""The annotations that functions decorated with `@emits` can have, for parameters and for the result."""
 
 
 class Emitter(Deferred):
-    """A function that emits LLVM IR, marked by `emits`. For Numba it becomes a numba.extending.intrinsic.
+    """A function decorated with `@emits`. For Numba it becomes a numba.extending.intrinsic.
 
     `kinds` are the annotations of the parameters after the builder; `result` is the annotation of the result.
     """

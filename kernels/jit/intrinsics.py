@@ -39,7 +39,7 @@ def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
 def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
     """Emit `for k in range(start, stop, step)` over 64-bit integers, and yield `k`. The body may run zero times.
 
-    With `unroll`, LLVM may unroll the loop. This adds dozens of instructions in front of the loop.
+    With `unroll`, LLVM is allowed to unroll the loop. Unrolling adds dozens of instructions in front of the loop.
     """
     before = b.block
     head, body, after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))
@@ -183,7 +183,7 @@ class Record:
         return cast(Intrinsic, Deferred(view, numba_intrinsic))
 
     def load(self, address: Value, name: str) -> Value:
-        """Emit the load of a field of the record at an address, in a function that `emits` marks."""
+        """Emit the load of a field of the record at an address; only for functions decorated with `@emits`."""
         return (address + 8 * self.number(name)).load(I64, 8)
 
     def named(self, values: Mapping[str, T]) -> dict[str, T | int]:

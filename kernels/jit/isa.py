@@ -148,7 +148,7 @@ def available() -> tuple[Level, ...]:
 
 
 def is_emulated(name: str) -> bool:
-    """Whether kernels of level `name` emulate instructions, because of `emulate` or because the machine lacks it."""
+    """Whether kernels of level `name` emulate instructions, because of `emulate` or because the machine lacks them."""
     return name in _emulated or level_named(name) not in native()
 
 

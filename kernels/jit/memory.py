@@ -15,7 +15,7 @@ LINE = 64
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""Bytes of a chunk. Small arrays that live long share a chunk. It is freed together with the last of them."""
+"""Bytes of a chunk. Small arrays that live long share a chunk. The chunk is freed together with the last array."""
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
 """Chunks with free bytes, and how many bytes of each are in use.
@@ -31,7 +31,7 @@ def aligned_empty(nbytes: int) -> np.ndarray:
         room = np.empty(nbytes + LINE, np.uint8)
     except ValueError:  # NumPy's error if an array cannot have so many bytes
         raise MemoryError(f"an array cannot have {nbytes} bytes") from None
-    # two slices, because an empty slice has the address of `room` itself
+    # sliced twice, because a single slice of 0 bytes would have the address of `room` itself, which may be unaligned
     return room[-room.ctypes.data % LINE:][:nbytes]
 
 
@@ -81,7 +81,7 @@ def address_of(array: np.ndarray) -> int:
     """The address of the data of a contiguous array.
 
     The buffer protocol takes a quarter of the time of `array.ctypes`, but does not work for empty and read-only arrays.
-    NumPy's C interface works for them and takes half of that time.
+    NumPy's C interface works for these as well, and takes half of the buffer protocol's time.
     """
     try:
         return ctypes.addressof(_byte(array))

@@ -100,7 +100,7 @@ def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 
 
 def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
-    """Run `emit`, and make its code take subnormal operands and results as zeros. Its results are vectors of f32.
+    """Run `emit`, and make its code take subnormal operands and results as zeros. `emit` returns vectors of f32.
 
     Two bits of MXCSR do this, but LLVM does not know about them. Inline assembly before and after the code keeps the
     code's operations in between: no load moves across the first, and the results pass through the second.

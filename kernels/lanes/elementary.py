@@ -1,9 +1,9 @@
 """Functions such as exp and tanh for f32, made of basic operations. All instruction sets and NumPy give the same bits.
 
-Each function is within 2 ulp of the exact value over all of f32, including subnormal results. Exceptions are softplus,
-mish and the gelus, with at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp
-and erf are the functions of MLAS (ONNX Runtime), with its bits on CPUs that have fused multiply-adds. Other polynomials
-are from Cephes (S. Moshier), except that gelu_erf and softplus have minimax fits that were made for this file.
+Over all of f32, including subnormal results, errors are at most 2 ulp; softplus, mish and the gelus have errors of at
+most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp and erf give the same bits as
+ONNX Runtime's library MLAS on CPUs that have fused multiply-adds. Other polynomials are from Cephes (S. Moshier),
+except for minimax fits of gelu_erf and softplus that were made for this file.
 """
 from __future__ import annotations
 

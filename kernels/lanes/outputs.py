@@ -1,12 +1,11 @@
 """The functions of a Store that kernels call by address, in a table.
 
 The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). The others are for the *second
-look*: it recomputes outputs near a rounding tie. `exact` and `rewrite` are other forms of the epilogue. The rest return
-a column's numbers for the second sum, such as the scale of its weights. A call takes 2 ns.
+look*, the recomputation of outputs near a rounding tie from an f32 sum. `exact` and `rewrite` are other forms of the
+epilogue. The rest return numbers that the f32 sum needs, such as a column's weight scale. A call takes 2 ns.
 
-`write` also lists groups of outputs that contain outputs near a tie, as entries. Kernels pass the entries of a tile to
-`look_again`. The function that recomputes outputs registers itself here, so kernels and `ties` do not import each
-other.
+`write` also stores an entry for each group of outputs that contains outputs near a tie. Kernels pass the entries of a
+tile to `look_again`. The function that recomputes outputs registers itself here, so kernels need not import `ties`.
 """
 from __future__ import annotations
 

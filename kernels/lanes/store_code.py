@@ -42,8 +42,8 @@ Form = Literal["fast", "exact", "again"]
 GROUP = 4
 """The number of rows that share one test for outputs near a rounding tie, per vector of columns.
 
-With 8 rows, ResNet-50 takes 1 to 2 % longer on AMX, and as long as with 4 at lower levels. MobileNetV2's time does not
-change.
+With 8 rows, ResNet-50 takes 1 to 2 % longer on AMX, and as long as with 4 on other instruction sets. MobileNetV2's time
+does not change.
 """
 PACKED = 4
 """The number of vectors of 16 columns whose 8-bit outputs fill one vector of 64 bytes."""
@@ -113,7 +113,7 @@ class Row(NamedTuple):
 
 
 class Entries:
-    """The list at `address` of outputs that are or may be near a rounding tie, and the count of its entries."""
+    """The list, at `address`, of outputs that are or could be near a rounding tie, and the number of its entries."""
 
     def __init__(self, b: Builder, address: Value) -> None:
         self.b, self.address = b, address
@@ -167,8 +167,8 @@ class EpilogueEmitter:
     def emit(self, rows: Value, cols: Value, acc: Value, ldacc: Value) -> None:
         """Emit the loops over a block of rows and columns.
 
-        The outer loop is over columns if operands vary by column, because each column's values are then loaded once.
-        The same holds if outputs may be near rounding ties. Otherwise the outer loop is over rows, the order in memory.
+        The outer loop is over columns if operands vary by column, because each column's values are then loaded once. It
+        is also over columns if the Store has a second look. Otherwise the outer loop is over rows, the order in memory.
         """
         if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
@@ -217,7 +217,7 @@ class EpilogueEmitter:
         """Store the outputs of a row at these columns.
 
         With packing, the upper halves of four vectors take 4 operations together. Without packing, each vector takes 4
-        to shift, saturate and narrow it. A look-up of 64 bytes takes as many operations as a look-up of 16.
+        operations to shift, saturate and narrow it. A look-up of 64 bytes takes as many operations as a look-up of 16.
         """
         if not self.packs or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
@@ -403,7 +403,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
 
 def factor(look: SecondLook, number: int) -> Intrinsic:
-    """Make the function (args, batch, j) that returns `look.factors[number]` for column j, such as its weights' scale.
+    """Make the function (args, batch, j) that returns `look.factors[number]` for column j, such as a weight scale.
 
     The second sum of outputs near rounding ties needs this number. Its 4 bytes are returned as an integer.
     """

@@ -20,13 +20,13 @@ Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 class SecondLook(NamedTuple):
     """How outputs near a rounding tie are computed a second time, from an f32 sum in the graph's order.
 
-    The outputs are those with a true bool expression `needed`. In their expression, the f32 sum replaces the
-    accumulator, and the pairs in `again` replace the subexpressions that depend on it. `factors` are numbers that the
-    second sum takes from operands: the scale and zero point of the weights, and the initial value of the sum.
+    An output is computed again if the bool expression `needed` is true. Then the f32 sum replaces the accumulator, and
+    the pairs in `again` replace the subexpressions that depend on the accumulator. `factors` are numbers that the f32
+    sum takes from operands: the scale and zero point of the weights, and the initial value of the sum.
 
     A faster test comes first: an output can need a second look only if its `distance` (the low half of an s32) is below
-    `band`. The band may vary by column. Few other outputs pass this test. For outputs that fail it, the pairs in `fast`
-    may replace subexpressions by others with fewer operations.
+    `band`. The band may vary by column. Few outputs that need no second look pass this test. For outputs that fail it,
+    the pairs in `fast` may replace subexpressions by others with fewer operations.
     """
 
     needed: Expr
@@ -51,7 +51,7 @@ class SecondLook(NamedTuple):
 class Store:
     """The epilogue of a kernel: an expression, the storage type of its results, and an optional second look.
 
-    For s8 and u8 the expression gives an s32 in range, and the low byte is stored. bf16 and f16 are rounded to nearest
+    For s8 and u8 the expression is an s32 in range, and its low byte is stored. bf16 and f16 are rounded to nearest
     even.
     """
 

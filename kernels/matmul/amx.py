@@ -10,8 +10,8 @@ are first copied and padded with zeros. Windows whose pixels are not evenly spac
 If there is memory to keep the copies, the first tile of each row of tiles makes them, and the other tiles reuse them.
 Otherwise each tile makes its own.
 
-tdpbssd multiplies s8 activations. Epilogues expect sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators
-start from 128 times the column sums.
+tdpbssd multiplies s8 activations a. Epilogues, however, expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
+accumulators start from 128 times the column sums.
 """
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ SCRATCH = FIRST + 4 * 64
 LINE, HALF = vector(I8, 64), vector(I8, 32)
 ROWS = 32
 COPIES = 1 << 19
-"""The most bytes of copied activations: enough for the 9 taps of 256 channels of 14 x 14 pixels.
+"""The most bytes of copied activations: enough for 14 x 14 output pixels, 9 taps and 256 channels.
 
 The copies then stay in L2, next to the weights of a tile.
 """
 AGAIN = 2
 """The value of a frame's word `fresh` if every tile makes its own copies of activations.
 
-Otherwise `fresh` is 1 for the first tile of a row of tiles; it makes the copies that the other tiles read (`fresh` is
-0).
+Otherwise `fresh` is 1 for the first tile of a row of tiles, and 0 for the tiles that read the first tile's copies.
 """
 
 
@@ -129,7 +128,7 @@ class _Pixels:
     """Activations in windows of an image.
 
     A step of 64 bytes of a tap is loaded from the image if its 16 rows are at even distances. At borders and at ends of
-    lines they are not; the step is then loaded from a copy.
+    lines, the distances differ, and the step is loaded from a copy.
 
     If a tap has 64 bytes or more, the last partial step of the tap is always loaded from a copy. If a tap has fewer
     than 64 bytes, all taps of a pixel are copied one after another, each to a multiple of 4 bytes as in packed weights.
@@ -156,7 +155,7 @@ class _Pixels:
         self.copies = FRAME.load(f.address, "copies")
 
     def _run(self, tap: Value, r: Value) -> tuple[Value, Value]:
-        """The address of the first pixel of row tile `r` at a tap, and whether its pixels are at even distances."""
+        """The address of row tile `r`'s first pixel at a tap, and whether the tile's pixels are at even distances."""
         run = (self.f.runs + (self.taps * r + tap) * 8).load(I64, 8)
         return run, run >= 0
 
@@ -245,7 +244,7 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
     Each tdpbusd is followed by a few prefetches. If all prefetches of a step came together, the next tile loads would
-    wait for them. The 7 x 7 layers of ResNet-50 take 5 % less time; they read weights from L3 at 20 GB/s.
+    wait for them. ResNet-50's 7 x 7 layers, at 20 GB/s from L3, take 5 % less time with spread prefetches.
     """
     with Loop(b, lines, [address]) as line:
         line.values[0].prefetch(level=2)

@@ -167,7 +167,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
 
 
 def follows(lowered: Lowered, number: int) -> bool:
-    """Whether input `number` serves only as the activations, and output row i needs only its row i."""
+    """Whether input `number` is used only as the activations, and output row i needs only row i of the input."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     return number == p.a and number != p.b and not p.transpose_a and p.a_shape[:-1] == lowered.out[:-1] \

@@ -8,11 +8,11 @@ n) of s8, or of u8 minus 128, are packed as
     slack         15 lines of 64 bytes          an AMX tile reads 16 groups, even at the end of a panel
 
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
-For bf16 and f16 a group has two rows, for f32 one row; their column sums are not used.
+For bf16 and f16 a group has two rows, for f32 one row; kernels do not use the column sums of floats.
 
 Sorted weights are followed by the result of `sort`: it lists which groups vpmaddubsw multiplies exactly. vpmaddubsw
-adds two neighboring products of u8 and s8 in 16 bits, and saturates. It is exact if the sum of the two weights is from
--128 to 128: the sum of the products is then at most 255 * 128 < 2**15 in absolute value.
+adds two neighboring products of u8 and s8 in 16 bits, and saturates. The result is exact if the sum of the two weights
+is from -128 to 128, because the sum of the products is then at most 255 * 128 < 2**15 in absolute value.
 """
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def pack(w: np.ndarray) -> np.ndarray:
 
 
 def sort(w: np.ndarray) -> np.ndarray:
-    """The order in which tiles multiply the groups of weights, as s32 [..., panels, taps, 1 + k // 4].
+    """Order the groups of weights for multiplication by tiles; returns s32 [..., panels, taps, 1 + k // 4].
 
     `w` are s8 weights (..., taps, k, n). The first number for each panel and tap counts the groups that vpmaddubsw
     multiplies exactly. The other numbers are the first rows of all groups: first of the exact groups, then of the
@@ -232,7 +232,7 @@ def packing(itemsize: int) -> Functions:
 
 
 def plan_pack(w_dtype: str, k: int, n: int, batch: int, target: Target) -> Step:
-    """Plan the packing of weights at run time, with any strides; the caller fills in the addresses of PACK."""
+    """Plan the packing of weights at run time, with any strides; the caller fills in the address fields of PACK."""
     flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
     words = {"along_k": n * itemsize, "along_n": itemsize, "packed_bytes": packed_bytes(k, n, itemsize), "k": k, "n": n,
              "flip": flip}

@@ -1,7 +1,7 @@
 """Measure this machine's peaks: multiply-accumulates per second in registers, and bytes copied per second.
 
-A peak belongs to an instruction, such as `vpdpbusd zmm`. A loop runs it on independent accumulators. If the instruction
-does not accumulate, the loop also runs the instruction that adds.
+Each instruction, such as `vpdpbusd zmm`, has a peak. A loop runs the instruction on independent accumulators. If the
+instruction does not accumulate, the loop also runs the instruction that adds.
 """
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:
-    """Measure the seconds that `threads` blocks of a module take when they run at the same time, several times."""
+    """Measure, several times, the seconds that `threads` blocks of a module take when they run at the same time."""
     row = module.block, args.ctypes.data, threads, threads if threads > 1 else 0
 
     def prepare(times: int) -> Callable[[], None]:

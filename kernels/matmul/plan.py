@@ -1,10 +1,10 @@
-"""The block function of all matmuls, and `plan_matmul`: it chooses a matmul's kernel, blocks and argument block.
+"""The block function of all matmuls, and `plan_matmul`, to choose a matmul's kernel, blocks and argument block.
 
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
     out[i, j] = Store(R[i, j], operands)
 
-R is the same at every level. For floats R is the f32 sum. The Store is the epilogue; it also corrects R for zero points
-and for the shifts by 128.
+The integer R is the same at every instruction-set level. For floats, R is the f32 sum. The Store is the epilogue; for
+integers it also corrects R for zero points and for the shifts by 128.
 
 The block function loops over tiles. For each tile it calls a tile function by its address. The tile function leaves R
 in scratch memory on the stack, and a function of the Store (`outputs`) computes the outputs while R is in L1. Tile
@@ -67,7 +67,7 @@ The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in 
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""Tile functions compute epilogues of at most so many operations, unrolled. An epilogue with a residual fits."""
+"""Tile functions compute only epilogues of at most so many operations, unrolled. An epilogue with a residual fits."""
 SHORT_ROW = 256
 """Tile functions compute the epilogue only if k has at most so many bytes."""
 MANY = 1 << 14
@@ -396,7 +396,7 @@ COPIED = 0.2
 INTERLEAVED = 16
 """The cycles to interleave four columns of activations. A 6 x 64 tile hides all but one of them behind products."""
 SPREAD = 8
-"""The cycles that a group of transposed floats takes longer than a group of a row, because of broadcasts."""
+"""The additional cycles for a group of transposed floats, compared with a group of a row, because of broadcasts."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:

@@ -101,7 +101,7 @@ def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, colum
     """Plan the s32 sums over k of `m` rows of activations, as u8: 128 is added to each s8 element.
 
     With `columns` the activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of sums of a
-    block. The caller fills in the addresses of SUMS.
+    block. The caller fills in the address fields of SUMS.
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)

@@ -185,7 +185,7 @@ def tile_count(rows: int, panels: int, m: int, n: int) -> float:
 
 
 def _stream(rows: int, panels: int, m: int) -> float:
-    """Estimate the cycles to load a group of each panel's weights: 20 bytes a cycle, or 30 if they are reused.
+    """Estimate the cycles to load one group of weights per panel: 20 bytes per cycle, or 30 if the weights are reused.
 
     Measured on Zen 4, with 1 x 1024 x 1024 and with tiles of 2 x 64. All integer kernels use this estimate, so AMX
     gains nothing for a single row.
@@ -196,7 +196,7 @@ def _stream(rows: int, panels: int, m: int) -> float:
 def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
     """Estimate the cycles of a matmul from `group(panels)`, the cycles of four bytes of k in a tile of `panels` panels.
 
-    Fitted on Zen 4: a tile takes 30 more cycles, 9 for each of its rows and 3 for each vector of output.
+    Fitted on Zen 4: in addition, each tile takes 30 cycles, each row of a tile 9, and each vector of output 3.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), panels)
@@ -309,9 +309,9 @@ def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles: the larger of the cycles for the products and the cycles to load the weights.
 
-    A product of 16 columns takes one cycle; with `pairs`, two products take one cycle. One element of k takes a tile at
-    least four cycles, because each product waits for the previous product of the same accumulator. Fitted on Zen 4, for
-    AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes a cycle, 28 if they are reused.
+    A product of 16 columns takes one cycle; with `pairs`, two products take one cycle. A tile takes at least four
+    cycles per element of k, because each product waits for the previous product of the same accumulator. Fitted on Zen
+    4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes per cycle, or 28 if the weights are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize

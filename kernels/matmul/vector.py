@@ -1,12 +1,13 @@
 """Matmul tiles in vector registers, and the instructions that multiply integers in them.
 
-A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. With VNNI, a tile of 6 x 64
-has its accumulators in 24 of the 32 registers. 4 loads of weights and 6 broadcasts of activations feed 24 products by
-vpdpbusd. The tile reaches 0.465 TOPS on one Zen 4 core. This is the limit of the core: one 64-byte product a cycle.
+A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. A group is 4 bytes along k.
+With VNNI, a tile of 6 x 64 has its accumulators in 24 of the 32 registers. Per group, 4 loads of weights and 6
+broadcasts of activations feed 24 vpdpbusd. The tile reaches 0.465 TOPS on a Zen 4 core, the limit at one vpdpbusd per
+cycle.
 
-CPUs without VNNI multiply u8 by s8 with vpmaddubsw, whose 16-bit sums of two products may saturate. Sorted weights
-(`pack.sort`) list the groups that cannot saturate. All other groups are widened to 16 bits in registers and multiplied
-by vpmaddwd. A group is 4 bytes along k.
+CPUs without VNNI multiply u8 by s8 with vpmaddubsw. Its 16-bit sums of two products can saturate. Sorted weights
+(`pack.sort`) therefore list the groups that cannot saturate. All other groups are widened to 16 bits in registers and
+multiplied by vpmaddwd.
 """
 from __future__ import annotations
 
@@ -128,8 +129,8 @@ class Cursor(NamedTuple):
     """An address that moves by `step` bytes with every group.
 
     Without cursors, LLVM keeps and moves a separate address for each row and panel of a tile, and spills these
-    addresses to the stack. A group of 8 x 48 floats then took 85 instructions instead of 48. A 3.2 GHz Xeon with two
-    units for them did 66 G multiply-adds a second instead of 83.
+    addresses to the stack. For a group, a tile of 8 x 48 floats then took 85 instructions instead of 48. A 3.2 GHz Xeon
+    with two multiply-add units did 66 G multiply-adds per second instead of 83.
     """
 
     start: Value

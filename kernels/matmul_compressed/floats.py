@@ -2,9 +2,10 @@
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-Here u are weights, z their zero points, and g is the group of row k. The sums have the order of `numbers.float_sums`; a
-block of a sum is a number of whole groups. The weight f32(u - z) * scale may be rounded to a narrower float. The two
-products of a pair of bf16 activations are added in the same order as in float matmuls (`matmul.float`).
+A group is a run of rows of weights with the same scales; g is the group of row k, u are the weights, z their zero
+points. The sums have the order of `numbers.float_sums`; a block of a sum is a number of whole groups. The weight f32(u
+- z) * scale may be rounded to a narrower float. The two products of a pair of bf16 activations are added in the same
+order as in float matmuls (`matmul.float`).
 
 To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This traffic
@@ -32,12 +33,12 @@ from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
 
 AT_ONCE = {4: 4, 8: 6, 16: 8}
-"""How many rows a tile multiplies at a time, by the columns of a vector; registers have space for their sums."""
+"""The number of rows that a tile multiplies at a time, by the columns of a vector; the sums fit into registers."""
 
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
 """A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.
 
-A line is 64 bytes of packed weights. 4 bytes of activations multiply a step: one row of f32, or two rows of bf16.
+A line is 64 bytes of packed weights. A step is the rows that 4 bytes of activations multiply: 1 for f32, 2 for bf16.
 """
 
 
@@ -75,8 +76,8 @@ def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
 class _FloatTile(Tile):
     """A tile of float activations that multiplies `at_once` of its rows at a time, with accumulators in registers.
 
-    The first `at_once` rows unpack the weights of a block of sums. If the tile has more rows, the unpacked weights stay
-    on the stack for the other rows.
+    For the first `at_once` rows, weights of a block of sums are unpacked. If the tile has more rows, the unpacked
+    weights stay on the stack for the other rows.
     """
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
@@ -103,8 +104,8 @@ class _FloatTile(Tile):
     def multiply(self, first: Value, count: Value, row: Value, weights: Callable[[Value, Value], Steps]) -> None:
         """Emit products, and add them to the sums of `at_once` rows from `row` on.
 
-        The products are over `count` groups from group `first` on. `weights` gives the weights of a group, from the
-        index of the group and its index in the block of sums.
+        The products are over `count` groups from group `first` on. `weights(group, index)` returns the `Steps` of a
+        group; `index` counts the groups of the block from 0.
         """
         b, f, products = self.b, self.f, self.how.products
         sources = [f.a + smaller(row + i, f.rows - 1) * f.stride for i in range(self.at_once)]
@@ -160,7 +161,7 @@ class _FloatTile(Tile):
         return steps
 
     def kept(self, index: Value, line: Value, step: int) -> list[Value]:
-        """The stack addresses of the vectors of a step of a line; `index` is the group's index in the block of sums."""
+        """The stack addresses of a step's unpacked vectors; `index` is the group's index in the block of sums."""
         assert self.unpacked is not None
         steps = (index * self.group + line * self.line_rows) // self.step_rows + step
         first = self.unpacked + steps * self.step_bytes

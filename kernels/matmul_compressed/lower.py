@@ -1,4 +1,4 @@
-"""Lower matmuls with compressed weights: operands for kernels, and the NumPy formula of the same numbers.
+"""Lower matmuls with compressed weights: find the kernels' operands, and define the NumPy formula of the results.
 
 Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. 8-bit
 activations x have one zero point zx. Their scales sx are per-tensor, per-row, or one per row and group. Then
@@ -8,9 +8,9 @@ activations x have one zero point zx. Their scales sx are per-tensor, per-row, o
 
 y starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
 
-f32 and bf16 activations are multiplied by the weights as written, f32(w - zw) * s. If the graph dequantizes to f16 or
-bf16, these weights are first rounded to this dtype. The products are added as in all float kernels (`tile_sums`). Bias
-and epilogue follow as in `matmul.lower`.
+f32 and bf16 activations are multiplied by the dequantized weights f32(w - zw) * s. If the graph dequantizes to f16 or
+bf16, the dequantized weights are first rounded to this dtype. The products are added as in all float kernels
+(`tile_sums`). Bias and epilogue follow as in `matmul.lower`.
 """
 from __future__ import annotations
 

@@ -207,9 +207,9 @@ def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles, with `rate` operations per cycle.
 
-    Four rows of weights take one operation for each row and part of a panel, and 1.25 operations to unpack each part.
-    They take at least 4 cycles, and at least the time in which the weights arrive (20 bytes a cycle). Measured on Zen
-    4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, while 8-bit weights reach 0.43.
+    For four rows of weights, each part of a panel takes 1.25 operations to unpack, and one operation per row of the
+    tile. Four rows take at least 4 cycles, and at least the time until the weights arrive (20 bytes per cycle).
+    Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, while 8-bit weights reach 0.43.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * BITS[kernel.dtypes[1]] / 20)

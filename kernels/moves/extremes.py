@@ -32,7 +32,7 @@ RANGE = Record("source", "extremes", "each", "count")
 Each block stores two f32, top and low, at `extremes`.
 """
 SCALE = Record("extremes", "blocks", "scale", "zero_point")
-"""The argument block of the second step: from the extremes of `blocks` blocks to scale (f32) and zero point (u8)."""
+"""The argument block of the second step. It reads the extremes of `blocks` blocks, and stores an f32 and a u8."""
 view_range, view_scale = RANGE.view, SCALE.view
 
 
@@ -116,7 +116,7 @@ def scale_block() -> Functions:
 def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     """Plan the range of `count` f32: a step finds extremes, a second step computes scale and zero point.
 
-    The caller fills in the addresses of RANGE and of SCALE.
+    The caller fills in the address fields of RANGE and SCALE.
     """
     pieces = largest(1, -(-count // PIECE))
     extremes_step = plan_rows(extremes_block, RANGE, {"count": count}, target, rows=pieces, cycles=PIECE / 8)

@@ -130,8 +130,8 @@ def histogram_sum(counting: int) -> Functions:
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
     """Plan the extremes of `size` f32 and, if `counting`, the histogram.
 
-    The first step works on blocks, the second step combines their results. The caller fills in the addresses of COUNT
-    and of SUM; `parts` takes PART bytes per block.
+    The first step works on blocks, the second step combines their results. The caller fills in the address fields of
+    COUNT and SUM; `parts` takes PART bytes per block.
     """
     how = int(counting)
     parts = largest(1, -(-size // PIECE))

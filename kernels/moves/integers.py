@@ -20,7 +20,7 @@ from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
-"""The argument block of a cast of `size` elements; a block has `each`. The caller fills in the addresses."""
+"""The argument block of a cast of `size` elements; a block has `each`. The caller fills in the address fields."""
 TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
 
@@ -60,7 +60,7 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
 
 
 def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
-    """Plan the cast of `size` elements, for dtypes that `fits` accepts. The caller fills in the addresses of CAST."""
+    """Plan the cast of `size` elements, for dtypes that `fits` accepts. The caller fills in CAST's addresses."""
     how = TO_BOOLEAN if result == boolean else TO_F32 if result == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
     of = 8 * source.itemsize, signed, how, 8 * result.itemsize
@@ -71,7 +71,7 @@ COMBINE = Record("target", "a", "b", "rows", "columns", "a_row", "a_column", "b_
 """The argument block of a function of two operands: `rows` rows of `columns` results; a block has `each` rows.
 
 `a_row`, `a_column`, `b_row` and `b_column` are the bytes between rows and between columns of the operands a and b. The
-caller fills in the addresses.
+caller fills in the address fields.
 """
 SUM = Record("source", "target", "rows", "columns", "each")
 """The argument block of sums: `rows` rows of `columns` integers; a block has `each` rows."""

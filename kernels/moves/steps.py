@@ -28,8 +28,8 @@ GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size"
 """The argument block of gathers: the target has `rows` rows; a block has `each`.
 
 Row r of the target comes from table r // count, at index r % count of the `count` indices. Negative indices count from
-the end of a table. A table has `size` rows of `nbytes` bytes. The caller fills in the addresses. An index out of range
-is stored as an s64 at the address `outside`.
+the end of a table. A table has `size` rows of `nbytes` bytes. The caller fills in the address fields. An index out of
+range is stored as an s64 at the address `outside`.
 """
 view = GATHER.view
 
@@ -231,7 +231,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """The paddings of an axis of n elements by `before` and `after`; None if they repeat more elements than it has."""
+    """The paddings of an axis of n elements by `before` and `after`; None if they repeat too many elements."""
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None

@@ -295,7 +295,7 @@ def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
 def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, target: Target) -> Step:
     """Plan the transpose of a contiguous tensor: axis k of the contiguous result is axis `order[k]` of the source.
 
-    The caller fills in the addresses of MOVE; source and result must not overlap. Empty tensors have no blocks.
+    The caller fills in the address fields of MOVE; source and result must not overlap. Empty tensors have no blocks.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
     return _planned(x, 0 in shape, target)
@@ -311,8 +311,9 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
                       results: Sequence[int] | None = None) -> Step:
     """Plan the copy of a tensor of `sizes` whose elements are `strides` bytes apart along each axis.
 
-    A negative stride reads an axis backwards, a stride of 0 repeats one element along it. The copy is contiguous, or
-    its elements are `results` bytes apart. The caller fills in the addresses of MOVE; source and copy must not overlap.
+    A negative stride reads an axis backwards, a stride of 0 repeats one element. The copy is contiguous, or its
+    elements are `results` bytes apart. The caller fills in the address fields of MOVE; source and copy must not
+    overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:
@@ -336,7 +337,7 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
 def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:
     """Plan the copy of `rows` rows of `nbytes` bytes, `source_step` and `target_step` bytes apart.
 
-    The caller fills in the addresses of MOVE; source and result must not overlap.
+    The caller fills in the address fields of MOVE; source and result must not overlap.
     """
     words = {"rows": rows, "columns": nbytes, "source_step": source_step, "target_step": target_step}
     return plan_rows(copying, MOVE, words, target, rows=rows, cycles=10 + nbytes * 0.1, batch=1 if nbytes else 0)

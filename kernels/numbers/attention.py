@@ -32,10 +32,10 @@ def by_heads(x: Array, count: int) -> Array:
 
 
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Rotate pairs of elements of each head of x [batch, tokens, heads, size], by the angles of its token.
+    """Rotate pairs of elements in each head of x [batch, tokens, heads, size] by the angles of the head's token.
 
     If `interleaved`, a pair is two neighboring elements. Otherwise it is an element of the first half of the rotated
-    elements and the element at the same position in the second half. Each angle rotates two of a head's first elements.
+    elements and its counterpart in the second half. n angles rotate the first 2 * n elements of a head.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \

@@ -1,17 +1,18 @@
-"""The orders of f32 sums in means.
+"""The orders of f32 sums in means (average pools, and means of rows).
 
 ONNX and oneDNN leave the order open. These are the orders of ONNX Runtime 1.31 on x86-64 without optimizations of the
 graph, found by experiment:
 
     taps      one after the other, in row-major order
     columns   the elements of each column (all that share an index of the last axis), then the columns' sums
-    fours     four partial sums, of k = l modulo 4: (s[0] + s[2]) + (s[1] + s[3]); then the last n % 4 elements
-    eights    eight partial sums; then the four sums s[l] + s[l + 4], plus four more elements if so many remain; then
-              like fours
+    fours     four partial sums s[l] of the elements k with k % 4 == l: (s[0] + s[2]) + (s[1] + s[3]); then the last
+              n % 4 of the n elements
+    eights    likewise eight partial sums s[l]; then the four sums s[l] + s[l + 4], plus four more elements if so many
+              remain; then like fours
 
-Sums start from +0, but sums in the order `eights` from -0. The order matters because the mean of integers, requantized
-to the same scale, is often exactly halfway between two integers (for 2x2 windows in one case of four). f32 rounding
-errors then decide the result of a quantize after the mean.
+Sums start from +0, except that sums in the order `eights` start from -0. The order matters because the mean of
+integers, requantized to the same scale, is often exactly halfway between two integers (for 2x2 windows in one case of
+four). f32 rounding errors then decide the result of a quantize after the mean.
 """
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The highest 14 bits of an f32 (sign, exponent and 5 bits of the fraction) are the index of its bin. Each power of two
 thus has 32 bins of equal width, and every number is within 1/32 of the edge of its bin, whatever the scale of the data.
 The histogram resembles DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
-relative-error guarantees"), whose bins however have equal width in the logarithm.
+relative-error guarantees"). In DDSketch, however, bins have equal width in the logarithm.
 """
 from __future__ import annotations
 

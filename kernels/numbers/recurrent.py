@@ -1,6 +1,6 @@
 """The formulas of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-x [T, B, gates * H] are the products of inputs and weights, computed before. Each step adds s, the products of the
+x [T, B, gates * H] are the products of inputs and weights, computed in advance. Each step adds s, the products of the
 previous state and the recurrent weights, summed as in `float_sums`. If the weights are integers, the state is quantized
 as by ONNX's DynamicQuantizeLinear, and s is an exact integer sum times one f32 scale.
 

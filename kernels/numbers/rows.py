@@ -7,9 +7,9 @@
     reduce_*     one number per row
 
 Except for the mean of layer_norm, all is computed in f32, one IEEE operation at a time. Sums have the order of ONNX
-Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore have
-its results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and reduce_l2; and
-sums of rows whose length is not a multiple of 4.
+Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore give
+ONNX Runtime's results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and
+reduce_l2; and sums of rows whose length is not a multiple of 4.
 
 If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
 infinite. The graph's reference sums in f64, without these limits (docs/onnx.md).
@@ -84,7 +84,7 @@ def extreme(how: str, x: Array) -> Array:
 
 
 def top(x: Array) -> Array:
-    """The maximum of each row for softmax. It ignores NaN, because the sum of the row becomes NaN in any case."""
+    """The maximum of each row for softmax. NaN is ignored here, because the sum of the row becomes NaN in any case."""
     def take(have: Array, new: Array) -> Array:
         return np.where(new > have, new, have)
 

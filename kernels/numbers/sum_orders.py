@@ -1,13 +1,13 @@
-"""f32 sums of products of dequantized integers, in the orders as written.
+"""f32 sums of products of dequantized integers, in the orders of the graph as written.
 
 Kernels sum integers exactly; the graph as written multiplies and adds in f32. ONNX and oneDNN leave the order of the
 sums open. These are the orders of ONNX Runtime's CPU kernels on x86-64 without optimizations of the graph, on one
-thread, found by experiment. In six models that were compared, all sums are equal bit for bit, except for a few in the
-order "octets": in the last n % 4 columns, and in rows of a single column.
+thread, found by experiment. In six models that were compared, all sums equal ONNX Runtime's bit for bit, except for a
+few in the order "octets": in the last n % 4 columns, and in rows of a single column.
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], p rounded
-    octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same for s[4..7], plus `start`
+    octets    s[l] adds the products with k % 8 == l: ((s[0] + s[1]) + s[2]) + s[3], plus s[4..7] alike, plus `start`
     taps      sum over taps in order, from `start`, of chains over the channels
 
 k runs over channels and, within a channel, over taps. x = f32(q - zx) * sx, and w is dequantized in the same way.
@@ -107,7 +107,7 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
 
 
 def chain_block(n: int, k: int) -> int:
-    """The products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.
+    """The number of products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.
 
     ONNX Runtime packs the right operand into panels of 128 rows x 128 columns. If n < k, it halves the columns (down to
     16) and doubles the rows as long as a panel still holds all n columns.

@@ -53,8 +53,8 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The iteration domain of an output of shape `out`; `strides` are each operand's byte strides along `out`.
 
-    The last `keep` dimensions (at most 2) stay apart: a layer's columns, and its rows. Dimensions before them may still
-    be merged into the rows. Dimensions of size 1 are dropped, except kept dimensions.
+    The last `keep` dimensions (at most 2) are not merged with each other: a layer's columns, and its rows. Dimensions
+    before them may still be merged into the rows. Dimensions of size 1 are dropped, except kept dimensions.
     """
     none = (0,) * len(strides)
     dims = [(d, tuple(s)) for d, *s in zip(out, *strides, strict=True)]
@@ -98,7 +98,7 @@ def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
 
 TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k",
                "parts", "pixel", "chunk", "chunk_bytes", "item", "half")
-"""The sum of a layer as the graph is written, and how the kernel has packed the weights.
+"""The sum of a layer in the order of the graph as written, and how the kernel has packed the weights.
 
     order, block        the order as an index into ORDERS, and the number of products in a block
     signed, zero_point, scale    of the activations: whether they are s8; the scale as the bits of an f32

@@ -227,7 +227,7 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 
 
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
-    """Plan a pool; the caller fills in the addresses of `pixels.blocks.PIXELS`.
+    """Plan a pool; the caller fills in the address fields of `pixels.blocks.PIXELS`.
 
     Means are summed in `order`; their word `weights` is the address of the `means.tables` with the divisors of an
     image's output pixels.

@@ -1,6 +1,6 @@
 """Lower softmax, norms and reductions along the last axis.
 
-    x = f(operands)         lane-wise, in f32: the prologue; for an f32 input it may only load the input
+    x = f(operands)         the prologue: lane-wise, in f32; if the input is f32, it can be a plain load
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
@@ -40,7 +40,7 @@ NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
 
 
 class RowLowering(NamedTuple):
-    """The operation `how` (a key of LOOPS) along the last of `dims`; `prologue` computes its input from `sources`."""
+    """The operation `how` (a key of LOOPS) along the last of `dims`, on the result of `prologue`."""
 
     how: str
     dims: tuple[int, ...]

@@ -1,8 +1,9 @@
-"""The kernel of a row operation: a prologue fills a row of f32, a loop computes the row's numbers, then the epilogue.
+"""The kernel of operations along rows, such as softmax: prologue, numbers of the row, epilogue.
 
-The same code serves all ISA levels. The prologue and the epilogue use vectors of the level's lanes. The loops use the
-lanes that the order of the sums determines (`rows.loops`). The argument block is the ROWS record, then the slots of the
-prologue's operands, then the slots of the epilogue's operands and the output.
+The prologue computes a row in f32, loops compute one or two numbers of the row, such as a mean (`rows.loops`), and the
+epilogue computes the outputs. Prologue and epilogue use vectors of the instruction set's width; the order of the sums
+determines the lanes of the loops. The argument block is the ROWS record, then the slots of the prologue's operands,
+then the slots of the epilogue's operands and the output.
 """
 from __future__ import annotations
 

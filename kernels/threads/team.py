@@ -244,7 +244,7 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
         sleep(0.01)
         could_ask = _team.region is not None
         run()
-        if could_ask and _team.layer is None:  # `run` uses no helpers
+        if could_ask and _team.layer is None:  # then `run` uses no helpers, and there is nothing to wait for
             return
 
 

@@ -22,11 +22,11 @@ register_second_look(tie_kernels)
 
 
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
-    """Let the epilogue of `lowered` recompute outputs near rounding ties, and describe each quantize in its `ties`.
+    """Make the epilogue of `lowered` recompute outputs near rounding ties; returns the new Lowered.
 
-    `ties` gets one string for each quantize of a sum; `explain()` counts and prints them. If outputs near a tie are
-    computed again, the string is "proved" or "estimated", for the width of the band around ties. Otherwise it is the
-    reason why not.
+    The field `ties` of the result has one string for each quantize of a sum; `explain()` counts and prints the strings.
+    A string is "proved" or "estimated", after the bound that gives the width of the band around ties. If outputs near a
+    tie are not computed again, the string is the reason.
 
     `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
     without a quantize of an integer sum does not change.
@@ -70,7 +70,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
 
 
 def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
-    """Whether a node quantizes a sum, not only values computed from quantized bytes; q is its lowered expression."""
+    """Whether `node` quantizes a sum, and not only values computed from quantized bytes; `q` is the lowered node."""
     return node.op.name == "quantize" and q is not None and q.op in ("quantize_to", "quantize_quotient_to") \
         and not of_bytes(q.args[0])
 
@@ -107,7 +107,7 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
 
 
 def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
-    """The `Rounding` of a quantize of a function of quantized bytes, in a list; [] if there is no fast form for it."""
+    """A list with the `Rounding` of a quantize whose operand depends only on bytes; [] if it has no fast form."""
     if q.op != "quantize_quotient_to" or node.attrs["dtype"].bits > 8 or not bounds.finite(node) \
             or e.axis(node) not in (None, len(e.out) - 1):
         return []

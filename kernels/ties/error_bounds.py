@@ -1,4 +1,4 @@
-"""Error bounds: how far a kernel's values of a partition's body may be from their values in the graph as written.
+"""Error bounds: how far a kernel's values of a partition's body can be from the same values in the graph as written.
 
 A kernel's integer sum is exact; `sum_errors` bounds its distance from the f32 sum as written. The operations after the
 sum carry this difference on, and add roundings of their own. A quantize usually rounds the difference away. Near a tie
@@ -36,7 +36,7 @@ HUGE = 2.0**60
 
 
 class ErrorBounds(NamedTuple):
-    """How far a value v of a kernel may be from v', the same value in the graph as written.
+    """How far a value v of a kernel can be from v', the same value in the graph as written.
 
     The distance |v' - v| is at most `proved` + `relative` * |v|. By an estimate (`sum_errors`) it is at most
     `estimated` + `relative` * |v|. `proved` and `estimated` are f64: one number for all columns, or one per column (the
@@ -64,7 +64,7 @@ class ErrorBounds(NamedTuple):
 
 EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 NEXT_TO_EXACT = EXACT._replace(relative=2.0**-200)
-"""Bounds of an almost exact value, to count only the roundings of the operations after it."""
+"""Bounds of almost 0. Bounds computed from them contain only the roundings of the later operations."""
 LINEAR = ("add", "subtract", "multiply", "divide")
 """Operations that are linear in one operand if the other operand is constant."""
 
@@ -83,7 +83,7 @@ class Band(NamedTuple):
 
 @dataclass
 class BodyBounds:
-    """Error bounds of the values of a body, found by following its operations one by one.
+    """Error bounds of the values of a body, computed operation by operation.
 
     `columns` is the number of columns of the result; `constants` has the arrays of the body's constant float inputs.
     Each value is either in `errors`, with its bounds, or in `unbounded`, with the name of the operation that has no
@@ -98,12 +98,12 @@ class BodyBounds:
 
     @classmethod
     def after(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
-        """Return the bounds of an anchor's result, whose integer sum is exact.
+        """Return the bounds of a body's values up to the result of its anchor; the kernel's integer sum is exact.
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
-        bias b, f32(y + b). Its roundings before the addition are relative to y, hence to |y + b| + |b| at most. The
-        conversion of the sum is exact below 2**24. The graph as written also rounds the addition of b, unless the sum
-        starts from b: then the sum's bound covers it.
+        bias b, f32(y + b). The roundings of y are relative to |y| <= |y + b| + |b|. The conversion of the sum is exact
+        below 2**24. The graph as written also rounds the addition of b, unless the sum starts from b: then the sum's
+        bound covers it.
         """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
@@ -178,11 +178,11 @@ class BodyBounds:
         return None
 
     def _times(self, x: Value, other: Value, size: np.ndarray) -> list[ErrorBounds]:
-        """The absolute bounds of x, multiplied by the size of `other` (at most `size`), as terms of a sum.
+        """The bounds that the errors of x add to a product x * `other`, for |`other`| <= `size`, as terms of a sum.
 
-        x may be a function of `other` that hardly changes if `other` is large. For larger sizes, a difference in
-        `other` then counts as if `other` were where x stops changing (see `_reaches`). The roundings between `other`
-        and x count separately, because they do not become smaller.
+        If x is a function of `other`, x can stop changing where `other` is large (see `_reaches`). Beyond this point, a
+        difference in `other` counts as if `other` were at the point. The roundings between `other` and x count
+        separately, because they do not become smaller.
         """
         errors = self.errors_of(x)
         assert errors is not None
@@ -208,10 +208,10 @@ class BodyBounds:
         return found
 
     def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
-        """The sizes of `source` beyond which a difference in `source` changes x only a little, and not at all.
+        """Two sizes of `source`: beyond the first, differences change x only a little; beyond the second, not at all.
 
-        x is a `Curve` of a multiple of `source` plus a constant, or a multiple of this curve plus a constant. In
-        hard-swish as written, y clamp(y + 3, 0, 6) / 6, the clamp is constant if y is large, so a difference in y
+        x is a `Curve` of a multiple of `source` plus a constant, or a multiple of this curve plus a constant. If
+        hard-swish is written as y * clamp(y + 3, 0, 6) / 6, the clamp is constant for large y, so a difference in y
         counts at most 3 times. Both sizes are infinite if x is another function.
         """
         way = self._way(x, source)
@@ -257,7 +257,7 @@ class BodyBounds:
     def band(self, node: Node) -> Band | None:
         """The band around ties of quantize `node`; None if its operand has no bound. Scales may vary by column.
 
-        The band includes the roundings of both quotients and the known rounding of the inverse scale. These are
+        The band includes the roundings of the quotient in the kernel and in the graph, and of the inverse scale, all
         relative to the quotient. The comparison with ties subtracts numbers of at most a half, so it is exact.
         """
         errors = self.errors_of(node.inputs[0])

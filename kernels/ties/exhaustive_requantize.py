@@ -1,10 +1,10 @@
 """Find constants that make a fast requantize of a sum of two bytes exact in every case.
 
-An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases, and in about a hundred of them rounding
-errors decide the integer. The functions here vary the last bits of the two factors, and try all cases with each
-variation. The constant is then the middle of the range that gives the right integers. With these numbers the fused
-multiply-adds of `fast_requantize` round all cases correctly, in 25 of 26 layers of ResNet-50 and MobileNetV2. No output
-of these layers has to be computed again.
+An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases. In about a hundred of them, rounding
+errors decide the integer. `fast_requantize` multiplies each byte by a factor, and adds both products to a constant. The
+functions here vary the last bits of the factors, try the cases near ties, and take as the constant the middle of the
+range that gives the right integers. For 25 of 26 layers of ResNet-50 and MobileNetV2, there are numbers that round all
+cases correctly. No output of these layers has to be computed again.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, fused, load, substitu
 from graphq.kernels.lanes.stores import evaluate
 
 ONE = 2.0**16
-"""The scale of fixed-point results: an s32 holds ONE times the number, so its upper half is the integer."""
+"""The scale of fixed-point results: an s32 is ONE times the number, so the upper half of the s32 is the integer."""
 NEAR = 2.0**-8
 """Only sums closer to a tie than this are tried.
 

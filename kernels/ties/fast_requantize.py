@@ -1,18 +1,17 @@
-"""Fast requantization: quantize after a layer in few operations that also show whether an output is near a tie.
+"""Fast requantization: few operations quantize a layer's output, and show whether the output is near a tie.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as in `formula`
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
-An output is near a tie if y / s + zp is within `half` of the middle between two integers. Then fraction(u) is below 2 *
-half, and only then may the fast form give another integer than the exact form. `half` is larger than the error of u and
-larger than the band of outputs that are computed again. One comparison therefore finds all outputs that need a second
-look. q is from lo to lo + 255.
+q is from lo to lo + 255. An output is near a tie if y / s + zp is within `half` of the middle between two integers.
+Then fraction(u) is below 2 * half. For all other outputs, both forms give the same integer. `half` covers the error of
+u and the band of outputs that are computed again. One comparison therefore finds all outputs that need a second look.
 
 The fast form has fewer operations. If y is a sum of integers times constants, u is a chain of fused multiply-adds whose
-constants include scales and zero points. If y depends on an earlier quantize, the integers of the earlier quantize
-are floor(u), where u is its own. As floats they are u - lo + 256, saturated to [256.25, 511.75], where f32 has 15 bits
-of fraction, and rounded down.
+constants include scales and zero points. If y depends on the integer of an earlier quantize, this integer is floor(v),
+with v the u of the earlier quantize. Kernels compute it as a float: v - lo + 256 is saturated to [256.25, 511.75],
+where f32 has 15 bits of fraction, and rounded down.
 
 The stored integer is the upper half of round(2**16 * u), an s32; the lower half is the fraction. Beyond 2**15, and for
 NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near as well. If many values
@@ -37,7 +36,7 @@ STEP = 2.0**-15
 """The distance between neighboring f32 from 256 to 512, the range of u for quantizes inside an epilogue."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
-"""If `half` is below this limit, saturated values do not count as near a tie; in a wider band every value does."""
+"""If `half` is below this limit, saturated values do not count as near a tie; otherwise every value counts as near."""
 
 ValuesByExpr = Mapping[Expr, np.ndarray]
 """The constants that loads of an expression read: one number for all columns, or one per column."""
@@ -46,9 +45,9 @@ ValuesByExpr = Mapping[Expr, np.ndarray]
 class Rounding(NamedTuple):
     """A quantize: its result q, its operand y, and its parameters (one number, or one per column).
 
-    For a sum, the rounded number is y * `inverse`. Outputs whose expression `near` is true are computed again; they are
-    at most `width` of a step from a tie. If y is computed from quantized bytes, the quotient of y by the scale is
-    rounded exactly, and `near` is None.
+    If y is the sum of a layer, y * `inverse` is rounded. Outputs for which the expression `near` is true are computed
+    again; they are at most `width` steps from a tie. If y depends only on quantized bytes, the quotient y / scale is
+    rounded, as in the graph, and `near` is None.
     """
 
     q: Expr
@@ -139,7 +138,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def between(a: np.ndarray, b: np.ndarray) -> Spread:
-        """The spread of an exactly computed value between two numbers."""
+        """The spread of a value between `a` and `b` that is computed exactly."""
         return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
 
     @staticmethod
@@ -185,10 +184,10 @@ def _range(x: Expr) -> tuple[float, float]:
 
 
 def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
-    """The spreads of the integers of the affine form u, if |u| is at most `most`.
+    """A spread for each integer in the affine form u, if |u| is at most `most`; None with two accumulators.
 
-    All integers but the accumulator (the anchor's sum) are bytes, so the bound on |u| bounds the accumulator. Returns
-    None if there are two accumulators, because their sum bounds neither.
+    All other integers are bytes, so the bound of |u| also bounds an accumulator (the sum of an anchor). With two
+    accumulators, the bound of |u| bounds only their sum.
     """
     bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
     rest = [x for x in u.factors if x not in bytes_]
@@ -233,11 +232,11 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
 
 
 def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
-    """The largest difference between the u of y's operations and the u of multiply-adds, in steps of the quantize.
+    """Bound the difference between u computed from y, operation by operation, and u computed by multiply-adds.
 
-    The bound holds if u (see the module) is from lo to lo + 255.25, because ties matter only there. A stored value is
-    ONE * u, rounded to f32 and then to an integer. The second rounding moves it by at most a half. The first rounding
-    moves it by at most a quarter, since f32 has fractions only below 2**23.
+    The bound, in steps of the quantize, holds for u from lo to lo + 255.25 (see the module). If `stored`, ONE * u is
+    computed, with ONE = 2**16. Its rounding to f32 moves it by at most a quarter, because f32 below 2**23 are at most a
+    half apart. Its rounding to an integer then moves it by at most a half.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps)
@@ -254,7 +253,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
 
 
 def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
-    """The error of u plus `shift` computed by multiply-adds, for results of absolute values at most `most`.
+    """Bound the error of u + `shift`, computed by multiply-adds, if the absolute value of the result is at most `most`.
 
     Quantized bytes enter as numbers from 256 to 511, and the constant corrects this. The error includes the roundings
     of the factors and of the constant.
@@ -295,8 +294,8 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
 class FastForm(NamedTuple):
     """A quantize in the fast form.
 
-    Its operand y is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, or None without such a form.
-    `error` is the result of `error_bound`, and `tie_free` the result of `FastRequantize.tie_free`.
+    The operand y of the quantize is `plain`, or the ReLU of `plain`. `u` is the affine form of y / s, or None. `error`
+    is the result of `error_bound`, and `tie_free` the result of `FastRequantize.tie_free`.
     """
 
     rounding: Rounding
@@ -311,8 +310,8 @@ class FastRequantize:
     """Rewrites the quantizes of an epilogue into their fast forms, one after another.
 
     `numbers` are the constants that loads read. `parameter` makes an operand from f32 numbers (one for all columns, or
-    one per column) and a name for their role. `floors` has the integers of each quantize inside the epilogue: an f32
-    expression, and an integer to add to it.
+    one per column) and a name for their role. `floors` maps each inner quantize to an f32 expression and an integer;
+    their sum is the quantized integer.
     """
 
     def __init__(self, numbers: ValuesByExpr, parameter: Callable[[np.ndarray, str], Expr]) -> None:

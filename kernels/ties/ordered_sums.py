@@ -1,16 +1,15 @@
-"""Compute sums as written: store their f32 factors, and add the products in an order of `sum_orders`.
+"""Compute sums as the graph writes them: store the f32 factors, and add the products in an order of `sum_orders`.
 
-The sum as written adds products x * w of dequantized numbers. Functions here read the bytes of activations and weights,
-dequantize them, and store all x and all w in two arrays, in the order of the sum. A sum calls `begin`, then `take` for
-each piece of the arrays, then `end`. Between these calls the sum in progress is three numbers (`State`). The order
-"octets" also keeps eight sums in memory, at the address `lanes`. An order is given as an index into ORDERS.
+These sums add products x * w of dequantized numbers. Functions here read the bytes of activations and weights,
+dequantize them, and store all x and all w, the factors, in two arrays, in the order of the sum. To compute a sum, call
+`begin`, then `take` for each piece of the arrays, then `end`. Between calls, the sum in progress is three numbers
+(`State`). The order "octets" also keeps eight sums at the address `lanes`. Orders are indices into ORDERS.
 
 A chain is a run of products that are added one after another before their sum is added to the total. Each product of a
 chain waits 4 cycles for the previous product, so eight chains are summed at a time. The last chain may be shorter.
 
-Vectors have eight lanes on purpose: on Granite Rapids, each product of a sum takes 6.7 cycles instead of 4 after
-instructions on 16 lanes. Bytes are read as unsigned; `flip` flips the highest bit of signed bytes, and their zero point
-is then 128 higher.
+Vectors have only eight lanes: on Granite Rapids, after instructions on 16 lanes, each product of a sum takes 6.7 cycles
+instead of 4. Bytes are read as unsigned. For s8, `flip` is 128, to flip the highest bit, and zero points grow by 128.
 """
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
     def factors(address: Value) -> list[Value]:
         """The next four factors of each chain.
 
-        Without `opaque` LLVM would keep 16 addresses, most of them on the stack: 4 % slower.
+        Without `opaque`, LLVM would keep 16 addresses, most of them on the stack, and sums would take 4 % longer.
         """
         address = address.opaque()
         return columns_of([(address + start).load(vector(F32, 4)) for start in starts])
@@ -96,7 +95,7 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
 @njit
 def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
             left: int) -> State:
-    """Add a piece of the factors to a sum whose chains have `block` products each; returns the new State."""
+    """Add the products of a piece to a sum in chains of `block` products; returns the new State."""
     k = 0
     while k < count:
         if left == block and k + block <= count:
@@ -124,7 +123,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
 
 @njit
 def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, number: int) -> State:
-    """Add a piece of the factors to a sum of groups of four products; returns the new State."""
+    """Add the products of a piece in the order "quads": first four products to each other. Returns the new State."""
     for k in range(count):
         x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
         chain = x if number & 3 == 0 else chain + x
@@ -136,7 +135,7 @@ def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, n
 
 @njit
 def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
-    """Add a piece of the factors to eight sums of every eighth product; returns the index of the next product."""
+    """Add the products of a piece in the order "octets": product k to sum k % 8. Returns the next product's index."""
     for k in range(count):
         lane = lanes + 4 * (number & 7)
         store_s32(lane, bits_of(load_f32(lane) + load_f32(xs + 4 * k) * load_f32(ws + 4 * k)))
@@ -147,7 +146,7 @@ def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
 @njit
 def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
          left: int) -> State:
-    """Add the products of a piece of factors, in order, to a sum in progress."""
+    """Add the products of a piece (`count` factors at `xs` and at `ws`) to a sum in progress; returns the new State."""
     if order == QUADS:
         return _quads(count, xs, ws, total, chain, left)
     if order == OCTETS:
@@ -256,10 +255,10 @@ def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, facto
                    addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
     """Store the factors of `channels` channels from `first` on at `taps` taps, for packed weights.
 
-    Three tables have an entry per tap: `addresses` of the activations, `places` of the weights as k in the panel, and
-    `lines` (or 0), the addresses of the weights. With `lines`, vectors take 16 channels at a time, and the last vector
-    may overlap the previous vector. The last taps are stored first: a vector stores more than its own taps, and the
-    vector of the next channel then overwrites the surplus.
+    Three tables have an entry per tap: `addresses` has the addresses of the activations, `places` the first k of the
+    weights in the panel, and `lines` the addresses of the weights. If `lines` is not 0, vectors take 16 channels at a
+    time, and the last vector may overlap the previous vector. The last taps are stored first: a vector stores more than
+    its own taps, and the vector of the next channel then overwrites the surplus.
     """
     x = view_terms(terms)
     parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)

@@ -27,7 +27,7 @@ PART = 2**17
 
 
 class SumError(NamedTuple):
-    """The proved and the estimated bound of the difference in the unit of the output, one number per column.
+    """The proved and the estimated bound of a sum's error, in the unit of the output: one number per column.
 
     `largest` is the largest absolute value of the sum, without the number that the sum starts from. `integers` is the
     largest absolute value of the integer sum, infinite if the weights are not constant.
@@ -114,7 +114,7 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
 
 
 def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
-    """The sums of weights from -most to most; for the estimate, they are independent and uniformly distributed."""
+    """Sums of unknown weights from -`most` to `most`. The estimate takes weights as independent and uniform."""
     count = chains.lengths(k)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))
@@ -122,12 +122,12 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
 
 
 class _Reach(NamedTuple):
-    """The sizes of a column's partial sums, added over all roundings, in units of the product of both scales.
+    """How large the partial sums of a column are, added over all roundings. The unit is the product of both scales.
 
-    `most` adds their largest absolute values, `squares` their mean squares. `absolute` is the sum of |w|. `moved` is
-    the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals` counts the additions
-    to the total. Each of them also rounds the number that the sum starts from. `roundings` counts an output's
-    roundings.
+    `most` adds the largest absolute value of each partial sum, `squares` each mean square. `absolute` is the sum of
+    |w|. `moved` is the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals`
+    counts the additions to the total. Each addition also rounds the number that the sum starts from. `roundings` counts
+    an output's roundings.
     """
 
     most: np.ndarray
@@ -144,7 +144,7 @@ def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: i
 
 
 class _Reaches:
-    """The facts that the reaches of all columns share: how often the products of a piece take part in roundings.
+    """The part of `_Reach` that all columns share: how often the products of a piece take part in roundings.
 
     For activations from `low` to `high`, a partial sum is largest if activations are at one end of their range for
     positive weights, and at the other end for negative weights. Mean squares use the end that is farther from 0 as the

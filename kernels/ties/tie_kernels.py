@@ -4,7 +4,7 @@ Kernels list groups of outputs that may be near a tie as the entries of a tile (
 block function evaluates the exact form of the epilogue to find the outputs near a tie. For each of these outputs
 it computes the sum in the order as written, and stores the output by another form of the epilogue.
 
-To compute a sum, it first writes the f32 factors of some channels and taps to memory, in the order of the sum.
+To compute a sum, the block function first stores the f32 factors of some channels and taps, in the order of the sum.
 `ordered_sums` then adds their products, independently of the layout of activations and the packing of weights.
 """
 from __future__ import annotations
@@ -58,7 +58,7 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 
 @njit
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
-    """Write one entry into the tables of taps, for a row of activations: its address, and the first k.
+    """Write a row of activations into the tables of taps, as one entry: the address of k = `first`, and this k.
 
     Returns the bytes between neighbors along k: 1, or the bytes of a row of the `transposed` operand.
     """
@@ -71,7 +71,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Write a window's taps into the tables, one entry each even if packed as one; returns the number of taps."""
+    """Write a window's taps into the tables, one entry per tap even if weights merge taps; returns their number."""
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
