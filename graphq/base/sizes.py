@@ -100,7 +100,7 @@ class Trace:
         return self._multiples.get(slot, (slot, 1))
 
     def multiple(self, slot: int, factor: int) -> Size:
-        """The size in `slot`, which is no multiple itself, times a positive plain number."""
+        """The size in `slot` times a positive plain number. The size must not be a multiple itself."""
         if factor == 1:
             return Size(self, slot)
         product = self.call(operator.mul, Size(self, slot), factor)
