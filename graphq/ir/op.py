@@ -108,7 +108,7 @@ class Op:
         rows    which axis of its results has the rows of a batch: the name of a rule of `model.row_wise`
         onnx    the ONNX operator with the same operands and the same names of attributes (`keep_dims` is `keepdims`).
                 In a file an attribute may be absent (ONNX's default applies) or a constant input
-        exact   whether kernels equal the reference bit for bit, given the same operands. They do not if the lane rule
+        exact   whether kernels equal the reference bit for bit, given the same operands. They differ if the lane rule
                 calls a function of `kernels.lanes.elementary` that approximates the reference
     """
 
@@ -300,7 +300,7 @@ def register_op(
 
 @cache
 def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the keyword-only parameters of `f`. If `f` is a rule of an op, they are the attributes it uses."""
+    """The names of the keyword-only parameters of `f`. For a rule of an op: the attributes that it uses."""
     return tuple(p.name for p in inspect.signature(f).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 

@@ -54,7 +54,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
-    """Check one node, and add the node's outputs to `wanted`, which has the values defined so far."""
+    """Check one node. `wanted` has the values that were defined so far; add the node's outputs."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue
