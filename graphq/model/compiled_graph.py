@@ -150,9 +150,10 @@ class CompiledGraph:
         Inputs must have the dtype and shape that the graph states; arrays that are not C-contiguous are copied. Inputs
         marked constant must keep the array of the first call.
 
-        `out` has arrays for the results: C-contiguous, writeable, and of the outputs' types. They must not share memory
-        with inputs. The KV caches of cached_attention are an exception: the past and the new cache may be the same
-        array if their shapes are equal. Then only the new rows are written, and the rows after them keep their values.
+        `out` has arrays for the results: C-contiguous, writeable, and of the outputs' types. The arrays must not share
+        memory with inputs. The KV caches of cached_attention are an exception: the past and the new cache may be the
+        same array if their shapes are equal. Then only the new rows are written, and the rows after them keep their
+        values.
 
         `fetch` names values of the graph to return instead of the outputs: a single name for an array, or a list of
         names for a dict by name. A separate model, `compile(..., outputs=fetch)`, computes these values, because

@@ -9,7 +9,7 @@ If a later call needs a new plan for open sizes, the plan gets a file of its own
 the model's file lacks, and can be used only with the model's file.
 
 A separate thread writes the files: the first result need not wait for the disk, or for the compilation of kernels that
-only other sizes need. Before the process ends, it waits for this thread.
+only other sizes need. The process waits for this thread before it ends.
 """
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Kept:
     def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> Kept | None:
         """The cache entry for the model of a file or graph.
 
-        Returns None if such a model is not kept, or if the file cannot be read; whoever loads the file reports that.
+        Returns None if such a model is not kept, or if the file cannot be read (loading then reports the error).
         """
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]

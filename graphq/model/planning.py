@@ -88,7 +88,7 @@ def _follower(node: Node, lower: Lower) -> Node | None:
 
 
 def _fit(nodes: Sequence[Node]) -> bool:
-    """Whether the numbers of rows of all results are multiples of the smallest of these numbers."""
+    """Whether every result's number of rows is a multiple of the smallest number of rows among the results."""
     rows = sorted([node.output.type.dims[-2] for node in nodes], key=assumed)
     return all(m % rows[0] == 0 for m in rows)
 

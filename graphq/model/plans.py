@@ -150,7 +150,7 @@ class Plans:
         return made if len(symbols) == len(sizes) else made._replace(symbolic=partial(self._symbolic, plan, sizes))
 
     def _symbolic(self, plan: OpenPlan, sizes: Sizes) -> Passed | None:
-        """The plan's graph with symbols for all open sizes, if there is one; it is made once, for reports."""
+        """The plan's graph with symbols for all open sizes, or None. The graph is made once, for reports."""
         if plan not in self._with_symbols:
             assert plan.passed is not None
             self._with_symbols[plan] = with_symbols(
@@ -215,7 +215,7 @@ class Plans:
         return made
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
-        """The shapes of a call's arrays, and the elements of inputs that are sizes. They decide the call's plan."""
+        """The shapes of a call's arrays, and the elements of inputs that are sizes: they all decide which plan runs."""
         return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:

@@ -32,11 +32,11 @@ from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 5
-"""The version of the format. It must increase if the format changes, or the meaning of plans and steps."""
+"""The version of the format. Increase it if the format changes, or if the meaning of plans and steps changes."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""
 MOST_INDEX = 1 << 26
-"""The most bytes of an index. An index takes 67 bytes per MiB of the file, and under 100 per array or kernel."""
+"""The most bytes of an index. An index takes 67 bytes per MiB of the file, and under 100 bytes per array or kernel."""
 ALIGNMENT = 64
 _PAGE = 4096
 _HEAD = struct.Struct("<8sIIQQ")
