@@ -75,7 +75,7 @@ def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTenso
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 
 REQUIRED = frozenset({("StaticReshape", "special_zero")})
-"""Attributes with a default in graphq that oneDNN requires: they are always written."""
+"""Attributes that oneDNN requires, although graphq has a default for them: they are always written."""
 
 Adjust = Callable[[FileOp, Sequence[Value]], FileOp]
 

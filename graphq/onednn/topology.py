@@ -1,4 +1,4 @@
-"""The order of a oneDNN document's operations, its tensors, and its graph's inputs and outputs."""
+"""Find the order of a oneDNN document's operations, the document's tensors, and its inputs and outputs."""
 from __future__ import annotations
 
 from collections.abc import Iterable
