@@ -103,7 +103,7 @@ class Writer:
         return self.constant(np.asarray(value).astype(dtype.numpy))
 
     def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
-        """Add a node; returns the name of its first output. Without `outputs`, it gets one with a new name."""
+        """Add a node; returns the name of its first output. Without `outputs`, that output gets a new name."""
         outputs = [self.claim(op_type.lower(), made_up=True)] if outputs is None else outputs
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
@@ -116,7 +116,7 @@ class Writer:
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def prune(self, outputs: Iterable[str]) -> None:
-        """Remove nodes with unused results. They remain if one ONNX operator replaces several operations."""
+        """Remove nodes with unused results. Such nodes remain if one ONNX operator replaces several operations."""
         needed, kept = set(outputs), []
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.output):

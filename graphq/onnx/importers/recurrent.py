@@ -20,7 +20,7 @@ USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "DynamicQuantizeLSTM": ["Sigmoid",
 Direction = Callable[[Value, int, bool], Sequence[Value]]
 """A recurrence in one direction: a function of (input, index of the direction, reverse).
 
-It returns all states, the last state and, for LSTM, the last cell.
+The function returns all states, the last state and, for LSTM, the last cell.
 """
 
 

@@ -14,7 +14,7 @@ LARGE = 1 << 12
 def check_model(model: ModelProto) -> None:
     """Run ONNX's checker on a copy of the model; large tensors and tensors in other files become inputs of the copy.
 
-    The checker parses a serialized model. With large tensors, it would hold their data in memory three times.
+    The checker parses a serialized model. The data of large tensors would then be in memory three times.
     """
     onnx.checker.check_model(_with_types(_without_data(model)))
 

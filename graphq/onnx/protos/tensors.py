@@ -161,7 +161,7 @@ def _number(facts: dict[str, str], key: str, where: str) -> int | None:
 
 
 def _read(location: str, first: int, length: int | None, wanted: int, folder: str | None, where: str) -> bytes:
-    """Read a tensor's data from the file `location`; it must lie in the model's folder."""
+    """Read a tensor's data from the file `location`; the file must lie in the model's folder."""
     if folder is None:
         raise ParseError(f"{where}: external data needs a model that is loaded from a path")
     root = os.path.realpath(folder)
