@@ -122,7 +122,7 @@ def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroad
 
 
 def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
-    """Both operands have the same float dtype. A 1-D slope is for the channel or last axis; others broadcast."""
+    """Both operands have the same float dtype. A 1-D slope is for the channel or last axis; other slopes broadcast."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, slope=slope)
     _check_slope(src.shape, slope.shape, data_format, per_channel_broadcast)
