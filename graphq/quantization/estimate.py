@@ -55,7 +55,7 @@ def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 class Estimate:
     """The measured losses (1 - cosine of outputs with f32), and how reliable they are.
 
-    `losses` has the loss on each held-out batch; it is empty if there is a single batch. `changed` is the largest loss
+    `losses` has the loss on each held-out batch, and is empty if there is a single batch. `changed` is the largest loss
     on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number of
     batches. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far. `sized` is the
     largest loss on smaller and larger copies if there are many batches.

@@ -91,7 +91,7 @@ def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:
     """Add the mean difference of each channel to the bias of each layer; returns the number of changed biases.
 
     This is empirical bias correction (Nagel et al., 2019, "Data-free quantization through weight equalization and bias
-    correction", 4.2). It corrects all layers at once, because each change is measured on exact operands.
+    correction", 4.2). All layers are corrected at once, because each change is measured on exact operands.
     """
     return shift_biases(graph, {name: d.shift for name, d in found.items()})
 

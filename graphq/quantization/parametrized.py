@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """The mean square of the difference relative to the f32 result; infinite if f32 cannot hold both."""
+        """The mean square of the difference, over the mean square of the f32 result; infinite if one is not finite."""
         return self.noise / max(self.signal, 1e-300) if np.isfinite([self.noise, self.signal]).all() else np.inf
 
     def add(self, shift: np.ndarray, noise: float, signal: float) -> None:

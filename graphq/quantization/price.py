@@ -24,7 +24,7 @@ some time even if 8 bits save nothing."""
 class Times(NamedTuple):
     """Microseconds per million multiply-accumulates, per million elements read or written, and per layer.
 
-    Only ratios of times matter. They are fitted to 13 networks of all kinds on one core of Zen 5. Most of these
+    Only ratios of times matter. The times are fitted to 13 networks of all kinds on one core of Zen 5. Most of these
     networks take 0.75 to 1.2 times (f32: 0.76 to 1.2 times) the estimated time.
     """
 
@@ -42,9 +42,9 @@ FLOATS = Times(9.6, 55.0, 0.6)
 INTEGERS = Times(3.8, 74.0, 0.76)
 """The times of 8-bit layers on CPUs with VNNI."""
 REPEATED = Times(1.7, 85.0, 0.0)
-"""The additional times of 16 bits for one operand: a second layer without an epilogue, in which no ties are settled.
+"""The additional times of 16 bits for one operand: a second layer with no epilogue and no settled ties.
 
-They are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
+The times are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
 estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
 """
 WITHOUT_VNNI = 8.0

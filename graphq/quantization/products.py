@@ -32,7 +32,7 @@ CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
 """The operations that count as layers."""
 KEEPING = frozenset({"static_transpose", "static_reshape", "reorder", "slice", "expand", "max_pool"})
-"""Operations with which exporters such as PyTorch's PT2E separate a layer from a dequantize; they keep scales."""
+"""Operations that exporters such as PyTorch's PT2E put between a dequantize and a layer. Elements keep their scales."""
 BODIES = frozenset({"If", "Loop", "Scan"})
 """ONNX operators with bodies."""
 

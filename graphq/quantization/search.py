@@ -27,7 +27,8 @@ TRIED = 12
 RECOVERS, PRICE = 0.25, 3.0
 """16 bits must reduce the loss by the share RECOVERS (`Search.pays`).
 
-If they take all the time that 8 bits save compared with f32, they must reduce the rest by this share PRICE more times.
+If 16 bits take all the time that 8 bits save compared with f32, they must then reduce the loss by this share PRICE more
+times.
 """
 CAUTION = 0.0005
 """With a single batch, a setting with margins is preferred if its loss is at most this much above the least: a new

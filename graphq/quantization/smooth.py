@@ -28,7 +28,7 @@ ALPHAS = (0.25, 0.5, 0.75, 1.0)
 """The values of alpha that `smooth` tries: 1 equalizes the ranges of channels in activations, 0 in weights.
 """
 WORTH = 0.8
-"""`smooth` divides a tensor's channels only if the estimated noise falls below this fraction."""
+"""`smooth` divides a tensor's channels only if that reduces the estimated noise to less than this fraction."""
 UNSEEN = 4.0
 """After only one batch, other data are expected to exceed a channel's largest magnitude by at most this ratio."""
 LARGEST = 64.0
@@ -36,7 +36,7 @@ LARGEST = 64.0
 
 
 def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) -> int:
-    """Insert multiply(x, 1 / s) before layers; their weights are multiplied by s = max|x|**alpha / max|w|**(1 - alpha).
+    """Insert multiply(x, 1 / s) before layers, and multiply their weights by s = max|x|**alpha / max|w|**(1 - alpha).
 
     The graph is `prepared`; its statistics have channels. Without `alpha`, each tensor gets the value of ALPHAS with
     the least `noise`; a tensor stays as it is if its noise does not fall below the share WORTH. If x is the result of a
