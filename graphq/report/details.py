@@ -35,8 +35,8 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
                      places: Mapping[str, str]) -> dict[str, Record]:
     """The records of the boxes of the graph after the passes, by box ids.
 
-    `times` are the times of steps by their numbers. `places` maps labels of values to ids of boxes of the graph as
-    written. Links use `after` and `before` as the names of the sets of records of the two graphs.
+    `times` has the time of each step by the step's number. `places` maps a value's label to the id of its box in the
+    graph as written. Links call the two graphs' sets of records `after` and `before`.
     """
     total = sum(t.seconds for t in times.values())
     types = _types(report, [n.operation for n in report.nodes])

@@ -175,7 +175,7 @@ def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}))
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
     """Yield the values that have the same elements as `value` and are one reorder away.
 
-    Each comes with a list: for each axis of `value`, the corresponding axis or None.
+    Each value comes with a list: for each axis of `value`, the corresponding axis or None.
     """
     if value in origins:
         old, order = origins[value]

@@ -119,7 +119,7 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
 
 
 def _onnx_names(graph: Graph) -> dict[str, str]:
-    """The label of the first result of each node of an ONNX file, by the node's name."""
+    """For each node of an ONNX file, by the node's name: the label of its first result."""
     return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}
 
 
@@ -163,7 +163,7 @@ def operation(node: Node) -> Operation:
 
 
 def _macs(node: Node) -> int:
-    """The multiply-accumulates of a node or of its body, which may be an open number; 0 without known shapes."""
+    """The multiply-accumulates of a node or of its body: a plain or open number; 0 without known shapes."""
     inner = node.attrs["body"].nodes if node.op.name == "partition" else [node]
     known = all(v.type.known for n in inner for v in (*n.operands, *n.outputs))
     return sum(MACS[n.op.name](n) for n in inner if n.op.name in MACS) if known else 0
