@@ -19,8 +19,8 @@ def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
     """Find a minimal failing sublist of `items` by delta debugging: without any one item it does not fail.
 
     The whole list must fail; this is not tested. The list is split into more and more chunks. If a single chunk fails,
-    it replaces the list; otherwise, if the list without a chunk fails, the chunk is removed. This takes O(n^2) trials
-    at worst, and O(log n) if one chunk holds the cause.
+    it replaces the list; otherwise, if the list without a chunk fails, the chunk is removed. The search takes O(n^2)
+    trials at worst, and O(log n) if one chunk holds the cause.
     """
     kept, parts = list(items), 2
     while len(kept) > 1:

@@ -86,8 +86,9 @@ class Validator:
     def _region(self, step: Pass, count: int) -> Graph | None:
         """Find a part of the graph from before the pass whose numbers the pass changes; None if there is no such part.
 
-        Parts around the changed nodes are tried. They grow until the pass applies as often to the part as to the whole
-        graph. The whole graph is tried only for a pass with a tolerance; `_difference` compares it for other passes.
+        Parts around the changed nodes are tried. The parts grow until the pass applies to a part as often as to the
+        whole graph. The whole graph is tried only for a pass with a tolerance; `_difference` compares it for other
+        passes.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
