@@ -1,7 +1,7 @@
 """Compile a model and save it as a .graphq file that runs without compilation.
 
 `graphq.load_compiled` and other commands load the file. The model's results are the same on every machine, but its
-machine code is not: if another kind of machine loads the file, it compiles the code again.
+machine code is not: a machine of another kind compiles the code again when it loads the file.
 """
 from __future__ import annotations
 
