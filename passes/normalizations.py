@@ -115,8 +115,8 @@ class NormalizeGroupsAsRows(Rewrite):
 class NormalizeChannelsAsPool(Rewrite):
     """lrn(x) -> x / (avg_pool(square(x)) * alpha + bias)**beta
 
-    The pool runs along the channels: they become its only spatial axis, and the pixels become its channels. If the
-    channels are last, x is transposed, and the result is transposed back. The powers 1/2 and 3/4 are computed with
+    The pool runs along the channels: the channels become the pool's only spatial axis, and the pixels its channels. If
+    the channels are last, x is transposed, and the result is transposed back. The powers 1/2 and 3/4 are computed with
     square roots, other powers except 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's
     reference by up to 4e-7 of their size, and by beta times a unit in the last place of the logarithm.
     """

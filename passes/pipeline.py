@@ -1,6 +1,6 @@
 """List the passes that `graphq.compile` runs, in their order from top to bottom (PIPELINE), and run passes.
 
-One of the passes, `canonicalize`, consists of many small rewrites. They are also listed here.
+One of the passes, `canonicalize`, consists of many small rewrites. These rewrites are also listed here.
 """
 from __future__ import annotations
 
