@@ -1,11 +1,11 @@
 """Make, keep and find the plans of a graph, and the runners of plans for the shapes of calls.
 
-Passes, lowering and packing of weights see a `Size` instead of each open dimension (`base.sizes`): an integer that
-records all computations and comparisons with it. The record is a trace, and the comparisons are its guards. The result
-is an `OpenPlan`. It holds for all sizes that give the guards the same outcome. A `Runner` fills in the numbers, the
-tables and an arena (memory for values between steps) for one set of shapes. A graph of fixed shape has one OpenPlan
-with an empty trace. If a guard fails, or if sizes are of another class (`size_class`), the first call with these sizes
-makes a new plan. Plans share equal arrays, such as weights, and all shapes share arenas.
+A plan is made with a `Size` instead of each open dimension (`base.sizes`): an integer that records all computations
+with it in a trace, and the comparisons with it as guards. The plan, an `OpenPlan`, holds for all sizes at which the
+guards have the same outcome. A `Runner` runs an OpenPlan at one set of shapes: it has the numbers, the tables and an
+arena (memory for values between steps). A graph of fixed shape has one OpenPlan with an empty trace. If a guard fails,
+or if sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share equal
+arrays, such as weights, and all shapes share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
