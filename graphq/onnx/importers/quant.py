@@ -1,8 +1,8 @@
 """Importers of quantized operators: each becomes a float operation between dequantize and quantize.
 
-So all these operators share one set of fusions. Constant scales become attributes of quantize and dequantize. Other
-scales become operands of dynamic_quantize and dynamic_dequantize. If these operations cannot express a node, the node
-becomes quantize_linear or dequantize_linear.
+All these operators therefore share one set of fusions. Constant scales become attributes of quantize and dequantize.
+Other scales become operands of dynamic_quantize and dynamic_dequantize. If these operations cannot express a node, the
+node becomes quantize_linear or dequantize_linear.
 """
 from __future__ import annotations
 

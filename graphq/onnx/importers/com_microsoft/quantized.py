@@ -1,4 +1,4 @@
-"""Importers of com.microsoft's quantized operators, after ONNX Runtime's documentation (ContribOperators.md).
+"""Importers of com.microsoft's quantized operators, as ONNX Runtime documents them (ContribOperators.md).
 
 An operator becomes dequantize, the float operation, and quantize. Packed weights are unpacked.
 """
