@@ -122,7 +122,7 @@ class OpenPlan:
         """The words that are addresses in the arena, as three arrays and a list.
 
         The arrays have the words' indices in the template, their buffers, and their offsets in bytes. An offset that is
-        an open size is 0 in the array; the list has its position in the array and its Size.
+        an open size is 0 in the array; the list has the offset's position in the array and the Size.
         """
         places = self.places["arena"]
         numbers = [(at, k, 0 if is_open(offset) else offset) for at, k, offset in places]
