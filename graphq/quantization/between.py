@@ -1,6 +1,6 @@
 """Quantize values between layers before they are stored, so that all readers of such a value read bytes.
 
-A layer's kernel includes the elementwise operations after it and the quantize of the next layer, and then stores
+A layer's kernel includes the elementwise operations after the layer and the quantize of the next layer, and then stores
 integers. If something else also reads the value, such as a later sum or concat, or if a pool stands between the layers,
 the kernel stores f32. Quantizing the value right after the layer avoids this.
 """

@@ -70,7 +70,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         outs, exact_outs = (floats(dict([*found.items()][len(names):])) for found in (got, exact))
         wanted.append(exact_outs)
         losses.append(max(map(distance, outs, exact_outs), default=0.0))
-    del have, want  # one model at a time
+    del have, want  # keep only one model in memory
     if not any(s.count for s in sums.values()):
         raise InputError(f"no tensor had any elements in {len(kept)} batches")
     rows = [sums[n].row(n, made[n]) for n in names]

@@ -1,4 +1,4 @@
-"""Decide how layers are quantized from a calibration's results, and correct biases. `Known` caches the decisions."""
+"""Decide by the results of a calibration how to quantize each layer (`Known`), and correct biases."""
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Move the ranges of channels from activations into weights, if both can then be quantized with less noise.
+"""Move the scaling of channels from activations into weights, if both can then be quantized with less noise.
 
     x @ w = (x / s) @ (s w)        one factor s > 0 for each channel that is summed
 
@@ -74,7 +74,7 @@ def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
         divide_channels(graph, x, users, factors[str(x.name)])
     _fold(graph, len(chosen))
     read = {p.name: p.factors[0] for p in products(graph, inside=False)}
-    makers = (_maker(read[name]) for name in readers)  # None if a multiplication is left
+    makers = (_maker(read[name]) for name in readers)  # None if the multiplication could not be folded
     return {maker.name for maker in makers if maker is not None}
 
 

@@ -1,4 +1,4 @@
-"""Measure the loss of the automatic search's settings on held-out batches (folds.py), and make their graphs."""
+"""Measure the loss of the automatic search's settings on held-out batches (folds.py), and make the settings' graphs."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -173,7 +173,7 @@ class Trials:
         """
         try:
             if self._model is None or self._model[0] != setting:
-                self._model = None  # one model at a time
+                self._model = None  # keep only one model in memory
                 self._model = setting, compile(self.made(setting), cache="kernels")
             model = self._model[1]
             return max(self._distance(k, floats(model(self.data[k]))) for k in numbers or self.compared)

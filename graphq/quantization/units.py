@@ -16,7 +16,7 @@ from graphq.model.compiled_graph import CompiledGraph
 
 PREFIX = "unit/"
 STEP = 2.0**100
-"""The ratio of units; the units 1 / STEP, 1 and STEP are enough for all numbers of f32."""
+"""The ratio between neighboring units; 1 / STEP, 1 and STEP are enough for all numbers of f32."""
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 
