@@ -1,9 +1,9 @@
 """Reasons why operations are outside of integer partitions, as records, and the English text of each kind.
 
 A text is a template. Its fields are `node` (the operation outside), `op` and `value` (the obstacle), and the keys of
-`about`. `{value}` is replaced by `say(value)`, and `{value:dtype}` by `say(value, how="dtype")`. Bars enclose text
-before and after a field; this text is left out if the field is None. For example, `{refused:|: }` is ": it moves f32",
-or empty if `refused` is None.
+`about`. `{value}` is replaced by `say(value)`, and `{value:dtype}` by `say(value, how="dtype")`. Vertical bars enclose
+text before and after a field; this text is left out if the field is None. For example, `{refused:|: }` is ": it moves
+f32", or empty if `refused` is None.
 """
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ PAGE = 100
 """The columns of texts in pages."""
 
 START = re.compile(r" *(?:(?:why|edit|also): +)?")
-"""The indent of a line, with its title. Further lines are aligned with the text after a title."""
+"""Matches the indent of a line and its title, if any. Continuation lines are aligned with the text after them."""
 
 WORD = re.compile(r'(?:"(?:[^"\\]|\\.)*"|\S)+(?: : \S+)?')
 """A word with the type after it, if it has one; a quoted name is part of one word, also if it contains spaces."""
