@@ -120,7 +120,7 @@ class Quantization(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arrays by input name, their kind, and as texts the `drawn` types of inputs with open shapes."""
+    """Arrays by input name, and their kind. `drawn` has the types that inputs with open shapes got, as texts."""
 
     kind: str
     arrays: dict[str, np.ndarray]
