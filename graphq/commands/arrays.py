@@ -90,10 +90,11 @@ def sample_beside(path: Path, graph: Graph) -> dict[str, np.ndarray]:
 
 
 def realistic(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Random arrays of the same shapes that do not saturate: quantized ranges are filled as by calibrated data.
+    """Random arrays of the same shapes that fill quantized ranges as calibration data would, without saturating.
 
     An input of 8 bits or fewer, or a float input that the graph quantizes, gets numbers from a normal distribution
-    around the middle of its range; its standard deviation is an eighth of the range. Other arrays stay as they are.
+    around the middle of the input's range; the standard deviation is an eighth of the range. Other arrays stay as they
+    are.
     """
     rng = np.random.default_rng(0)
     out = dict(arrays)

@@ -1,20 +1,20 @@
 """Time a model at several thread counts, ISA levels and precisions, and in other engines.
 
-All rows run in one process and take turns: ratios hold even if the machine's speed drifts. A row's ratio divides its
-median time by the median of graphq's first row with the same number of threads. Above 1, that first row is faster. The
-ratio in brackets compares the shortest times instead of the medians; other work on the machine affects it less.
-`differs` is the distance between a row's outputs and the first row's outputs: in steps for integers, otherwise relative
-to the largest number. graphq's outputs are the same bit for bit in all rows of one precision; if they are not, the exit
-code is 1.
+All rows run in one process and take turns: ratios hold even if the machine's speed drifts. A row's ratio is the row's
+median time divided by the median time of graphq's first row with the same number of threads. Above 1, that first row is
+faster. The ratio in brackets is made from the shortest times instead of the medians; other work on the machine affects
+it less. `differs` is the distance between a row's outputs and the first row's outputs: in steps for integers, otherwise
+relative to the largest number. graphq's outputs are the same bit for bit in all rows of one precision; if they are not,
+the exit code is 1.
 
-With other engines, `cosine` compares a row's outputs with the graph as it is written: ONNX Runtime computes it without
-optimizations, operation by operation. It is the cosine of the angle between the two, the smallest over all outputs. If
-an engine is fast because its products saturate, or because it computes in bf16, its cosine is smaller. Other engines
-run the ONNX file itself, or the file that `save_onnx` writes for a model of another kind. Install them with the extra
-`bench`.
+With other engines, `cosine` compares a row's outputs with the graph as it is written: ONNX Runtime computes the graph
+without optimizations, operation by operation. `cosine` is the cosine of the angle between both results; the smallest
+over all outputs counts. If an engine is fast because its products saturate, or because it computes in bf16, its cosine
+is smaller. Other engines run the ONNX file itself, or the file that `save_onnx` writes for a model of another kind.
+Install the engines with the extra `bench`.
 
-Inputs are those of --input. Without it they are the sample MODEL.npz next to the model, with arrays by the inputs'
-names; without a sample they are random, in the ranges that the model's scales state.
+The inputs are the arrays of --input. Without --input, they come from the sample MODEL.npz next to the model, by the
+inputs' names. Without a sample, they are random, in the ranges that the model's scales state.
 """
 from __future__ import annotations
 
