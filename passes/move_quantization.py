@@ -1,4 +1,4 @@
-"""Move dequantize after, and quantize before, operations that only move elements: 8-bit data then moves.
+"""Swap operations that only move elements with the dequantize before or the quantize after: 8-bit data then moves.
 
 Numbers do not change. The dequantize is then next to the operation that it fuses with, or next to a quantize that
 undoes it (requantize.py). A constant table of embeddings is never dequantized as a whole.
