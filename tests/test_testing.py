@@ -198,6 +198,34 @@ def test_where_no_tolerance_is_asked_for_one_bit_counts():
     fails("elements differ", step, before=one, after=ANY, vary=False, rtol=0.0, atol=0.0)  # the caller's count
 
 
+class SplitFactor(Rewrite):
+    """multiply(x, 1.1) -> add(x, multiply(x, 0.1))"""
+
+    tolerance = 1e-6
+
+    def pattern(self, g, x, c):
+        return g.multiply(x, c)
+
+    def check(self, c):
+        return None if c.data is not None and c.data == np.float32(1.1) else "another factor"
+
+    def replace(self, g, x):
+        return g.add(x, g.multiply(x, 0.1 + self.wrong))
+
+    wrong = 0.0
+
+
+def test_roundings_before_exp_are_no_fault_of_a_pass():
+    """exp turns the last bit of 80 into 8e-6 of its result; milder inputs tell a wrong pass from a rounding."""
+    inputs, body = "x: f32[64]", "%q = quantize(x, dtype=u8, scales=[0.3])\n %m = multiply(x, %c)\n %y = exp(%m)"
+    body = "%c = constant(value=f32[]{1.1})\n " + body + "\n return %q, %y"
+    check_pass(SplitFactor(), before=body, after=ANY, inputs=inputs, vary=False)
+    wrong = SplitFactor()
+    wrong.wrong = 1e-3
+    fails(r"output 'y' on .*: \d+ of 64 elements differ, the first at \[\d+\] beyond the tolerance: \S+ and \S+", wrong,
+          before=body, after=ANY, inputs=inputs, vary=False)
+
+
 def test_nan_equals_nan():
     g = parse("graph(x: f32[64]) {\n %0 = sqrt(x)\n return %0\n}")
     check_same_numbers(g, g.copy())

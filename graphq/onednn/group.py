@@ -12,7 +12,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ir.op import OPS
 from graphq.rewrite.partition import Fusion, carve, is_convex
-from graphq.rewrite.rule import ANY, Match, Pass
+from graphq.rewrite.rule import ANY, Match, Nodes, Pass
 
 MAX_CHAIN = 32
 """The longest chain; oneDNN allows 20 unary and binary operations, plus casts and quantizations."""
@@ -262,7 +262,7 @@ def group_statistics(graph: Graph) -> int:
     """Group each anchor that also returns statistics with the casts before it, but with no operation after it."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
-        rule, match = GroupAnchor(node.op.name), Match(node, (node,))
+        rule, match = GroupAnchor(node.op.name), Match(node, Nodes((node,)))
         enclose(graph, rule.members(match), rule.anchor, node)
         graph.prune([node])
     return len(found)

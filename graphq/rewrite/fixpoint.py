@@ -138,6 +138,11 @@ def find_pass(passes: Sequence[Pass], name: str) -> Pass:
     raise GraphError(f"no pass is named '{name}'{choice(name, _names(passes))}")
 
 
+def single_passes(passes: Sequence[Pass]) -> list[Pass]:
+    """The passes in order, with the passes of a Fixpoint instead of it."""
+    return [x for step in passes for x in (single_passes(step.passes) if isinstance(step, Fixpoint) else [step])]
+
+
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
     """Leave out the passes with these names, also inside a Fixpoint. Raises GraphError for a name that no pass has."""
     names = tuple(SPELLINGS.get(name, name) for name in names)

@@ -17,15 +17,26 @@ Reason: TypeAlias = Callable[[], str]
 """A function that returns the text of a reason. Most reasons are never reported, so texts are made on demand."""
 
 
+class Nodes(tuple[Node, ...]):
+    """The nodes of a match, a tuple. `nodes("add")` returns the nodes of operation add."""
+
+    __slots__ = ()
+
+    def __call__(self, op: str) -> tuple[Node, ...]:
+        """The nodes of operation `op`, in the match's order."""
+        return tuple(n for n in self if n.op.name == op)
+
+
 class Match(NamedTuple):
     """A match of a pattern.
 
     `root` is the last node of the match. `nodes` has all nodes: the root first, and each node after one of its users.
-    `values` maps the pattern's variables to values, and `bindings` maps inner patterns to values.
+    `nodes("add")` has the nodes of one operation, and `node("add")` is the first of them. `values` maps the pattern's
+    variables to values, and `bindings` maps inner patterns to values.
     """
 
     root: Node
-    nodes: tuple[Node, ...] = ()
+    nodes: Nodes = Nodes()
     values: Mapping[str, Value | None] = MappingProxyType({})
     bindings: Mapping[OpPattern, Value] = MappingProxyType({})
 
@@ -35,7 +46,7 @@ class Match(NamedTuple):
 
     def plus(self, *nodes: Node) -> Match:
         """A match with these nodes added."""
-        return Match(self.root, tuple(dict.fromkeys((*self.nodes, *nodes))), self.values, self.bindings)
+        return Match(self.root, Nodes(dict.fromkeys((*self.nodes, *nodes))), self.values, self.bindings)
 
 
 class Matcher:
@@ -109,7 +120,7 @@ class Matcher:
             if m.nodes:  # at the root, a different operation is no near miss
                 self._fail(m, lambda: self._expected(p, value))
             return
-        nodes = m.nodes if node in m.nodes else (*m.nodes, node)
+        nodes = m.nodes if node in m.nodes else Nodes((*m.nodes, node))
         here = Match(m.root, nodes, m.values, {**m.bindings, p: value})
         reason = self._differs(p, value, node, m)
         if reason is not None:

@@ -31,10 +31,10 @@ from graphq.base.locks import lazy_property
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.rewrite.match import Match, Matcher, Reason, roots
+from graphq.rewrite.match import Match, Matcher, Nodes, Reason, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
-__all__ = ["ANY", "Match", "Matcher", "Pass", "PatternBuilder", "PatternLike", "Refusal", "Rewrite", "Var"]
+__all__ = ["ANY", "Match", "Matcher", "Nodes", "Pass", "PatternBuilder", "PatternLike", "Refusal", "Rewrite", "Var"]
 
 Pass: TypeAlias = Callable[[Graph], int]
 """A pass: a function that changes a graph and returns the number of changes."""

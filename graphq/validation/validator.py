@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphq.errors import GraphqError, PassError, VerifyError
+from graphq.errors import GraphError, GraphqError, PassError, VerifyError
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.verify import verify
 from graphq.passes import run_passes
-from graphq.rewrite.fixpoint import After, pass_name, tolerance_of
+from graphq.rewrite.fixpoint import After, pass_name, single_passes, tolerance_of
 from graphq.rewrite.rule import Pass
 from graphq.validation.changes import Snapshot, detached
 from graphq.validation.compare import Baseline
@@ -26,7 +26,8 @@ def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) ->
     If the graph has open dimensions, the passes also run on copies with several sets of sizes, because the compiler
     specializes graphs for sizes before it runs passes. The passes also run on the bodies of if_else, loop and scan.
     `told` is called after each correct pass. Raises PassError for a pass that changes numbers by more than its
-    `tolerance` or leaves the graph inconsistent, and GraphError if the graph accepts none of the inputs.
+    `tolerance`, leaves the graph inconsistent or raises GraphError, and GraphError if the graph accepts none of the
+    inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
         validate(body, passes, told)
@@ -38,7 +39,12 @@ def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) ->
             if told is not None:
                 told(step, count, graph)
 
-        run_passes(copy, passes, after=after)
+        try:
+            run_passes(copy, passes, after=after)
+        except PassError:
+            raise
+        except GraphError as e:
+            raise check.raised(passes, e) from e
 
 
 def variants(graph: Graph) -> list[Graph]:
@@ -70,6 +76,20 @@ class Validator:
         if text is not None or region is not None:
             raise self._error(step, text, region)
         self.snapshot = Snapshot(graph)
+
+    def raised(self, passes: Sequence[Pass], error: GraphError) -> GraphError:
+        """The error for a pass that raises, such as a rewrite that returns another type, with the smallest graph.
+
+        The pass ran on the graph of the snapshot. The result is `error` itself if no pass raises on it again.
+        """
+        for step in single_passes(passes):
+            if _raises(step, self.snapshot.graph):
+                least = reduce_graph(self.snapshot.graph, lambda g, step=step: _raises(step, g), trials=TRIALS)
+                test = as_test(step, least)
+                return PassError(f"pass {pass_name(step)} raises {type(error).__name__}: {error}\n"
+                                 f"The smallest graph that was found has {counted(len(least.nodes), 'node')}. "
+                                 f"As a test:\n\n{test}", pass_name(step), test)
+        return error
 
     def _difference(self, step: Pass, graph: Graph) -> str | None:
         """How the whole graph's results differ from before the pass; None if they do not.
@@ -114,6 +134,17 @@ class Validator:
         return PassError(f"pass {name} changed the graph's numbers: {where}\n"
                          f"The smallest graph that was found has {counted(len(least.nodes), 'node')}, {found}. "
                          f"As a test:\n\n{test}", name, test)
+
+
+def _raises(step: Pass, graph: Graph) -> bool:
+    """Whether the pass raises a GraphError on a copy of the graph."""
+    try:
+        step(detached(graph))
+    except GraphError:
+        return True
+    except Exception:  # a user's pass may raise anything
+        return False
+    return False
 
 
 def failing(step: Pass, graph: Graph) -> Graph | None:

@@ -62,7 +62,7 @@ def compile_anew():
 
 
 def main(page):
-    space = {"__name__": Path(page).stem}
+    space = {"__name__": "__main__"}  # blocks for processes are guarded by it
     for language, code, said in blocks(Path(page).read_text(encoding="utf-8")):
         printed = run_python(code, page, space) if language == "python" else run_shell(code)
         if not same(said, printed):

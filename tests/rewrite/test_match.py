@@ -93,3 +93,11 @@ def test_one_variable_is_one_value():
     g = parse(text.replace("(x, y)", "(x, x)"))
     (match,) = Matcher(P.add(A, A)).matches(g, g.nodes[0])
     assert match.values["a"] is g.inputs[0]
+
+
+def test_nodes_of_a_match_are_a_tuple_that_is_asked_for_operations():
+    g = parse("graph(x: f32[2]) {\n %a = exp(x)\n %b = relu(%a)\n %c = relu(%b)\n return %c\n}")
+    (match,) = Matcher(P.relu(P.relu(P.exp(A)))).matches(g, g.nodes[-1])
+    assert match.nodes == tuple(reversed(g.nodes)) and match.nodes("relu") == tuple(g.nodes[:0:-1])
+    assert match.nodes("exp") == (match.node("exp"),) and match.nodes("add") == ()
+    assert match.plus(g.nodes[0]).nodes("exp") == (g.nodes[0],)

@@ -9,6 +9,7 @@ import graphq as gq
 from graphq.errors import PassError, VerifyError
 from graphq.passes import PIPELINE, Fixpoint, canonicalize
 from graphq.rewrite.fixpoint import pass_name
+from graphq.rewrite.rule import Rewrite
 from graphq.validation.validator import validate
 
 
@@ -38,6 +39,26 @@ def test_a_wrong_pass_in_the_pipeline_is_named_by_compile(network):
     passes = [*PIPELINE[:2], Fixpoint("mine", canonicalize, DropZeroPoint()), *PIPELINE[2:]]
     with pytest.raises(PassError, match="^pass DropZeroPoint changed"):
         gq.compile(network, passes=passes, verify="numeric")
+
+
+class ReluAsHalf(Rewrite):
+    """relu(x) -> type_cast(relu(x)), which has another type"""
+
+    def pattern(self, g, x):
+        return g.relu(x)
+
+    def replace(self, g, x):
+        return g.type_cast(g.relu(x), dtype="f16")
+
+
+def test_a_rewrite_that_gives_another_type_is_shrunk(network):
+    with pytest.raises(PassError, match=r"^pass ReluAsHalf raises GraphError: .* may not become .*: f16") as error:
+        validate(network, [*PIPELINE[:1], Fixpoint("mine", ReluAsHalf())])
+    assert error.value.name == "ReluAsHalf" and "The smallest graph that was found has 1 node." in str(error.value)
+    scope = {}
+    exec(error.value.test, scope)
+    with pytest.raises(gq.GraphError, match="may not become"):
+        next(test for name, test in scope.items() if name.startswith("test_"))()
 
 
 def test_the_pipeline_is_right(network):
