@@ -1,6 +1,6 @@
 """The kernel that computes attention over KV caches.
 
-Several query heads may share one head of the caches. These query heads form a group; a group has one query row per
+Several query heads can share one head of the caches. These query heads form a group; a group has one query row per
 token and query head, and the rows of a token are adjacent. The kernel handles a tile of query rows at a time. It
 transposes keys in registers, 16 at a time. Scores and their exponentials lie in a room, temporary memory that threads
 do not share.

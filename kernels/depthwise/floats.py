@@ -10,7 +10,7 @@ first product to the Store. With sums in memory, as in the loops of `pixels`, 3 
 
 A run is all taps along a line of the window, or a single tap (see `choose`). Neighboring pixels share columns of the
 image within a run. A tile loads each column of a run once, and the weights of a run once: the 72 products of a tile
-with 3 x 3 taps take 39 loads. The last tile of a line may overlap the tile before it; both write the same bytes there.
+with 3 x 3 taps take 39 loads. The last tile of a line can overlap the tile before it; both write the same bytes there.
 
 Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. A chunk is the channels of a tile. If the
 channels do not fill the last chunk, it overlaps the chunk before it. If the channels do not fill even one chunk, masked
@@ -184,7 +184,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             first = w + run * (4 * size * tile.run)
             factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
             line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # visits the taps of each pixel in order
+            for n, (_, uses) in enumerate(tile.columns):  # in this order, each pixel gets its taps in order
                 column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
                     x = activations(column, c + v * width)

@@ -1,7 +1,6 @@
 """The tiles of depthwise convolutions of u8 and s8, in pairs or quads of taps (see `packing.py`).
 
-Pairs use vpmaddwd. The bytes of two taps are interleaved and widened to 16 bits, so u8 and s8 activations need no
-shift.
+Pairs use vpmaddwd. The bytes of two taps are interleaved and widened to 16 bits; s8 needs no shift by 128.
 
 Quads use vpdpbusd. The bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel.
 Neighboring output pixels of a line share columns, and each column is interleaved once. With 3 x 3 taps and tiles of
@@ -28,7 +27,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool
     """Make the function that emits the s32 sums of one output pixel, chunk by chunk.
 
     If ko and ki are 0, the code handles any window. `few` is the number of channels if they are fewer than a chunk has,
-    otherwise 0. The code may write up to a chunk beyond the last channel.
+    otherwise 0. The code can write up to a chunk beyond the last channel.
     """
     taps = ko * ki
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
@@ -186,7 +185,7 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bo
 
 
 def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> Functions:
-    """Make the module of tiles of `layout.pixels` pixels of a line. Ends of lines are computed pixel by pixel."""
+    """Make the module of tiles with `layout.pixels` neighboring pixels. Ends of lines are computed pixel by pixel."""
     pixels = layout.pixels
     many, one = (quads(dtype, layout, n, multiplier, emulated) for n in (pixels, 1))
 

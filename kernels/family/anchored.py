@@ -69,7 +69,7 @@ def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s3
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """Make a parameter from the body's input `value`. The input may be a constant or known only at run time."""
+    """Make a parameter from the body's input `value`. The input is a constant, or is known only at run time."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -118,7 +118,7 @@ def wrapped(x: np.ndarray) -> np.ndarray:
 
 
 def reach(dtype: str, zps: QuantParameter) -> int:
-    """The largest |q - zp| of a quantized number q. A zp known only at run time may be any number of the type."""
+    """The largest |q - zp| of a quantized number q. A zp known only at run time can be any number of the type."""
     low, high = RANGES[dtype]
     if zps.data is None:
         return high - low

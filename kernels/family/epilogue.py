@@ -89,7 +89,7 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # The kernel itself writes row numbers, after it has loaded scalars, so row numbers are always loaded as rows.
+        # The kernel computes the numbers of rows, such as means, after it has loaded scalars: load them by row.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 
@@ -240,7 +240,7 @@ def inverse_scales(quantize: Node) -> np.ndarray:
 
 @_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale. A difference of s32 may need 33 bits, so it is computed as a sum of two exact parts."""
+    """(x - zp) * scale. A difference of s32 can need 33 bits, so it is computed as a sum of two exact parts."""
     x, scale, *zps = args
     if not zps or zps[0] is None:
         return op("to_f32", x) * scale

@@ -2,9 +2,9 @@
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
-d is the dequantization of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the f32 product of
-an entry of a table [height, ko] and an entry of a table [width, ki]. The second table follows the first in memory. Taps
-of weight 0 should read the padding, whose elements are 0, because 0 times an infinity would be NaN.
+d is the dequantization of `pool.means`. For output pixel (outer, inner), the weight of tap (ko, ki) is the f32 product
+of entry [outer, ko] in one table and entry [inner, ki] in another table. The second table follows the first in memory.
+Taps of weight 0 read the padding, whose elements are 0, because 0 times an infinity would be NaN.
 """
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ ADDRESSES = 8 * (16 + 1)
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
     """Make the function that emits the weighted means of one output pixel with a ko x ki window.
 
-    The frame's `weights` is the address of the `means.tables`. They dequantize the taps, and their f64 numbers are the
-    weights of the taps along both axes.
+    The frame's `weights` is the address of the `means.tables`. Their scales dequantize the taps, and their f64 numbers
+    are the weights of the taps along both axes.
     """
     locate, itemsize = tap_locator(ko, ki), STORAGE[dtype].itemsize
 

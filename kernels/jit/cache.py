@@ -35,7 +35,7 @@ from graphq.kernels.jit import isa
 log = logging.getLogger("graphq")
 
 MOST_BYTES = 1 << 30
-"""The most bytes of all files. The kernels of 100 models take a quarter of them; the rest is for saved models."""
+"""The most bytes of all files. The kernels of 100 models take a quarter; the rest is for saved models."""
 MOST_OF_A_MODEL = MOST_BYTES // 4
 """The most bytes of a model's file. A few larger files would displace all other files."""
 DAY = 86_400.0
@@ -250,7 +250,7 @@ def _unsafe(path: Path) -> str | None:
         return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return "it is read-only"
-    for parent, facts in above:  # whoever can rename the folder can replace it
+    for parent, facts in above:  # whoever can write to a parent folder can replace the folder
         if facts.st_uid not in (0, os.geteuid()):
             return f"{parent} belongs to another user"
         if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
@@ -259,7 +259,7 @@ def _unsafe(path: Path) -> str | None:
 
 
 def _others_write(facts: os.stat_result) -> bool:
-    """Whether another user may write. A group with the user's name and no other members does not count."""
+    """Whether another user is allowed to write. A group with the user's name and no other members does not count."""
     if facts.st_mode & stat.S_IWOTH:
         return True
     return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()

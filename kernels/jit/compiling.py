@@ -1,10 +1,10 @@
 """Compile kernels in other processes, while this process plans. This process never imports Numba for a kernel.
 
-A `Job` compiles one kernel module. It is *wanted* once somebody needs its code, and is then put into a queue. Workers
-are threads of this process. Each worker has a process of its own that does one job after another (`codegen`). The first
-of these processes imports Numba; the others are its forks. They run with NUMBA_OPT=0, because LLVM optimizes each
-complete module anyway. When the workers have been idle for a while, workers and processes end. If no process can be
-started, the thread that waits for a job does the job itself.
+A `Job` compiles one kernel module. A job is *wanted* once somebody needs the module's code; it is then put into a
+queue. Workers are threads of this process. Each worker has a process of its own that does one job after another
+(`codegen`). The first of these processes imports Numba; the others are its forks. All run with NUMBA_OPT=0, because
+LLVM optimizes each complete module anyway. When the workers have been idle for a while, workers and processes end. If
+no process can be started, the thread that waits for a job does the job itself.
 
 A plan for open sizes also has kernels that the first call does not need, and nobody waits for their jobs. The
 *background worker* (`_IdleWorker`) does these jobs once another worker has no wanted job to do. The background process
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # at run time, only compiling imports them
 log = logging.getLogger("graphq")
 
 MOST_WORKERS = 4
-"""The most compiling processes. One model's kernels seldom keep more of them busy."""
+"""The most compiling processes. One model's kernels seldom keep more processes busy."""
 MOST_JOBS = 1000
 """The most jobs of a process; then a new process replaces it, because each job leaks 0.3 to 1 MB in Numba and LLVM."""
 IDLE_SECONDS = 30.0

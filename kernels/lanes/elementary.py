@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, define, maximum, minimum, op, select
 
 _LOG2E = 1.44269504088896341
-_LN2_HIGH = 0.693359375  # has few bits, so its product with an integer below 2**15 is exact
+_LN2_HIGH = 0.693359375  # few bits: the product with an integer below 2**15 is exact
 _LN2_LOW = -2.12194440e-4
 _SIGN = -(2**31)
 _ROUNDS = 12582912.0

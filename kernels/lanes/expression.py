@@ -2,11 +2,11 @@
 
 An `Expr` is a typed DAG of basic operations. Each basic operation is one IEEE f32 or wrapping s32 operation.
 `stores.evaluate` defines its meaning in NumPy, and `vector.emit` makes its machine code. Both perform the same
-operations in the same order, so results are equal bit for bit. Only the payloads of NaNs may differ. Equal expressions
+operations in the same order, so results are equal bit for bit. Only the payloads of NaNs can differ. Equal expressions
 are one object, so `==` compares identity.
 
-Storage types, for loads and for results of a `stores.Store`: f32 s32 s8 u8 s16 u16 bf16 f16. Compute types: f32 s32
-bool. A table is only an operand of look-ups.
+Loads and results of a `stores.Store` have a storage type: f32 s32 s8 u8 s16 u16 bf16 f16. Expressions have a compute
+type: f32 s32 bool. A table is only an operand of look-ups.
 """
 from __future__ import annotations
 

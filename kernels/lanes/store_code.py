@@ -132,7 +132,7 @@ class EpilogueEmitter:
     """Emits a Store (the epilogue) for a block of outputs whose accumulators are in memory or in registers.
 
     `first` has the address of the argument block, and the batch element, row and column of the first output. Outputs
-    that are or may be near a rounding tie are listed at address `entries` (see `epilogue`).
+    that are or could be near a rounding tie are listed at address `entries` (see `epilogue`).
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,

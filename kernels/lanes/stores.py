@@ -26,7 +26,7 @@ class SecondLook(NamedTuple):
 
     A faster test comes first: an output can need a second look only if its `distance` (the low half of an s32) is below
     `band`. The band may vary by column. Few outputs that need no second look pass this test. For outputs that fail it,
-    the pairs in `fast` may replace subexpressions by others with fewer operations.
+    the pairs in `fast` replace subexpressions by expressions with fewer operations.
     """
 
     needed: Expr

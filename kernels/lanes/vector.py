@@ -48,7 +48,7 @@ class LookupTable(NamedTuple):
 
 
 def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
-    """Emit the look-up of the low byte of each s32 lane of `index`."""
+    """Emit a look-up for each s32 lane of `index`; the low byte selects the entry."""
     if lanes == 1:
         return (table.address + index.trunc(I8).zext(I64)).load(I8)
     index = index.trunc(vector(I8, lanes))
@@ -170,8 +170,8 @@ def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) 
 def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
     """Convert a loaded value of a storage type to its compute type, exactly.
 
-    `emulated` is for CPUs without f16 instructions, on which LLVM would call a function that may not exist. A single
-    lane is always converted as with `emulated`.
+    `emulated` is for CPUs without f16 instructions: LLVM would call a function there that may not exist. A single lane
+    is always converted as with `emulated`.
     """
     match dtype:
         case "u8" | "u16":
@@ -216,7 +216,7 @@ def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
     packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", vector(I8, 64), halves)
-    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # `packed` alternates between vectors
+    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # two vectors alternate in `packed`
     return _in_turn(packed.shuffle(packed, [16 * q + n for q in range(4) for n in fours]))
 
 

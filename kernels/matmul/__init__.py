@@ -1,1 +1,1 @@
-"""The family of matmuls, of integers and of floats."""
+"""The family of integer and float matmuls."""

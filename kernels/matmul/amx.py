@@ -2,13 +2,13 @@
 
 A tile function usually computes 32 x 64 outputs, in two passes of 32 columns. A pass uses 2 x 2 registers for
 accumulators, 2 for activations and 2 for weights. For few rows there is a tile function of 16 x 64 outputs: one pass,
-with 1 x 4 registers for accumulators. A tile at the lower edge of the result may have fewer rows; `amx_setup`
+with 1 x 4 registers for accumulators. A tile at the lower edge of the result can have fewer rows; `amx_setup`
 configures the registers for these rows.
 
-The tile function loads activations from where they are, with two exceptions. The last k % 64 bytes of each row or tap
-are first copied and padded with zeros. Windows whose pixels are not evenly spaced in memory are first copied as well.
-If there is memory to keep the copies, the first tile of each row of tiles makes them, and the other tiles reuse them.
-Otherwise each tile makes its own.
+The tile function loads activations in place, with two exceptions. The last k % 64 bytes of each row or tap are first
+copied and padded with zeros. Windows whose pixels are not evenly spaced in memory are first copied as well. If there is
+memory to keep the copies, the first tile of each row of tiles makes copies for all tiles of the row. Otherwise each
+tile makes copies of its own.
 
 tdpbssd multiplies s8 activations a. Epilogues, however, expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
 accumulators start from 128 times the column sums.
@@ -149,7 +149,7 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # if each tile makes its own copies, all taps share one place, so the place stays in L1
+        if once:  # if each tile makes its own copies, all taps are copied to one place, so the place stays in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
@@ -202,7 +202,7 @@ class _Pixels:
             row.update([(words + 16).opaque(), (target + apart).opaque()])
 
     def _copy_steps(self, outer: Value, inner: Value, r: int, even: Value, target: Value) -> None:
-        """Emit copies of all steps of a tap of row tile `r`, or only of a partial step if pixels are evenly spaced."""
+        """Emit copies of row tile `r` at a tap: of all steps, or only of a partial step if pixels are evenly spaced."""
         b, f = self.b, self.f
         whole = even.select(0, self.whole)
         skipped = (self.whole - whole) << 6

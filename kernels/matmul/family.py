@@ -106,7 +106,7 @@ def _packed(w: np.ndarray, transposed: bool, sorts: bool) -> np.ndarray:
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
-    """The buffer for the s32 sums over k of all rows of the activations; adds the step that computes them.
+    """Add the step that sums each row of the activations over k; returns the buffer of the s32 sums.
 
     `strides` are the activations' strides in bytes, or None if the rows are contiguous.
     """

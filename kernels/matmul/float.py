@@ -4,8 +4,8 @@ Each product of f32 or f16 is a fused multiply-add. f16 is widened first, by vcv
 
 bf16 is multiplied by the instruction vdpbf16ps if the CPU has it. The instruction adds two products to each sum. On
 other CPUs, bf16 is widened to f32 by a shift or a mask, and fused multiply-adds give the same bits: the second product
-of a group is added first, and subnormal numbers count as zeros, as in vdpbf16ps. A mode of the CPU makes them zeros or,
-if `emulated`, code does. AMX's tdpbf16ps is not used, because it adds in another order.
+of a group is added first, and subnormal numbers count as zeros, as in vdpbf16ps. A mode of the CPU turns subnormal
+numbers into zeros or, if `emulated`, code does. AMX's tdpbf16ps is not used, because it adds in another order.
 """
 from __future__ import annotations
 

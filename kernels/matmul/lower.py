@@ -6,7 +6,7 @@ The formula of an integer matmul (docs/numbers.md), with x, w the quantized oper
     y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
     out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
 
-Scales and zero points may be tensors that are known only at run time. The result of ONNX's matmul_integer is acc. For
+Scales and zero points can be tensors that are known only at run time. The result of ONNX's matmul_integer is acc. For
 floats, y = acc + b[j], where acc is the f32 sum of `float_sums.tile_sums`.
 """
 from __future__ import annotations

@@ -295,8 +295,8 @@ class _Blocks(NamedTuple):
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
     """Choose the cheapest of the kernels `names`, and the blocks for it.
 
-    `tail`, if given, is the number of panels of the narrower tiles at the end of a row of tiles. By default one
-    narrower tile has all remaining panels. `strip_rows`, if given, is the number of rows of a block.
+    `tail`, if given, is the width in panels of the narrower tiles at the end of a row of tiles. By default one narrower
+    tile has all remaining panels. `strip_rows`, if given, is the number of rows of a block.
     """
     costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
@@ -394,7 +394,7 @@ def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
 COPIED = 0.2
 """The cycles per byte to copy activations from columns to rows (18 GB/s)."""
 INTERLEAVED = 16
-"""The cycles to interleave four columns of activations. A 6 x 64 tile hides all but one of them behind products."""
+"""The cycles to interleave four columns of activations. In a 6 x 64 tile, all but one overlap with products."""
 SPREAD = 8
 """The additional cycles for a group of transposed floats, compared with a group of a row, because of broadcasts."""
 

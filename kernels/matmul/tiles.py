@@ -37,11 +37,11 @@ class Kernel(NamedTuple):
     """A kernel multiplies `dtypes` in tiles of `tile` (rows, columns) outputs, at ISA level `level` and above.
 
     The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(dtypes, rows,
-    columns, emulated, layout)` makes the module of a tile function. Its `columns` may be fewer than in `tile`: a
-    multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, for AMX,
-    `setup`. If the tiles can write outputs, `build` takes two more arguments: a Store, and whether its byte outputs are
-    packed four vectors at a time. `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are the layouts
-    of activations that the kernel can read (see `operands.tile_frame`).
+    columns, emulated, layout)` makes the module of a tile function. Its argument `columns` can be smaller than in
+    `tile`: a multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, for
+    AMX, `setup`. If the tiles can write outputs, `build` takes two more arguments: a Store, and whether its byte
+    outputs are packed four vectors at a time. `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are
+    the layouts of activations that the kernel can read (see `operands.tile_frame`).
     """
 
     dtypes: Dtypes
@@ -68,7 +68,7 @@ class Kernel(NamedTuple):
 
     @property
     def takes_halves(self) -> bool:
-        """Whether a tile may end in half a panel, because a vector has 8 columns."""
+        """Whether a tile can end in half a panel, because a vector has 8 columns."""
         return self.takes_store and self.isa.lanes == 8
 
     @property
@@ -194,7 +194,7 @@ def _stream(rows: int, panels: int, m: int) -> float:
 
 
 def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate the cycles of a matmul from `group(panels)`, the cycles of four bytes of k in a tile of `panels` panels.
+    """Estimate cycles; `group(panels)` returns the cycles that a tile of `panels` panels takes for four bytes of k.
 
     Fitted on Zen 4: in addition, each tile takes 30 cycles, each row of a tile 9, and each vector of output 3.
     """

@@ -33,7 +33,7 @@ Factor: TypeAlias = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Products:
-    """How a tile multiplies groups: 4 bytes along k of a row of activations and of a column of weights.
+    """How a tile multiplies groups. A group is 4 bytes along k, in a row of activations or a column of weights.
 
     A panel of 16 columns has `parts` vectors of weights and as many accumulators of type `kind`. `activations(b,
     group)` spreads a group (s32) over a vector, `weights(b, address)` loads the weights of a part, and `dot(b, acc, x,
@@ -144,8 +144,8 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
     `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
 
     With an epilogue `result`, the tile function writes the outputs itself. It writes a whole tile from registers. In a
-    partial tile, it writes floats from sums in memory, and leaves outputs that may be near rounding ties to the caller.
-    If `packs`, byte outputs are packed four vectors at a time.
+    partial tile, it writes floats from sums in memory, and leaves outputs that could be near rounding ties to the
+    caller. If `packs`, byte outputs are packed four vectors at a time.
     """
 
     @emits

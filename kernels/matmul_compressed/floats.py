@@ -3,9 +3,9 @@
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
 A group is a run of rows of weights with the same scales; g is the group of row k, u are the weights, z their zero
-points. The sums have the order of `numbers.float_sums`; a block of a sum is a number of whole groups. The weight f32(u
-- z) * scale may be rounded to a narrower float. The two products of a pair of bf16 activations are added in the same
-order as in float matmuls (`matmul.float`).
+points. The sums have the order of `numbers.float_sums`; a block of a sum is a number of whole groups. In kernels of
+`weights.ROUNDED`, f32(u - z) * scale is rounded to a narrower float. The two products of a pair of bf16 activations are
+added in the same order as in float matmuls (`matmul.float`).
 
 To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This traffic

@@ -5,9 +5,9 @@ are shifted to integers u and z of `bits` bits that start at 0. A panel is 16 co
 layout:
 
     descriptors   s64 [panels][8]    DESCRIPTOR
-    panels, each  a head: [16] terms of 4 bytes, s32 [16] zero points; 0 if the groups differ in them
-                  [groups], each f32 [16] scales, [16] terms and s32 [16] zero points if the groups differ in them,
-                                 [lines] of 64 bytes
+    panels, each  a head: [16] terms of 4 bytes and s32 [16] zero points if all groups share them, otherwise 0
+                  [groups], each f32 [16] scales, then [16] terms and s32 [16] zero points if the groups differ in them,
+                                 then [lines] of 64 bytes
 
 A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns, the high nibbles rows 8 v + 4
 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four rows in that order. Rows past

@@ -1,7 +1,7 @@
 """The range of an f32 tensor as scale and zero point, for dynamic quantization (operation `dynamic_range`).
 
-A first step finds the extremes of each block: top = max(x, 0) and low = min(x, 0). A second step computes the scale and
-the zero point from them, as ONNX's DynamicQuantizeLinear defines:
+A first step finds the extremes of each block: top = max(x, 0) and low = min(x, 0). A second step computes scale and
+zero point from all extremes, as ONNX's DynamicQuantizeLinear defines:
 
     scale = (top - low) / 255, or 1 / 255 if both are 0
     zero point = rint(clip(-low / scale, 0, 255)), or 0 for NaN

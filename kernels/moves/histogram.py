@@ -25,7 +25,7 @@ TABLES = 2
 PART = 4 * TABLES * BINS + 8
 """The bytes that a block writes: its tables, and its two extremes as s32."""
 CYCLES = 4
-"""Estimated cycles per element; they decide how many threads are worth using."""
+"""Estimated cycles per element, to decide how many threads are worth using."""
 PIECE = 4096
 """The number of elements in each block but the last is a multiple of PIECE."""
 COUNT = Record("source", "parts", "size", "each")

@@ -1,4 +1,4 @@
-"""Kernels of casts from integers, and of arithmetic, comparisons and row sums of integers of 32 and 64 bits.
+"""Kernels for integers: casts, and arithmetic, comparisons and row sums in 32 and 64 bits.
 
 Conversions to f32 round to nearest even. The code is plain vector IR, the same at every ISA level.
 

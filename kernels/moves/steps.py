@@ -55,7 +55,7 @@ def gathering() -> Functions:
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan the gather of `count` rows of `nbytes` bytes from each of `tables` tables of `size` > 0 rows."""
+    """Plan a gather from `tables` tables of `size` > 0 rows: `count` rows of `nbytes` bytes from each table."""
     rows = tables * count
     words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
     return plan_rows(gathering, GATHER, words, target, rows=rows, cycles=20 + nbytes * 0.3)
@@ -185,7 +185,7 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
 class Side(NamedTuple):
     """The padding at one side of an axis: `size` positions of the result, from `start` on.
 
-    They are filled with copies of the result's positions `source`, `source` + `step`, `source` + 2 * `step`, ...
+    The positions get copies of the result's positions `source`, `source` + `step`, `source` + 2 * `step`, ...
     """
 
     start: int

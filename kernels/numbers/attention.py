@@ -4,7 +4,7 @@
     weights  softmax of a row of scores; a sink is one more score in front of the row, whose weight is dropped
     y        weights @ v over the keys that the query sees; the values of other keys may even be NaN
 
-A cache may hold f16 or bf16; new keys and values are rounded before any token uses them. A cache may also hold integers
+A cache can hold f16 or bf16; new keys and values are rounded before any token uses them. A cache can also hold integers
 q of 8 or 4 bits that mean q * scale: q = rint(x / scale) with ties to even, saturated, and 0 for NaN. Integers of 4
 bits are stored as q + 8, two in a byte, the first in the low half.
 

@@ -36,7 +36,7 @@ ROUNDED: dict[str, Callable[[Expr], Expr]] = {
 """Expressions that round a step of softmax to a dtype; "f16_emulated" is for CPUs without f16 instructions."""
 LOGARITHM = elementary.log(X)
 LANES = 16
-"""The number of partial sums and partial maxima of softmax, and of partial f64 sums of layer_norm's mean."""
+"""The number of partial sums and maxima in softmax, and of partial f64 sums in the mean of layer_norm."""
 EXTREME_LANES = 4 * LANES
 """The number of partial maxima or minima of a reduction."""
 GROUP = 8
@@ -130,8 +130,8 @@ def log_softmax(x: Array) -> Array:
 def squares(d: Array) -> Array:
     """The sum of d * d: 8 chains of fused multiply-adds, folded by halves.
 
-    The last n % 8 elements are added one by one. If they are four or more, the first four squares are rounded before
-    they are added.
+    The last n % 8 elements are added one by one. If four or more remain, the squares of the first four are rounded
+    before the additions.
     """
     whole = d.shape[-1] // GROUP * GROUP
     total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)

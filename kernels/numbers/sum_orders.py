@@ -6,8 +6,9 @@ thread, found by experiment. In six models that were compared, all sums equal ON
 few in the order "octets": in the last n % 4 columns, and in rows of a single column.
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
-    quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], p rounded
-    octets    s[l] adds the products with k % 8 == l: ((s[0] + s[1]) + s[2]) + s[3], plus s[4..7] alike, plus `start`
+    quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], each p rounded
+    octets    s[l] adds the products with k % 8 == l; then h(0) + h(4), plus `start`, with h(l) the sum
+              ((s[l] + s[l + 1]) + s[l + 2]) + s[l + 3]
     taps      sum over taps in order, from `start`, of chains over the channels
 
 k runs over channels and, within a channel, over taps. x = f32(q - zx) * sx, and w is dequantized in the same way.

@@ -53,8 +53,8 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The iteration domain of an output of shape `out`; `strides` are each operand's byte strides along `out`.
 
-    The last `keep` dimensions (at most 2) are not merged with each other: a layer's columns, and its rows. Dimensions
-    before them may still be merged into the rows. Dimensions of size 1 are dropped, except kept dimensions.
+    The last `keep` dimensions (at most 2) are not merged with each other: a layer's columns, and its rows. Earlier
+    dimensions can still be merged into the rows. Dimensions of size 1 are dropped, except kept dimensions.
     """
     none = (0,) * len(strides)
     dims = [(d, tuple(s)) for d, *s in zip(out, *strides, strict=True)]

@@ -135,7 +135,7 @@ class Windows:
     def runs(self, length: int, line: int) -> np.ndarray:
         """The table for kernels that read a run (`length` neighboring output pixels of a line) at once, as int64 words.
 
-        The first word is `step`; then follow entries [runs, taps]. A line has `line` output pixels; its last run may be
+        The first word is `step`; then follow entries [runs, taps]. A line has `line` output pixels; its last run can be
         shorter. An entry is the byte offset of a run's first input pixel if all its pixels are `step` bytes apart,
         otherwise INVALID.
         """
@@ -275,7 +275,7 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
 
 
 def store_addresses(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
-    """Emit stores of the addresses of all taps of output pixel (outer, inner) of the image at `image`.
+    """Emit stores of the addresses, one per tap, that output pixel (outer, inner) of the image at `image` reads.
 
     The last address is stored twice.
     """

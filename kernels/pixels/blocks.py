@@ -2,7 +2,7 @@
 
 A tile function computes 4-byte accumulators of some output pixels, on the stack. A function of the Store (`outputs`)
 then computes the outputs from the accumulators. The block function calls both. If the accumulators are the outputs, the
-tile function may write them to the result.
+tile function can write the outputs itself.
 
 Row i of batch element b is output pixel b * m + i, counted through all images.
 """
@@ -54,7 +54,7 @@ UNROLLED = 32
 """The most taps of a window for which specialized code without loops over taps is compiled."""
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
-"""The bytes of the list of addresses of an output pixel's taps."""
+"""The bytes of a list with an address for each tap of an output pixel."""
 ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 """The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
 

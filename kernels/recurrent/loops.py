@@ -5,7 +5,7 @@ in registers. Four rows of the batch share each load of weights. Integer weights
 4] of bytes; the instructions of integer matmuls multiply them by the quantized state.
 
 A time step reads the previous state from the array of all states. If sequences have lengths, this array has zeros for
-rows that have ended. The last state of each row is therefore kept in, and read from, a separate array.
+rows whose sequence has ended. The last state of each row is therefore kept in, and read from, a separate array.
 """
 from __future__ import annotations
 

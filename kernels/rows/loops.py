@@ -106,7 +106,7 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """The end of the whole vectors of 8, and of a vector of 4 after them, if 4 elements remain."""
+        """The index after the whole vectors of 8 and, if 4 elements remain, after one more vector of 4."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 

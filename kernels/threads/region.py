@@ -34,7 +34,7 @@ def enter(function: int, argument: int, threads: int) -> None:
     """Call a native function as `function(argument, k)` for k in range(threads), each k on one thread.
 
     `function` is an address. Returns when all calls have returned. If Numba's threading layer grants fewer threads or
-    is busy, a call may begin only after other calls have ended.
+    is busy, some calls begin only after other calls have ended.
     """
     config: Any = numba.config  # Any: Numba's stubs lack settings that it reads from the environment
     before = numba.get_num_threads()

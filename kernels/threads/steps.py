@@ -1,14 +1,14 @@
 """The native code of a team, in which callers and helpers share the steps of plans. `team` explains the terms.
 
 A caller is a thread that runs a plan. A helper is a thread of the team that runs pieces of the plan's steps. A team is
-an array of words. Several callers may offer tables of steps at the same time, each in a slot of its own:
+an array of words. Several callers can offer tables of steps at the same time, each in a slot of its own:
 
     stop       whether helpers must return
     sleepers   the number of helpers that sleep
     helpers    the number of helpers
     wanted     the number of helpers that callers can use
     records    the largest possible number of helpers
-    cores      the bytes of the mask that follows, of the process's cores; 0 if helpers may run on any core
+    cores      the size in bytes of a mask of the process's cores, which follows; 0 if helpers can run on any core
     record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it must avoid and the
                address of the team (HELPER); a mask without that core
     slot   busy       whether a caller uses the slot
@@ -131,7 +131,7 @@ def _go_on(team: int, slot: int) -> None:
         work.next = step + ROW
         store_s64(slot + ENDED, 0)
         release(slot + TICKET, pieces << 24)
-        fence()  # a helper that is falling asleep sees the ticket, or this thread sees that it sleeps
+        fence()  # a helper that is falling asleep sees the ticket, or this thread sees the helper asleep
         sleepers = acquired(team + SLEEPERS)
         missing = acquired(team + WANTED) - load_s64(team + HELPERS) + sleepers
         if missing > 0 and sleepers > 0 and pieces > 1:

@@ -14,7 +14,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, store_s64
 
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
-"""The argument block: `steps` steps on strips of `each` of the m rows of each batch element.
+"""The argument block: `steps` steps. A batch element has `m` rows, and a strip has `each` rows.
 
 Then each step has a PART, its argument block, and a MOVED for each word that is the address of data in a room. These
 words hold addresses in the first room. The data in a room have `each` rows.

@@ -121,7 +121,7 @@ class Team:
 
     def start(self) -> None:
         """Start the helpers."""
-        atexit.register(self.end)  # also keeps the helpers' words in memory
+        atexit.register(self.end)  # this also keeps the helpers' words in memory
         self.helpers.start()
 
     def run(self, table: StepTable, helpers: int) -> None:

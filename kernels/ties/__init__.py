@@ -19,8 +19,8 @@ difference on. With a few of these differences in MobileNetV2, the cosine of the
 
 A kernel finds the outputs near a tie in three stages. First, its tiles quantize by a fast form that also gives the
 least distance to a tie in each group of outputs. One comparison per group decides whether the kernel lists the group in
-an entry. Second, for the outputs of an entry the expression is evaluated as stated, operation by operation, from the
-exact sum. Its result shows which outputs are in the band. Third, the products of these few outputs are added as
+an entry. Second, the expression of these outputs is evaluated operation by operation, as the graph states it, from the
+exact sum. The result shows which outputs are in the band. Third, the products of these few outputs are added as
 written.
 
 "As written" means in the orders of `kernels/numbers/sum_orders.py`, the orders of ONNX Runtime. `gq.reference` adds in
@@ -28,7 +28,7 @@ f64, so it does not decide ties. A *body* is the graph of a partition. Its *anch
 sum is exact, and its *epilogue* has the operations that follow. Lowering turns the epilogue into one expression
 (`lanes.expression`) per output.
 
-    attach                 the entry: adds the second computation (second look) to a lowered body
+    attach                 the entry point: adds the second computation (second look) to a lowered body
     error_bounds           bounds the difference after each operation of an epilogue: a new operation needs a rule here
     sum_errors             bounds the difference of the sum itself
     fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows which outputs are near

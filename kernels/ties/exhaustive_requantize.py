@@ -3,8 +3,8 @@
 An addition of two u8 or s8 tensors and the quantize after it have 65,536 cases. In about a hundred of them, rounding
 errors decide the integer. `fast_requantize` multiplies each byte by a factor, and adds both products to a constant. The
 functions here vary the last bits of the factors, try the cases near ties, and take as the constant the middle of the
-range that gives the right integers. For 25 of 26 layers of ResNet-50 and MobileNetV2, there are numbers that round all
-cases correctly. No output of these layers has to be computed again.
+range that gives the right integers. In 25 of 26 layers of ResNet-50 and MobileNetV2, these numbers round all cases
+correctly. No output of these layers has to be computed again.
 """
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ with v the u of the earlier quantize. Kernels compute it as a float: v - lo + 25
 where f32 has 15 bits of fraction, and rounded down.
 
 The stored integer is the upper half of round(2**16 * u), an s32; the lower half is the fraction. Beyond 2**15, and for
-NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near as well. If many values
-saturate to the least integer, as after a ReLU, u is kept at least a quarter above this integer, so they do not count as
-near. For functions of two bytes, `exhaustive_requantize` looks for constants that make u decide all ties as y does;
-then no output counts as near.
+NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value can count as near as well. If many values
+saturate to the least integer, as after a ReLU, u is kept at least a quarter above this integer, so these values do not
+count as near. For functions of two bytes, `exhaustive_requantize` looks for constants that make u decide all ties as y
+does; then no output counts as near.
 """
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ dequantize them, and store all x and all w, the factors, in two arrays, in the o
 (`State`). The order "octets" also keeps eight sums at the address `lanes`. Orders are indices into ORDERS.
 
 A chain is a run of products that are added one after another before their sum is added to the total. Each product of a
-chain waits 4 cycles for the previous product, so eight chains are summed at a time. The last chain may be shorter.
+chain waits 4 cycles for the previous product, so eight chains are summed at a time. The last chain can be shorter.
 
 Vectors have only eight lanes: on Granite Rapids, after instructions on 16 lanes, each product of a sum takes 6.7 cycles
 instead of 4. Bytes are read as unsigned. For s8, `flip` is 128, to flip the highest bit, and zero points grow by 128.

@@ -2,7 +2,7 @@
 
 docs/theory/ties.md derives both bounds. `proved` holds for any activations. `estimated` assumes that rounding errors
 are independent of each other, and that the activations of a sum are independent numbers, with any mean that their dtype
-can hold. If weights are constant, both bounds use them.
+can hold. If weights are constant, both bounds depend on their values.
 """
 from __future__ import annotations
 

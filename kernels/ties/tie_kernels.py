@@ -1,8 +1,8 @@
 """The block function that recomputes outputs near rounding ties.
 
-Kernels list groups of outputs that may be near a tie as the entries of a tile (`lanes.outputs`). For each entry the
-block function evaluates the exact form of the epilogue to find the outputs near a tie. For each of these outputs
-it computes the sum in the order as written, and stores the output by another form of the epilogue.
+Kernels list groups of outputs that could be near a tie as the entries of a tile (`lanes.outputs`). For each entry the
+block function evaluates the exact form of the epilogue to find the outputs near a tie. For each of these outputs it
+computes the sum in the order as written, and stores the output by another form of the epilogue.
 
 To compute a sum, the block function first stores the f32 factors of some channels and taps, in the order of the sum.
 `ordered_sums` then adds their products, independently of the layout of activations and the packing of weights.
@@ -134,7 +134,7 @@ def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
 
 @njit
 def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
-    """The sum as written over the taps of the single input channel that an output channel reads."""
+    """The sum, in the order as written, over the taps of the one input channel that an output channel reads."""
     a, x, addresses = view_pixels(args), view_terms(view_head(args).terms), stack(ADDRESSES)
     windows, pixels, channels, offsets = a.windows, a.pixels, a.channels, a.offsets
     w, pixel = view_windows(windows), batch * a.m + row
