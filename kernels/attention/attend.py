@@ -2,8 +2,7 @@
 
 Several query heads can share one head of the caches. These query heads form a group; a group has one query row per
 token and query head, and the rows of a token are adjacent. The kernel handles a tile of query rows at a time. It
-transposes keys in registers, 16 at a time. Scores and their exponentials lie in a room, temporary memory that threads
-do not share.
+transposes keys in registers, 16 at a time. Scores and their exponentials lie in a room, memory of one thread.
 """
 from __future__ import annotations
 
@@ -143,8 +142,7 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
 def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
     """Make the function that emits a tile's outputs: sums of value rows, weighted by the softmax of the scores.
 
-    Each query row skips the values of keys that it does not see. All rows see the keys from `common` to `until`
-    (exclusive).
+    Each query row skips the values of keys that it does not see. All rows see the keys from `common` up to `until`.
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))

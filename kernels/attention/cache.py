@@ -29,7 +29,7 @@ Tokens of `new` are `stride` bytes apart, and a token's heads of `size` f32 numb
 `rows` rows and new caches have `capacity` rows. Tokens fill at most `most` rows. The tables of angles, `cos` and `sin`,
 have `places` > 0 rows of `half` numbers. `positions` gives each token's row in these tables; if `positions` is 0, a
 token uses its own row in the cache. The kernel writes a wrong position to `wrong_position`, and a wrong length, encoded
-by `reported`, to `wrong_length`. `scale` is f32 [groups, size] and only for integer caches. The caller fills in the
+by `reported`, to `wrong_length`. `scale`, only for integer caches, is f32 [groups, size]. The caller fills in
 addresses.
 """
 view = KEEP.view

@@ -61,8 +61,7 @@ class Filter(NamedTuple):
     def reads_lines(self, pixel_bytes: int) -> bool:
         """Whether kernels read a line of taps as one long tap.
 
-        This is faster for few channels, as in an image model's first layer, because a single tap does not fill a
-        vector.
+        This is faster for few channels, as in an image model's first layer, because one tap does not fill a vector.
         """
         return not self.transposed and self.groups == 1 and self.taps[-1] > 1 and pixel_bytes < MERGED_BYTES
 

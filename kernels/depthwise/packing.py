@@ -14,7 +14,7 @@ into s8, and a CPU with vpdpbusd. Weights are packed in the order of the kernel'
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
 
 A chunk is two vectors of channels (pairs) or four (quads). If the channels do not fill the last chunk, it overlaps the
-chunk before it. If the channels do not fill even one chunk, masked loads read them. At the scalar level, a chunk is one
+chunk before it. If the channels do not fill even one chunk, masked loads read them. Without vectors, a chunk is a
 channel.
 """
 from __future__ import annotations
@@ -121,8 +121,8 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 
     `weights` are the weights minus zero points, or None if not constant. `stride` and `dilation` are the windows'
     values along a line. Quads use the widest vectors whose chunk (four vectors) has at most `channels` channels. Their
-    tiles have several pixels of a line. Tiles of `transposed` convolutions have one pixel, because neighboring pixels
-    share no columns.
+    tiles have several pixels of a line. In `transposed` convolutions, neighboring pixels share no columns, so tiles
+    have one pixel.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)

@@ -132,7 +132,7 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
 def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bool) -> Fill:
     """Make the function that emits the s32 sums of `pixels` neighboring output pixels, chunk by chunk.
 
-    Weights and sums are in the order of `packing.pack`. The sums of neighboring pixels are the frame's `stride` bytes
+    Weights and sums are in the order of `packing.pack`. Sums of neighboring pixels are the frame's `stride` bytes
     apart.
     """
     lanes, ko, ki = layout.lanes, layout.ko, layout.ki

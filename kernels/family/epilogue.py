@@ -1,7 +1,6 @@
 """Translate lane-wise nodes of a body to expressions.
 
-Each operation has a rule. An `EpilogueBuilder` collects the operands that the expressions load, each in a numbered
-slot.
+Each operation has a rule. An `EpilogueBuilder` numbers the operands that the expressions load: each operand has a slot.
 """
 from __future__ import annotations
 

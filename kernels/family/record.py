@@ -36,8 +36,8 @@ class Family:
 
     Patterns describe the anchor and its operands; the fusion pass adds the epilogue (`passes/fuse.py`). `quantized` is
     matched first, while quantized constants still have a dequantize. This dequantize joins the partition. `floats` is
-    matched after constants have been dequantized. Patterns must be functions at a module's top level because passes are
-    pickled.
+    matched after constants have been dequantized. Passes are pickled, so patterns must be functions at a module's top
+    level.
 
     `follows(lowered, k)` is True if the steps read input k only at the output rows that they compute. The steps can
     then run strip by strip (some rows at a time) after the steps that make the input (`plan.builder`). `follows` is

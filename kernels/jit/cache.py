@@ -301,8 +301,7 @@ def _tidy_once(path: Path) -> None:
 def tidy(path: Path, now: float | None = None) -> int:
     """Remove files unused for UNUSED_DAYS, then the least recently used files beyond MOST_BYTES.
 
-    Returns the number of removed files. Other processes are not disturbed, because they read a file completely or not
-    at all.
+    Returns the number of removed files. Other processes are not disturbed: they read a whole file or none of it.
     """
     now = time.time() if now is None else now
     removed, room = 0, MOST_BYTES

@@ -1,8 +1,7 @@
 """Deferred versions of Numba's decorators. Without them, a process would import Numba even if all kernels are compiled.
 
 `@njit` marks functions that Numba compiles; `@emits` marks functions that emit LLVM IR themselves. Only a compiling
-process turns these functions into Numba's objects (`Deferred.made`). `types` stands for numba.types and imports it on
-first use.
+process turns these functions into Numba's objects (`Deferred.made`). `types` imports numba.types on first use.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Building blocks of kernel code: loops, shuffles, memory access, calls, and layouts of argument blocks (`Record`).
 
-Addresses are signed integers (`intp`), because intp + uintp is a float in Numba. Offsets and sizes are in bytes unless
-stated otherwise.
+Addresses are signed integers (`intp`), because intp + uintp is a float in Numba. Offsets and sizes are in bytes by
+default.
 
 A kernel file starts with `GATHER = Record(...)` and `view = GATHER.view`. The kernel uses `a = view(args)`, then
 `a.rows` or `a.rows = n`; a wrong name is an error when the kernel is compiled. Read a loop's bounds into variables

@@ -39,8 +39,7 @@ class Loop:
 
     `carried` are the initial values of variables that change from iteration to iteration. Inside the loop, `.k` is the
     counter and `.values` are the current values; `update` sets the values of the next iteration. After the loop,
-    `.values` are the final values, or the initial values if count <= 0. The counter grows by `step`; the body may set
-    it.
+    `.values` are the final values, or the initial values if count <= 0. The counter grows by `.step` (1 by default).
     """
 
     def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
@@ -135,8 +134,8 @@ def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
     """Emit vpxord of a vector of s32 with the constant `bits`.
 
     The instruction is inline assembly, because LLVM would flip scalars before it broadcasts them. That takes two
-    instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as fast, and tiles of 12
-    x 32 1.3 times.
+    instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as fast, tiles of 12 x
+    32 1.3 times.
     """
     if emulated:
         return x ^ bits

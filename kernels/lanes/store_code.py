@@ -42,8 +42,7 @@ Form = Literal["fast", "exact", "again"]
 GROUP = 4
 """The number of rows that share one test for outputs near a rounding tie, per vector of columns.
 
-With 8 rows, ResNet-50 takes 1 to 2 % longer on AMX, and as long as with 4 on other instruction sets. MobileNetV2's time
-does not change.
+With 8 rows, ResNet-50 takes 1 to 2 % longer on AMX. On other instruction sets, and in MobileNetV2, nothing changes.
 """
 PACKED = 4
 """The number of vectors of 16 columns whose 8-bit outputs fill one vector of 64 bytes."""
@@ -348,7 +347,7 @@ class EpilogueEmitter:
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
         """The value of a leaf in these columns: an accumulator, or a loaded operand.
 
-        An accumulator is `acc`, or is loaded if `acc` is None. Without a row, only operands that vary by column can be
+        An accumulator is `acc`, or is loaded if `acc` is None. Without a row, only operands that vary by column are
         loaded.
         """
         if node.op == "acc" and acc is not None:
@@ -377,7 +376,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
     accumulator of the block's output (r, c) is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
     (1, 8 or 16), with a mask for the tail of a row. The function accesses no memory outside of operands and outputs.
-    With `into_acc`, outputs replace the accumulators in memory, and the output has no slot. `packs` requires AVX-512's
+    With `into_acc`, outputs replace the accumulators in memory, and the output has no slot. `packs` needs AVX-512's
     packuswb and packsswb.
 
     If the Store has a second look (`stores.SecondLook`), the function has three forms and returns the number of entries

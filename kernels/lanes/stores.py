@@ -51,8 +51,7 @@ class SecondLook(NamedTuple):
 class Store:
     """The epilogue of a kernel: an expression, the storage type of its results, and an optional second look.
 
-    For s8 and u8 the expression is an s32 in range, and its low byte is stored. bf16 and f16 are rounded to nearest
-    even.
+    For s8 and u8 the expression is an s32 in range; its low byte is stored. bf16 and f16 are rounded to nearest even.
     """
 
     expr: Expr

@@ -2,8 +2,7 @@
 
 A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. A group is 4 bytes along k.
 With VNNI, a tile of 6 x 64 has its accumulators in 24 of the 32 registers. Per group, 4 loads of weights and 6
-broadcasts of activations feed 24 vpdpbusd. The tile reaches 0.465 TOPS on a Zen 4 core, the limit at one vpdpbusd per
-cycle.
+broadcasts of activations feed 24 vpdpbusd. On a Zen 4 core this gives 0.465 TOPS, the limit at one vpdpbusd per cycle.
 
 CPUs without VNNI multiply u8 by s8 with vpmaddubsw. Its 16-bit sums of two products can saturate. Sorted weights
 (`pack.sort`) therefore list the groups that cannot saturate. All other groups are widened to 16 bits in registers and
@@ -105,7 +104,7 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply sorted weights: by vpmaddubsw the groups that cannot saturate, then by vpmaddwd the others."""
+    """Multiply sorted weights: first the groups that cannot saturate, by vpmaddubsw, then the others, by vpmaddwd."""
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
@@ -306,8 +305,7 @@ def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[
 class _TileSums:
     """The sums of a tile of `rows` x `columns` outputs, in registers over all of k.
 
-    The `state` is a list of values that loops carry: here the sums. `places` are the byte offsets of the sums in
-    memory.
+    The `state`, the values that loops carry, is the list of sums. `places` are the byte offsets of the sums in memory.
     """
 
     def __init__(self, products: Products, rows: int, columns: int) -> None:

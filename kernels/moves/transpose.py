@@ -311,9 +311,8 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
                       results: Sequence[int] | None = None) -> Step:
     """Plan the copy of a tensor of `sizes` whose elements are `strides` bytes apart along each axis.
 
-    A negative stride reads an axis backwards, a stride of 0 repeats one element. The copy is contiguous, or its
-    elements are `results` bytes apart. The caller fills in the address fields of MOVE; source and copy must not
-    overlap.
+    A negative stride reads an axis backwards, a stride of 0 repeats an element. The copy is contiguous or has the
+    strides `results`. The caller fills in the address fields of MOVE; source and copy must not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:

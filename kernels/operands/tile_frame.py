@@ -162,8 +162,7 @@ Groups: TypeAlias = RowGroups | ColumnGroups
 class Window:
     """The addresses that the taps of a window read.
 
-    An address is `a` plus an outer and an inner table entry, or the row of padding if the sum of the entries is
-    negative.
+    An address is `a` plus an outer and an inner table entry, or the row of padding if the entries' sum is negative.
     """
 
     def __init__(self, b: Builder, f: Frame) -> None:

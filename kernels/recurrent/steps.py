@@ -30,7 +30,7 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the step of a GRU, or run the reference if weights vary or `linear_before_reset` is false."""
+    """Add the step of a GRU, or run the reference if weights are not constant or `linear_before_reset` is false."""
     h, bias, lengths = _optional(node, 3)
     recurrent = node.operand(1)
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:

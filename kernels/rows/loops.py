@@ -47,8 +47,7 @@ class RowEmitter:
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
         """Emit a loop over vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
 
-        The carried values begin as `carried`; each iteration replaces them by the result of `turn`. Returns the last
-        values.
+        The carried values begin as `carried`; each iteration replaces them by `turn`'s result. Returns the last values.
         """
         b, whole = self.b, self.n // LANES
         together = whole // beside

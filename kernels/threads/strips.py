@@ -5,8 +5,7 @@ instead of all rows. This memory, a room, stays in the cache of a core. Each thr
 blocks, and each piece has a room of its own.
 
 The steps themselves know nothing of strips. All of them are cut into the same blocks of rows, and each runs on a copy
-of its argument block. In the copy, addresses of data in a room are adjusted: row i of a batch element is at `address +
-i * stride`.
+of its argument block. In the copy, addresses of data in a room are adjusted, so row i is at `address + i * stride`.
 """
 from __future__ import annotations
 

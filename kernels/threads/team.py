@@ -3,8 +3,8 @@
 A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
 are cut into pieces of neighboring blocks; `plan.plan.pieces` chooses their number. Any free thread, the caller or a
 helper, takes the next piece. No piece therefore waits for a thread that is asleep or has lost its core to another
-process. The thread that ends a step's last piece runs the serial steps after it, and offers the pieces of the next
-parallel step.
+process. The thread that ends a step's last piece runs the serial steps after it, and offers the next parallel step's
+pieces.
 
 The first run with several threads starts the helpers, as native threads (`helpers`). They begin within some 50 us, and
 the run does not wait for them. When the process imports Numba, the iterations of a prange (`region`) replace them:
@@ -84,7 +84,7 @@ class StepTable:
 
 
 def modules_of_team(threads: int = 2, cache: bool = True) -> tuple[modules.Module, ...]:
-    """The modules that run tables on `threads` threads, the same for all plans."""
+    """The modules that run tables of steps on `threads` threads, the same for all plans."""
     serial = modules.load("steps", serial_module, cache=cache)
     return (serial, modules.load("team", team_module, cache=cache)) if threads > 1 else (serial,)
 

@@ -20,8 +20,7 @@ difference on. With a few of these differences in MobileNetV2, the cosine of the
 A kernel finds the outputs near a tie in three stages. First, its tiles quantize by a fast form that also gives the
 least distance to a tie in each group of outputs. One comparison per group decides whether the kernel lists the group in
 an entry. Second, the expression of these outputs is evaluated operation by operation, as the graph states it, from the
-exact sum. The result shows which outputs are in the band. Third, the products of these few outputs are added as
-written.
+exact sum. The result shows which outputs are in the band. Third, their products are added as written.
 
 "As written" means in the orders of `kernels/numbers/sum_orders.py`, the orders of ONNX Runtime. `gq.reference` adds in
 f64, so it does not decide ties. A *body* is the graph of a partition. Its *anchor* is the matmul or convolution whose

@@ -40,8 +40,7 @@ class ErrorBounds(NamedTuple):
 
     The distance |v' - v| is at most `proved` + `relative` * |v|. By an estimate (`sum_errors`) it is at most
     `estimated` + `relative` * |v|. `proved` and `estimated` are f64: one number for all columns, or one per column (the
-    last dimension of the anchor's result). The proof assumes that all roundings are as in IEEE 754 and that nothing
-    overflows or underflows.
+    last dimension of the anchor's result). The proof assumes roundings as in IEEE 754, without overflow and underflow.
     """
 
     proved: np.ndarray
@@ -102,8 +101,7 @@ class BodyBounds:
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
         bias b, f32(y + b). The roundings of y are relative to |y| <= |y + b| + |b|. The conversion of the sum is exact
-        below 2**24. The graph as written also rounds the addition of b, unless the sum starts from b: then the sum's
-        bound covers it.
+        below 2**24. The graph as written also rounds the addition of b, unless the sum starts from b.
         """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})

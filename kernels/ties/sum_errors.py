@@ -53,8 +53,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
 
     `weights` are integers [columns, k], in the order of the sum. With a `batch` above 1, they are the weights of
     `batch` matrices one after another, and the bound of a column holds for all matrices. If weights are not constant,
-    `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number per scale of
-    the weights.
+    `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number per scale.
     """
     activations = min(low, 0), max(high, 0)  # zeros of the padding are activations as well
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
@@ -127,7 +126,7 @@ class _Reach(NamedTuple):
     `most` adds the largest absolute value of each partial sum, `squares` each mean square. `absolute` is the sum of
     |w|. `moved` is the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals`
     counts the additions to the total. Each addition also rounds the number that the sum starts from. `roundings` counts
-    an output's roundings.
+    all roundings.
     """
 
     most: np.ndarray
