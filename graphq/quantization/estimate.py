@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,8 @@ class Estimate:
     `losses` has the loss on each held-out batch, and is empty if there is a single batch. `changed` is the largest loss
     on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number of
     batches. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far. `sized` is the
-    largest loss on smaller and larger copies if there are many batches.
+    largest loss on smaller and larger copies if there are many batches. `repeated` is the number of batches that are
+    equal to an earlier one.
     """
 
     losses: tuple[float, ...]
@@ -66,6 +68,7 @@ class Estimate:
     batches: int
     exceeded: float
     sized: float | None = None
+    repeated: int = 0
 
     @property
     def alike(self) -> bool:
@@ -83,7 +86,7 @@ class Estimate:
     def enough(self) -> int:
         """The number of batches that would be enough, if the excess of new data falls as 1 / number of batches."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
-        return max(self.batches * (1 + self.alike), LEAST_ASKED, EVEN_FROM * self.uneven, asked)
+        return max(self.batches * (1 + self.alike), LEAST_ASKED + self.repeated, EVEN_FROM * self.uneven, asked)
 
     @property
     def sure(self) -> bool:
@@ -103,7 +106,8 @@ class Estimate:
     def json(self) -> dict[str, Any]:
         """The numbers for a report."""
         return {"losses": list(self.losses), "changed": self.changed, "sized": self.sized, "batches": self.batches,
-                "exceeded": self.exceeded, "alike": self.alike, "enough": self.enough, "sure": self.sure}
+                "repeated": self.repeated, "exceeded": self.exceeded, "alike": self.alike, "enough": self.enough,
+                "sure": self.sure}
 
     def __str__(self) -> str:
         parts, why = [], []
@@ -117,6 +121,7 @@ class Estimate:
             why.append(f"copies of the batches lose more than {MUCH:g}")
         if self.exceeded > SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
+        why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - LEAST_ASKED)
         why += ["the batches are alike"] * self.alike + ["the batches are few"] * (self.batches < LEAST_ASKED)
         why += ["the losses of the batches differ"] * (self.uneven and self.batches < EVEN_FROM)
         why += [f"the loss is above {MUCH:g}, and other data may lose far more"] * self.much
@@ -151,6 +156,18 @@ class Extended:
             return {name: changed(x, rng) for name, x in batch.items()}
         return {name: fitting(x * np.float64(SIZES[kind - 2]), x.dtype) if x.dtype.kind == "f" else x
                 for name, x in batch.items()}
+
+
+def repeated(batches: Sequence[Batch]) -> int:
+    """The number of batches that are equal to an earlier batch, bit for bit."""
+    digests = set()
+    for batch in batches:
+        found = blake2b()
+        for name, x in sorted(batch.items()):
+            x = np.ascontiguousarray(x)
+            found.update(f"{name!r} {x.dtype} {x.shape}".encode("utf-8", "replace") + x.tobytes())
+        digests.add(found.digest())
+    return len(batches) - len(digests)
 
 
 def halves(batch: Batch) -> list[Batch]:

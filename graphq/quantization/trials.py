@@ -18,7 +18,7 @@ from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, Calibration
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
-from graphq.quantization.estimate import SIZES, Chosen, Estimate, Extended, numbered
+from graphq.quantization.estimate import SIZES, Chosen, Estimate, Extended, numbered, repeated
 from graphq.quantization.folds import FEW, few, folds, judged
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
@@ -143,7 +143,8 @@ class Trials:
         copies = max((x for k, x in found.items() if k >= count), default=None)
         self.losses[setting] = max((self.losses[setting], *held_out))
         changed, sized = (copies, None) if count <= FEW else (None, copies)
-        return Estimate(held_out, changed, count, self.known[self.every].plain.unseen, sized)
+        return Estimate(held_out, changed, count, self.known[self.every].plain.unseen, sized,
+                        repeated(self.batches))
 
     def _loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                  between: Mapping[str, Parameters] | None = None) -> float:

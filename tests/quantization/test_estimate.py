@@ -6,7 +6,7 @@ from float_networks import convolutional, perceptron
 import graphq as gq
 from graphq.quantization import automatic
 from graphq.quantization.compare import distance
-from graphq.quantization.estimate import Estimate, Extended, changed, halves
+from graphq.quantization.estimate import Estimate, Extended, changed, halves, repeated
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
 
@@ -100,6 +100,17 @@ def test_alike_batches_are_not_trusted():
     assert not found.estimate.sure and found.estimate.enough == 8 and "not sure" in str(found)
     assert found.graph.meta["quantization"]["estimate"]["sure"] is False
     assert found.losses[found.setting] == max(found.estimate.losses) < found.estimate.changed / 8
+
+
+@pytest.mark.parametrize("factor", [0, 1])
+def test_batches_that_repeat_others_are_no_evidence(factor):
+    graph, batches = perceptron()
+    same = [{"x": batches[0]["x"] * np.float32(factor)} for _ in range(5)]
+    found = automatic(graph, same).estimate
+    assert found.batches == 5 and found.repeated == found.json()["repeated"] == 4 and not found.sure
+    assert "not sure of 5 batches" in str(found) and "4 batches repeat others" in str(found)
+    assert repeated([*batches, {"x": batches[1]["x"].copy()}, {"x": batches[1]["x"].reshape(-1)}]) == 1
+    assert Estimate((1e-3,), None, 40, 1.0, repeated=36).sure and not Estimate((1e-3,), None, 40, 1.0, repeated=37).sure
 
 
 def test_many_batches_need_no_copies():
