@@ -1,8 +1,8 @@
 """Run graphs with NumPy (the reference interpreter), and fold constants.
 
-The interpreter runs each node's reference, a NumPy function, in graph order. Its results define the meaning of a graph;
-passes and kernels are tested against them. Constant folding computes nodes whose operands are all constants. Most of
-the shape arithmetic in models with open shapes is folded.
+The interpreter runs each node's reference, a NumPy function, in graph order. These results define the meaning of a
+graph; passes and kernels are tested against them. Constant folding computes nodes whose operands are all constants.
+Most of the shape arithmetic in models with open shapes is folded.
 """
 from __future__ import annotations
 

@@ -214,7 +214,6 @@ class Value:
                          "`select` and `choose` choose between values; compare with None by `value is None`")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickle and copy the value as its graph and the value's place in the graph."""
         if self.node is None:
             return at, (self.graph, None, self.graph.inputs.index(self))
         return at, (self.graph, number(self.node), self.index)
@@ -272,7 +271,6 @@ class Node:
         return (v for v in self.inputs if v is not None)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Pickle and copy the node as its graph and the node's index in the graph."""
         return at, (self.graph, number(self), -1)
 
     def __repr__(self) -> str:

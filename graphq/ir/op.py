@@ -91,8 +91,8 @@ class Op:
 
     `reference(*arrays, **attrs)` defines its meaning. `infer(*types, **attrs)` returns its output type or types.
 
-    `resolve(graph, operands, attrs)` replaces a node by simpler operations once types or constants allow it. It returns
-    the values that replace the results, or None. `Graph.specialize` calls it.
+    `resolve(graph, operands, attrs)` replaces a node by simpler operations as soon as types or constants allow that. It
+    returns the values that replace the results, or None. `Graph.specialize` calls it.
 
     `kind` is oneDNN's name. `elementwise`: an output element depends only on the operands' elements at the same
     (broadcast) place. `commutative`: the first two operands may be swapped. Kernels, passes and reports use the other
@@ -135,7 +135,6 @@ class Op:
         return hash(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy the op by its name."""
         return lookup, (self.name,)
 
     def title(self, attrs: Mapping[str, Any]) -> str:
@@ -305,7 +304,6 @@ def keywords(f: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
-    """The annotations of these parameters of `f`, with strings evaluated."""
     # `typing.get_type_hints` takes four times as long, so it is called only if an annotation contains strings.
     names = inspect.unwrap(f).__globals__
     hints = {p.name: eval(p.annotation, names) if isinstance(p.annotation, str) else p.annotation for p in parameters}

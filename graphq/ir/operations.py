@@ -22,7 +22,6 @@ class Operations:
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Raise the error for an unknown operation."""
         if name.startswith("_"):
             raise AttributeError(name)
         from graphq.ir.op import unknown

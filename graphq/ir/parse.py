@@ -79,7 +79,6 @@ class _Parser:
         return self.tokens[self.at][2]
 
     def peek(self, text: str, ahead: int = 0) -> bool:
-        """Whether the current token, or the token `ahead` places after it, is `text`."""
         kind, found, _ = self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
         return found == text and kind in ("word", "mark")
 
@@ -244,7 +243,6 @@ class _Parser:
         return env[key]
 
     def undefined(self, text: str) -> str:
-        """The error message for a name that is not defined before this statement."""
         line = self.text.rfind("\n", 0, self.statement) + 1
         later = re.compile(rf"^\s*(?:%\S+, )*{re.escape(text)}(?:, %\S+)* =", re.MULTILINE).search(self.text, line)
         if later is None:

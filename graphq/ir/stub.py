@@ -55,7 +55,6 @@ def _method(op: Op) -> str:
 
 
 def _filled(head: str, parameters: list[str], tail: str) -> str:
-    """The head, parameters and tail, in aligned lines of at most `_WIDTH` columns."""
     lines, indent = [head], " " * len(head)
     for k, p in enumerate(parameters):
         part = p + (tail if k == len(parameters) - 1 else ", ")

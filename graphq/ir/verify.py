@@ -94,7 +94,6 @@ def _facts(node: Node) -> tuple[object, ...]:
 
 
 def _attributes(node: Node) -> None:
-    """Raise GraphError or VerifyError if operands or attributes do not fit the op's signature."""
     node.op.check_operands(node.inputs)
     missing = [name for name in node.op.attributes if name not in node.attrs]
     if missing:
