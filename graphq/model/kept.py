@@ -238,7 +238,6 @@ def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
 
 @once
 def _versions() -> str:
-    """The versions of the software that a plan depends on."""
     found = [cache.versions()]
     for package in PACKAGES:
         try:

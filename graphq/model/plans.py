@@ -1,11 +1,11 @@
 """Make, keep and find the plans of a graph, and the runners of plans for the shapes of calls.
 
 A plan is made with a `Size` instead of each open dimension (`base.sizes`): an integer that records all computations
-with it in a trace, and the comparisons with it as guards. The plan, an `OpenPlan`, holds for all sizes at which the
-guards have the same outcome. A `Runner` runs an OpenPlan at one set of shapes: it has the numbers, the tables and an
-arena (memory for values between steps). A graph of fixed shape has one OpenPlan with an empty trace. If a guard fails,
-or if sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share equal
-arrays, such as weights, and all shapes share arenas.
+with it in a trace, and the comparisons with it as guards. The plan, an `OpenPlan`, holds for all sizes that give the
+guards the same outcome. A `Runner` runs an OpenPlan at one set of shapes: it has the numbers, the tables and an arena
+(memory for values between steps). A graph of fixed shape has one OpenPlan with an empty trace. If a guard fails, or if
+sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share equal arrays,
+such as weights, and all shapes share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
@@ -137,7 +137,6 @@ class Plans:
         return self._passed(plan, shapes, runner)
 
     def _passed(self, plan: OpenPlan, shapes: Shapes, runner: Runner | None = None) -> Passed:
-        """The object that reports describe for a plan that has a graph."""
         assert plan.passed is not None
         sizes, leaves = self._places.sizes(shapes), plan.trace.leaves
         # in the plan's graph, sizes are symbols, but plain numbers in classes of a single number
@@ -266,7 +265,6 @@ class Plans:
         return made
 
     def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
-        """The runner of an existing plan that holds for these sizes; None if there is no such plan."""
         with budget(self.options.memory):
             for plan in self._of_class(of):
                 made = plan.at(sizes, self._arenas, self.options.cache)
@@ -443,7 +441,6 @@ def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 def _refuse_stages(graph: Graph) -> NoReturn:
-    """Raise CompileError that names the first operation that needs stages."""
     node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
     why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
     raise CompileError(f"strict: {why}: {graph.describe(node)}")

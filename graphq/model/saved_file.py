@@ -87,7 +87,6 @@ def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview])
 
 
 def _hashes(parts: Iterable[memoryview]) -> list[str]:
-    """The hashes of the concatenated parts, one hash for each PIECE bytes."""
     out, now, room = [], hashlib.sha256(), PIECE
     for part in parts:
         while part.nbytes >= room:

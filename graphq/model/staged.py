@@ -120,7 +120,6 @@ class Staged:
             return self._bodies[node, name]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
-        """The node's attributes, with compiled bodies instead of graphs."""
         # A loop's inputs of unknown shape may change their shape between iterations: then the body is not compiled.
         def compiled(x: Any) -> bool:
             return isinstance(x, Graph) and bool(x.outputs) and (
