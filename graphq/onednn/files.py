@@ -239,7 +239,7 @@ def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> Log
 
 
 def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> GraphFile:
-    """Add lists of ports if the operations alone imply other inputs and outputs, or another order."""
+    """Add lists of ports if, without lists, the operations imply other inputs and outputs, or another order."""
     constants = {ids[n.output] for n in graph.nodes if n.op.name == "constant"}
     inputs, outputs = [ids[v] for v in graph.inputs], list(dict.fromkeys(ids[v] for v in graph.outputs))
     used = {t.id for op in file.ops for t in op.inputs}

@@ -131,7 +131,6 @@ def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
 
 def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
            names: Mapping[Value, str]) -> Graph:
-    """A graph with only these operations; its inputs and outputs are named by `names`."""
     out = Graph(name)
     new: dict[Value, Value] = {}
     for v in entering:
