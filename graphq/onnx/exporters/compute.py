@@ -298,7 +298,7 @@ def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
 
 
 def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | None]:
-    """Return input, constant weights [size, I] and bias of `gates`, or `gates`, the identity and no bias."""
+    """Find input, constant weights [size, I] and bias that make `gates`; else return `gates`, the identity and None."""
     product, biases = product_of(gates)
     x, weights = (None, None) if product is None else (product.operand(0), product.operand(1).data)
     if product is None or x is None or weights is None or weights.ndim != 2 or weights.dtype != np.float32 \

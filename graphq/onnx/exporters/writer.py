@@ -116,7 +116,7 @@ class Writer:
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def prune(self, outputs: Iterable[str]) -> None:
-        """Remove nodes with unused results. Such nodes remain if one ONNX operator replaces several operations."""
+        """Remove nodes with unused results. These nodes remain if one ONNX operator replaces several operations."""
         needed, kept = set(outputs), []
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.output):

@@ -21,7 +21,7 @@ VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 """Casts that become type_cast: target dtypes by the operand's dtype."""
 BY_F32 = {**dict.fromkeys((boolean, s8, u8, s16, u16), (bf16, f16)), s32: (f16,), s64: (f16,)}
-"""Casts of integers by way of f32: the target dtypes by the integer dtype. Such a cast rounds only once, because f32 is
+"""Casts of integers by way of f32: the target dtypes by the integer dtype. Each cast rounds only once, because f32 is
 exact for integers of up to 16 bits, and for larger integers up to the largest f16."""
 
 

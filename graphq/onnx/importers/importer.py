@@ -2,8 +2,8 @@
 
 An importer is a function that takes a `Call` (a node with its operands and attributes) and returns the values of the
 node's outputs. If graphq has no operation for these operands, the importer returns None or raises GraphError. The node
-then becomes an onnx_node: an operation that ONNX's reference evaluator runs. The importer is called again once more
-types or constants are known. If a node breaks a rule of its operator, the importer raises `Refused`.
+then becomes an onnx_node: an operation that ONNX's reference evaluator runs. When more types or constants are known,
+the importer is called again. If a node breaks a rule of its operator, the importer raises `Refused`.
 """
 from __future__ import annotations
 

@@ -144,7 +144,6 @@ def mean_variance_normalization(c: Call) -> Outputs:
 
 
 def _log_in_steps(g: Graph, x: Value, *, axis: int) -> Value:
-    """LogSoftmax with the steps of ONNX's function body."""
     less = g.subtract(x, g.reduce_max(x, axes=[axis], keep_dims=True))
     return g.subtract(less, g.log(g.reduce_sum(g.exp(less), axes=[axis], keep_dims=True)))
 

@@ -141,7 +141,6 @@ def _constant(c: Call, k: int) -> np.ndarray:
 
 
 def _directions(c: Call, direction: Direction) -> list[Value]:
-    """The outputs Y, Y_h and, for LSTM, Y_c, joined over all directions."""
     way, count = c.attr("direction", "forward"), _count(c)
     check(c, count)
     rows_first = bool(c.attr("layout", 0))
