@@ -54,7 +54,6 @@ def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "
 
 
 def _placed(n: Array, size: int, align_corners: bool) -> Array:
-    """Convert coordinates from -1 to 1 into positions among the elements."""
     one, two = np.float32(1), np.float32(2)
     if align_corners:
         return (n + one) / two * np.float32(size - 1)

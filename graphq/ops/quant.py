@@ -76,7 +76,6 @@ def _check_zero_points(dtype: DType, zps: tuple[int, ...]) -> None:
 
 
 def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: int) -> Array:
-    """Scales or zero points as an array that broadcasts with a tensor of rank `ndim`."""
     array: Array = np.asarray(values, dtype)
     if qtype == "per_tensor":
         return array.reshape(())
