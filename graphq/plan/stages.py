@@ -5,8 +5,8 @@ and at operations with bodies (loops and branches).
 
 - The head has the operations that do not depend on the cut. All of their shapes are known.
 - The cut has the operations named above. They run as NumPy references, but their bodies are compiled.
-- The tail has the operations that use results of the cut. It is compiled once the cut has run and the shapes of its
-  results are known. The tail may be cut again.
+- The tail has the operations that use results of the cut. It is compiled after the cut has run, because the shapes of
+  the cut's results are then known. The tail may be cut again.
 """
 from __future__ import annotations
 
