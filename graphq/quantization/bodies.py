@@ -138,13 +138,11 @@ def _to_loop(node: Node, values: Sequence[Value], names: Sequence[str],
 
 
 def _nothing(graph: Graph, like: Value) -> Value:
-    """The counts, or the extremes, of a tensor without elements."""
     return graph.add_constant(np.zeros(like.type.dims, np.int32) if like.dtype == s32
                               else np.array([np.inf, -np.inf], np.float32))
 
 
 def _sum(graph: Graph, a: Value, b: Value) -> Value:
-    """Combine the counts, or the extremes, of two tensors."""
     if a.dtype == s32:
         total: Value = graph.add(a, b)
         return total

@@ -1,7 +1,8 @@
 """calibrate: run a model on batches and keep only statistics of its tensors.
 
-The statistics are outputs of a compiled f32 model. Each observed tensor gets an operation `histogram`; its kernel
-counts elements while the tensor is in the cache. A batch yields 64 KB per tensor, regardless of the tensor's size.
+The statistics are outputs of a compiled f32 model. Each observed tensor gets an operation `histogram`; the histogram's
+kernel counts elements while the tensor is in the cache. A batch yields 64 KB per tensor, regardless of the tensor's
+size.
 """
 from __future__ import annotations
 
@@ -102,7 +103,6 @@ class Calibration:
 
 
     def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
-        """The statistics of a batch; statistics per channel are f64."""
         if self.model is None:
             return {}
         out, used = self.units.run(self.model, batch, lambda out, name: out[f"square/{name}"])
@@ -143,7 +143,7 @@ def is_plain(batch: Any) -> bool:
 
 
 def _by_name(batch: Any, names: Sequence[str], where: str) -> Batch:
-    """A batch as a dict of arrays. Raises InputError if it is none, and cannot become one.
+    """A batch as a dict of arrays. Raises InputError for anything that cannot become such a dict.
 
     For a model with one input, a batch may also be a tensor of PyTorch, or a list or tuple whose first item is the
     input: data loaders append labels. A tensor has the method `detach`; PyTorch need not be imported.

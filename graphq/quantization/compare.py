@@ -283,7 +283,6 @@ def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
 
 
 def _dequantizes(result: Value, operands: Collection[Value]) -> bool:
-    """Whether a path from operands to a result goes through a dequantize."""
     reached, waiting = set(operands), [result]
     while waiting:
         x = waiting.pop()

@@ -42,7 +42,7 @@ class Controlled:
 def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Evaluate, max_drop: float, *,
                                    state: str | os.PathLike[str] | None = None,
                                    report: Callable[[str], None] | None = print) -> Controlled:
-    """Quantize with the best automatic setting, then leave as few layers in f32 as keep the accuracy.
+    """Quantize with the best automatic setting, then leave the fewest layers in f32 that keep the accuracy.
 
     `evaluate(model)` returns the accuracy of a compiled model; larger is better. Its data must differ from `batches`.
     While the accuracy is more than `max_drop` below f32, more stays in f32: first the values between layers, then one

@@ -64,7 +64,6 @@ class _Files(Sequence[Batch]):
 
 
 def _read(path: Path, names: Sequence[str]) -> list[Batch]:
-    """The batches in an .npz archive, or the one batch in an .npy file."""
     found = read_arrays(path)
     if isinstance(found, dict):
         return _batches(found, names, str(path))

@@ -62,7 +62,6 @@ def _scales(weights: np.ndarray, axis: int | None, most: int) -> np.ndarray:
 
 
 def _tops(weights: np.ndarray, axis: int | None) -> np.ndarray:
-    """The largest magnitude in each channel of `axis`, or of all weights."""
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
     return np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
 

@@ -208,7 +208,6 @@ def bias_of(p: Product) -> np.ndarray:
 
 
 def _parametrized(p: Product) -> Value:
-    """A copy of the layer whose scale, range, weights and bias are graph inputs."""
     g, node, name, operands = p.node.graph, p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
 
     def new(part: str, shape: tuple[int, ...] = ()) -> Value:

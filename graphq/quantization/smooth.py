@@ -134,7 +134,6 @@ class _Load(NamedTuple):
 
     @property
     def by_channel(self) -> np.ndarray:
-        """The largest weight of each channel."""
         return np.asarray(self.largest.max(axis=1).ravel())
 
 

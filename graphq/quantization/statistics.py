@@ -164,7 +164,6 @@ DAMAGED = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:
-    """The statistics of one tensor in an archive; raises NumPy's errors if `save` did not write it."""
     low, high, low_average, high_average, second = (float(x) for x in archive[f"range/{name}"])
     histogram = archive[f"bins/{name}"], archive[f"counts/{name}"]
     np.zeros(BINS)[histogram[0]] = histogram[1]  # raises if an index is not a bin

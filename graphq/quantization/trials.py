@@ -48,7 +48,7 @@ class Trials:
         self.folds = folds(len(self.batches))
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
-        """The matmuls of LSTM inputs that need 8 bits, because the user has the LSTMs' states in integers."""
+        """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
         self.outputs = Parametrized(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
