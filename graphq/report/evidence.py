@@ -1,4 +1,4 @@
-"""Kernel evidence: the instructions of a plan's native steps (kernel calls), and each step's share of the peak.
+"""Kernel evidence: instructions of a plan's native steps (kernel calls), and each step's share of the machine's peak.
 
 All code in a step's modules is counted, even code that no call reaches. Most modules have the code of a single kernel.
 An exception is the module that recomputes outputs near rounding ties: it has code for all layouts of activations, and a

@@ -1,4 +1,4 @@
-"""What notebooks show for reports, profiles and partitions: tables as HTML, in which no script runs."""
+"""Show reports, profiles and partitions in notebooks, as HTML tables without scripts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ class ReportText(str):
 
     @classmethod
     def of(cls, text: str, html: Callable[[], str]) -> ReportText:
-        """The text with a function that makes the HTML."""
+        """The report `text`, and a function that makes its HTML when a notebook asks."""
         made = cls(text)
         made._html = html
         return made
@@ -28,7 +28,7 @@ class ReportText(str):
         return str(self)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle and copy the text alone."""
+        """Pickle and copy only the text."""
         return str, (str(self),)
 
     def _repr_html_(self) -> str:
