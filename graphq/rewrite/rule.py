@@ -140,7 +140,6 @@ class _Application:
         return total
 
     def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
-        """The arguments for a method with parameters of these names."""
         given = {"match": m, "g": self.graph, "notes": notes}
         return {name: given[name] if name in given else m.values.get(name) for name in names}
 
