@@ -253,5 +253,4 @@ def _converted(name: str, type: TensorType, array: Any) -> Any:
 
 
 def _with_rows(type: TensorType, rows: int | None = None) -> TensorType:
-    """The type with `rows` rows along axis 0 (None: any number)."""
     return type if type.shape is None else TensorType(type.dtype, (rows, *type.shape[1:]))
