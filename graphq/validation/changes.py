@@ -51,7 +51,6 @@ class Snapshot:
                     or [self.inputs.get(v) for v in graph.inputs] != self.graph.inputs)
 
     def _before(self, value: Value) -> Value | None:
-        """The copy's value for a value of the graph; None for a new value."""
         if value.node is None:
             return self.inputs.get(value)
         copy = self.was.get(value.node)

@@ -127,7 +127,6 @@ class Inputs(NamedTuple):
     drawn: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The inputs in messages."""
         return f"inputs of the kind '{self.kind}'" + (f" with {', '.join(self.drawn)}" if self.drawn else "")
 
 

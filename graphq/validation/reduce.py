@@ -41,7 +41,6 @@ def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
 
 
 def _split(items: list[T], parts: int) -> list[list[T]]:
-    """Split at least `parts` items into `parts` lists of nearly equal length."""
     bounds = [k * len(items) // parts for k in range(parts + 1)]
     return [items[a:b] for a, b in pairwise(bounds)]
 
