@@ -201,7 +201,6 @@ def _dequantize(match: Match) -> Node:
 
 
 def _weights(match: Match) -> Node:
-    """The dequantize of the weights of the matched matmul."""
     node = uncast(match.root.operand(1)).node
     assert node is not None
     return node

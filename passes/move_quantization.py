@@ -1,6 +1,6 @@
-"""Swap operations that only move elements with the dequantize before or the quantize after: 8-bit data then moves.
+"""Let operations that only move elements move 8-bit data: swap them with a dequantize before or a quantize after.
 
-Numbers do not change. The dequantize is then next to the operation that it fuses with, or next to a quantize that
+Numbers do not change. A swapped dequantize stands next to the operation that it fuses with, or next to a quantize that
 undoes it (requantize.py). A constant table of embeddings is never dequantized as a whole.
 
 No two rewrites undo each other. Towards the outputs, dequantize moves past reshape, transpose, gather, slice, expand,

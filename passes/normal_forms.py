@@ -33,7 +33,6 @@ def positive_axis(graph: Graph) -> int:
 
 
 def _normal_axis(node: Node) -> int | None:
-    """The axis counted from the front; None if the rank is not known."""
     if node.attrs.get("qtype") == "per_tensor":
         return 1
     shape = node.output.shape if len(node.outputs) == 1 else None

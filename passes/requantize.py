@@ -137,7 +137,6 @@ def _same_parameters(a: Node, b: Node) -> str | None:
 
 
 def _limits(match: Match) -> tuple[float, float]:
-    """The limits of the relu or clamp in a match, as f32 numbers."""
     node = next(n for n in match.nodes if n.op.name in ("relu", "clamp"))
     attrs: dict[str, Any] = dict(node.attrs)
     low, high = (0.0, np.inf) if node.op.name == "relu" else (attrs["min"], attrs["max"])

@@ -25,7 +25,6 @@ def _refused(match: Match) -> str | None:
 
 
 def _nodes(match: Match) -> tuple[Node, Node]:
-    """The matched expand, and the reshape that is its only user."""
     expand = match.node("expand")
     (reshape,) = expand.output.users
     return expand, reshape
