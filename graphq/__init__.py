@@ -80,7 +80,6 @@ _MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partit
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of _MODULES when it is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
     with _late_imports(f"graphq.{name}"):

@@ -51,7 +51,6 @@ class PassError(VerifyError):
         self.name, self.test = name, test
 
     def __reduce__(self) -> tuple[type[PassError], tuple[str, str, str | None]]:
-        """Pickle the error with all three arguments."""
         return PassError, (str(self), self.name, self.test)
 
 
