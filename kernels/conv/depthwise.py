@@ -31,7 +31,7 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
     """Plan an integer depthwise convolution that `packing.fits` accepts.
 
     The caller fills in the fields of `blocks.PIXELS` for the images, the windows, and the weights packed by
-    `packing.pack`. If outputs near rounding ties are computed a second time, the caller also fills in `Layout.offsets`.
+    `packing.pack`. If outputs near rounding ties are computed a second time, the caller also fills in the offsets.
     """
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks, own = -(-x.channels // size), target.level.of_products

@@ -219,9 +219,9 @@ def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.
 def _joined(c: Convolution, node: Node) -> int:
     """How many neighboring convolution groups are computed as one larger group, with zeros between their weights.
 
-    As many groups are joined as fit into a panel of 16 columns. This takes fewer tiles, and at most as many products as
-    one panel per group. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with
-    two columns each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
+    As many groups are joined as fit into a panel of 16 columns. Joining takes fewer tiles, and at most as many products
+    as one panel per group. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels
+    with two columns each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
 
     Float groups are never joined, because infinite activations times the added zeros would give NaN. Groups with
     weights that are not constant are not joined either.

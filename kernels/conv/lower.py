@@ -130,7 +130,7 @@ class Convolution:
 class IntegerConvolution(Convolution):
     """A convolution of u8 or s8. `b_zp` is the weights' zero point: one number, or one per output channel.
 
-    The activations' zero point `a_zp` may also be per output channel if the depthwise kernel computes the convolution.
+    The activations' zero point `a_zp` can also be per output channel if the depthwise kernel computes the convolution.
     """
 
     integer: ClassVar[bool] = True
@@ -361,7 +361,7 @@ PER_TENSOR = "quantize the input per tensor"
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """The scale and the zero point of the activations: single numbers, or one per output channel.
 
-    Raises Unsupported for per-channel scales, unless each output channel reads a single input channel.
+    Raises Unsupported for per-channel scales if an output channel reads several input channels.
     """
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
@@ -402,7 +402,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """The scale and the zero point of a transposed convolution's weights with qtype `per_group`.
 
-    Raises Unsupported unless each output channel of each convolution group has one scale.
+    Raises Unsupported if an output channel of a convolution group has several scales.
     """
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))

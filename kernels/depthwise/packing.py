@@ -136,7 +136,7 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 def pixels_within(line: int, most: int) -> int:
     """The number of pixels of a tile: `most`, or the length of a shorter line.
 
-    For a line of open length it is a power of two. It is a constant in the code, so one kernel works for many lengths.
+    The number is a constant in the code. If the length is open, it is a power of two, so one kernel fits many lengths.
     """
     if not is_open(line):
         return min(most, line)

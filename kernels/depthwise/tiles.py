@@ -112,7 +112,7 @@ def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
     """Interleave the bytes of four taps, each a vector of bytes.
 
-    The result is four vectors of `lanes` channels. A 32-bit lane holds its channel's bytes of the four taps.
+    The result is four vectors of `lanes` channels. A 32-bit lane holds the bytes of the four taps for one channel.
     """
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
         """Interleave the elements of `x` and `y` in each 128 bits; returns their low halves, then their high halves."""
@@ -132,8 +132,7 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
 def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bool) -> Fill:
     """Make the function that emits the s32 sums of `pixels` neighboring output pixels, chunk by chunk.
 
-    Weights and sums are in the order of `packing.pack`. Sums of neighboring pixels are the frame's `stride` bytes
-    apart.
+    Weights and sums are in the order of `packing.pack`. The frame's `stride` is the bytes between pixels' sums.
     """
     lanes, ko, ki = layout.lanes, layout.ko, layout.ki
     columns = shared_columns(pixels, ki, layout.stride, layout.dilation)

@@ -24,8 +24,8 @@ class Source:
     """The origin of an operand slot's data: input `index` of the partition, a parameter array, or the result of a step.
 
     The operand broadcasts to the output from `shape`. A table has the shape () because all elements use the same table.
-    Equal operands of one `role` share a slot. Operands of different roles never do, even if their numbers happen to be
-    equal, because otherwise the kernel's code would depend on the numbers.
+    Equal operands of one `role` share a slot. Operands of different roles never share a slot, even if their numbers
+    happen to be equal. Otherwise the kernel's code would depend on the numbers.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]

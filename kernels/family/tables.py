@@ -141,7 +141,7 @@ class _Chain(NamedTuple):
 
 
 def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
-    """Find the nodes to replace, and the chain of each node. Only chains that are `worth` it count.
+    """Find the nodes to replace, and the chain of each node. Only chains for which `worth` is true count.
 
     Nodes inside a chain have no users outside of it. A chain's expression loads the byte from slot `slot`.
     """

@@ -127,8 +127,8 @@ class _Rows:
 class _Pixels:
     """Activations in windows of an image.
 
-    A step of 64 bytes of a tap is loaded from the image if its 16 rows are at even distances. At borders and at ends of
-    lines, the distances differ, and the step is loaded from a copy.
+    A step of 64 bytes of a tap is loaded from the image if the 16 rows of the tile are at even distances there. At
+    borders and at ends of lines, the distances differ, and the step is loaded from a copy.
 
     If a tap has 64 bytes or more, the last partial step of the tap is always loaded from a copy. If a tap has fewer
     than 64 bytes, all taps of a pixel are copied one after another, each to a multiple of 4 bytes as in packed weights.

@@ -175,7 +175,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
-    """Whether kernels can read input `number` in place from the value that it transposes with `order`.
+    """Whether kernels can read, in place, the value whose transpose by `order` is input `number`.
 
     They can if the input is the weights, packed at run time, or if it is the activations and the rows stay contiguous.
     """
@@ -321,7 +321,7 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
     """Raise Unsupported if sums of `k` products could exceed s32.
 
     `most_a` and `most_b` bound the absolute values of the two operands. If k * most_a * most_b is too large and
-    `absolute` is given, the largest of the sums of |w - zw| times `most_a` decides.
+    `absolute` (sums of |w - zw|) is given, the largest of these sums times `most_a` decides.
     """
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:

@@ -89,8 +89,8 @@ class Product(NamedTuple):
     """The sizes of a matmul or convolution: `batch` products of activations (m, k) and packed weights (k, n).
 
     If the `layout` of the activations is "windows", a convolution computes m output pixels over `taps` taps of k
-    channels. `w_dtype` names the layout of the weights. SORTED is packed by `pack.pack_sorted`, a name of
-    `matmul_compressed.tiles` by `matmul_compressed.pack`, and anything else by `pack.pack`.
+    channels. `w_dtype` names the layout of the weights. Weights named SORTED are packed by `pack.pack_sorted`, weights
+    with a name of `matmul_compressed.tiles` by `matmul_compressed.pack`, all others by `pack.pack`.
     """
 
     a_dtype: str

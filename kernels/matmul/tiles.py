@@ -232,8 +232,8 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
     """Estimate cycles: 16 to multiply 16 x 16 x 64, and 8 to load a tile register (Intel's tables).
 
-    Fitted on a Xeon (MobileNetV2, PP-OCR): a tile takes 250 more cycles, and 8 for each vector of output, or 5 if four
-    vectors are packed together. If k is not a multiple of 64, the copies take 4 cycles per row.
+    Fitted on a Xeon (MobileNetV2, PP-OCR): in addition, each tile takes 250 cycles, and each vector of output takes 8,
+    or 5 if four vectors are packed together. If k is not a multiple of 64, the copies take 4 cycles per row.
     """
     rows, most = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), most)

@@ -60,7 +60,7 @@ def quantized(g: PatternBuilder) -> PatternLike:
     """Make the pattern matmul(x, weights, bias?); x is dequantize(q), dynamic_dequantize(q, scales), or any floats.
 
     `weights` is dequantize(w) or dynamic_dequantize(w, scales, zps?) of constants, perhaps cast to f32. w is s4, u4, s8
-    or u8. Its scales are per-tensor, per-column, or one per group of rows and columns.
+    or u8. The scales of w are per-tensor, per-column, or one per group of rows and columns.
     """
     q, w = Var("q"), (Var("w"), Var("scales"))
     dynamic = [g.dynamic_dequantize(*operands, attrs=ANY) for operands in (w, (*w, Var("zps")))]

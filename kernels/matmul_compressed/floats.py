@@ -45,7 +45,7 @@ A line is 64 bytes of packed weights. A step is the rows that 4 bytes of activat
 class Floats(NamedTuple):
     """How float activations are multiplied: by `products`. A step of weights is `vectors` vectors of `kind`.
 
-    `factor(b, rows)` makes these vectors from f32 vectors of the step's rows.
+    `factor(b, rows)` converts the rows of a step, given as f32 vectors, to these vectors.
     """
 
     products: Products

@@ -90,8 +90,7 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
     """The attention output for queries q [batch, tokens, heads, size] and caches k, v [batch, groups, capacity, size].
 
     `before` counts the tokens before the query's tokens. If `causal`, a token sees the keys up to its own, otherwise
-    the first `ends` keys. If `window` is above 0, it sees only the last `window` of these keys. The result has q's
-    shape.
+    the first `ends` keys. A `window` above 0 limits these keys to the last `window`. The result is shaped like q.
     """
     batch, tokens, heads, size = q.shape
     groups, n = k.shape[1], int(before.max(initial=0)) + tokens

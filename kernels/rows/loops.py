@@ -45,7 +45,7 @@ class RowEmitter:
         self.b, self.address, self.n = b, address, n
 
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
-        """Emit a loop over vectors of 16 columns, first `beside` at a time, then one at a time; the last is masked.
+        """Emit a loop over vectors of 16 columns: `beside` vectors at a time, then one at a time. The last is masked.
 
         The carried values begin as `carried`; each iteration replaces them by `turn`'s result. Returns the last values.
         """

@@ -87,9 +87,9 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
 
 def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
                      as_written: dict[Expr, Expr]) -> Rounding:
-    """Return the `Rounding` of a quantize of a sum; add the quantize as written to `as_written`.
+    """Return the `Rounding` of a quantize of a sum; add the quantize, as the graph states it, to `as_written`.
 
-    `q` is the lowered expression of the quantize. The added expression divides the sum as written by the scale.
+    `q` is the lowered expression of the quantize. The added expression divides the f32 sum by the scale.
     """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args

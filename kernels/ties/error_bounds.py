@@ -139,7 +139,7 @@ class BodyBounds:
     def _carried(self, node: Node, operands: Sequence[ErrorBounds]) -> ErrorBounds | None:
         """The bounds of a result, computed from the bounds of its operands; None for operations without a rule.
 
-        The kernel and the graph as written both round the result, each by at most UNIT times its size.
+        The kernel and the graph as written both round the result, each by at most UNIT times the size of the result.
 
         The rule of divide needs a constant divisor b without zeros. Then a' / b - a / b = (a' - a) / b, and |a' - a| is
         at most d + r |a|, for the absolute bound d and the relative bound r. The quotients therefore differ by at most

@@ -235,8 +235,8 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
     """Bound the difference between u computed from y, operation by operation, and u computed by multiply-adds.
 
     The bound, in steps of the quantize, holds for u from lo to lo + 255.25 (see the module). If `stored`, ONE * u is
-    computed, with ONE = 2**16. Its rounding to f32 moves it by at most a quarter, because f32 below 2**23 are at most a
-    half apart. Its rounding to an integer then moves it by at most a half.
+    computed, with ONE = 2**16. Rounding it to f32 moves it by at most a quarter, because f32 below 2**23 are at most a
+    half apart. Rounding the f32 to an integer moves it by at most a half.
     """
     lo = elementary.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps)

@@ -158,7 +158,7 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 def begin(order: int, block: int, total: np.float32) -> State:
     """The state of a sum before its first product.
 
-    The total is the number that the sum starts from. In the order "taps" it is 0, because each tap has its own sum.
+    The total is the number that the sum starts from; in the order "taps" the total is 0, because each tap has a sum.
     """
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block

@@ -150,7 +150,7 @@ class _Reaches:
     mean of the activations.
 
     Sums of |w| and of w**2 grow from piece to piece. The sum of all partial sums is therefore a sum over the pieces,
-    each times the number of partial sums that contain it (`passes`). Partial sums of w may shrink, so each is computed.
+    each times the number of partial sums that contain it (`passes`). Partial sums of w can shrink, so each is computed.
     """
 
     def __init__(self, chains: _Chains, activations: tuple[int, int], k: int) -> None:
