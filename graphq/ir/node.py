@@ -238,7 +238,7 @@ def _built(name: str, *operands: Any) -> Any:
 class Node:
     """An operation applied to operands. `inputs` has None for an absent optional operand; `attrs` has all attributes.
 
-    `position` grows along the graph's list of nodes. `removed` is true once `prune` has removed the node. `meta` has
+    `position` grows along the graph's list of nodes. `removed` is true after `prune` has removed the node. `meta` has
     facts that do not change the node's results, such as the "id" and "name" of an operation in a file; copies of the
     graph share it. If the graph keeps a history of passes, `origin` is the node of the original graph that this node
     came from. Copies have no `origin`.
