@@ -160,7 +160,7 @@ class Kept:
         model.plans.grown = grown
 
     def _start_writing(self, write: Callable[[Path], None]) -> None:
-        """Start a thread that calls `write` with the model's path once the thread before it has ended."""
+        """Start a thread that waits for the previous thread to end, and then calls `write` with the model's path."""
         with _order.hold:
             before = _writing.get(self.digest)
             thread = threading.Thread(target=self._write, args=(write, before), name="graphq-keeping")
