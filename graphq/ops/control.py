@@ -167,7 +167,7 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
             values.append(x)
             held += x.nbytes
         nbytes = held + sum(x.nbytes for x in carried)
-        if nbytes > 2 * asked:  # not in each iteration, because the check takes time
+        if nbytes > 2 * asked:  # not checked in each iteration, because that takes time
             asked = nbytes
             expect(2 * nbytes, f"the states and values of a loop after {k + 1} iterations and the next")
     return (*carried, *_stack(kept, body, [(), (), *(x.shape for x in srcs)], 1 + states))
