@@ -88,7 +88,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Sequence[Sequence[np.ndarray]],
            advised: Mapping[str, Any]) -> float:
     """The loss, on these batches, of the graph that the advice makes; infinite if that graph cannot be made."""
-    from graphq.quantization.quantize import quantize  # imported here: `quantize` imports this module
+    from graphq.quantization.quantize import quantize  # late, because `quantize` imports this module
 
     try:
         model = compile(quantize(graph, batches, Scheme(method="automatic", **advised)), cache="kernels")

@@ -140,7 +140,7 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
     found = {}
     for product in kept(graph, scheme):
         if product.node.graph is not graph and not all(n in statistics for n in product.sources):
-            continue  # a body that no batch reached
+            continue  # the layer is in a body that no batch reached
         activations = {k: _of_statistics(statistics, str(product.factors[k].name), f"an operand of '{product.name}'",
                                          scheme) for k in product.activations}
         if not integers_hold(product, activations, statistics, scheme):

@@ -156,7 +156,7 @@ class Parametrized:
                     continue
                 shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64) / units[name]**power
                                         for part, power in (("shift", 1), ("noise", 2), ("signal", 2)))
-                if not np.isnan(signal).any():  # NaN: means of no elements
+                if not np.isnan(signal).any():  # the means of a result without elements are NaN
                     found.setdefault(name, Difference(np.zeros_like(shift))).add(
                         shift, float(noise.mean()), float(signal.mean()))
         return found

@@ -162,7 +162,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
     made, estimate, data = work.made(setting), work.estimate(setting), work.batches
     losses, failed, unheld = work.losses, work.failed, work.unheld(setting)
-    del work  # with its compiled models
+    del work  # free its compiled models
     gained = speed(made, graph, data)
     facts = _facts(made, setting.scheme, unheld)
     made.meta = {**made.meta, "quantization": {

@@ -200,7 +200,7 @@ class Search(Trials):
 
         The loss of `tried` may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the loss of `setting`. t is the added
         time divided by the time that 8 bits save compared with f32 (`price`). `loss` computes losses, by default
-        `self.excess`; it may stop once the loss is above its second argument.
+        `self.excess`; it may stop as soon as the loss is above its second argument.
         """
         loss = loss or self.excess
         price = self.price

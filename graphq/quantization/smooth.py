@@ -273,6 +273,6 @@ def _fold(graph: Graph, count: int) -> None:
                 graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
             graph.prune([node])
     fold_scales(graph)
-    for p, name in zip(list(products(graph, inside=False)), names, strict=True):  # fold_scales made new nodes
+    for p, name in zip(list(products(graph, inside=False)), names, strict=True):  # fold_scales has replaced nodes
         graph.rename(p.node.output, name)
     name_values(graph, taken)
