@@ -230,7 +230,7 @@ class Analysis(Fusions):
         return tuple(v for v in map(self.given.under, user.operands) if v is value or v.node is not None
                      and v.dtype == value.dtype and self.kind(v.node) == "integer")
 
-    # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
+    # -- a chain that begins with a dequantize and ends in f32 --------------------------------------------------
 
     def _after(self, last: Node) -> list[Reason]:
         """Why a chain that begins with a dequantize ends in f32; empty if all users' partitions contain the chain."""

@@ -121,7 +121,7 @@ REASONS: Mapping[str, Texts] = {
                             "dequantize after the {op:title}"),
     "dequantized, refused": Texts(COMPUTED, "{op} reads {value} in {value:dtype}: {refused}", "{refused:edit}"),
 
-    # texts for a chain that begins with a dequantize, and gives floats
+    # texts for a chain that begins with a dequantize and ends in f32
     "later stage": Texts("one stage", "a later stage reads {value} in {value:dtype}: {stage}",
                          "dequantize after that operation, or quantize {value} before it"),
     "dequantize returned": Texts(BORDER, "{value}, a dequantize, is returned in {value:dtype}",
