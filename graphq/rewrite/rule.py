@@ -144,7 +144,7 @@ class _Application:
         return {name: given[name] if name in given else m.values.get(name) for name in names}
 
     def _round(self) -> int:
-        """Visit every node that can be a root once, last node first. Returns the number of rewrites."""
+        """Visit each possible root node once, the last node first. Returns the number of rewrites."""
         count = 0
         tried = filter(self.rewrite.candidate, roots(self.form.pattern, self.graph, near=self.parts))
         for node in sorted(tried, key=GRAPH_ORDER, reverse=True):
