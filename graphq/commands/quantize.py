@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
                             help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for "
                                  "an operation, or FIRST..LAST for everything between two values")
-    for field in ("wide", "wide_weights"):  # earlier names of the options
+    for field in ("wide", "wide_weights"):  # the options also have earlier names
         parser.add_argument(f"--{field.replace('_', '-')}", action="append", dest=field, help=argparse.SUPPRESS)
     parser.add_argument("--between", action="append", default=[], metavar="NAME",
                         help="quantize values between layers that sums, concats and pools read; * for all")
