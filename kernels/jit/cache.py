@@ -186,7 +186,7 @@ def add_sources(digest: Any, top: Path) -> None:
 def folder() -> Path:
     """The cache folder: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq. It is created if missing.
 
-    Code is loaded from the folder, so it must belong to this user, and no other user may be able to write to it. A
+    Code is loaded from the folder, so the folder must belong to this user, and other users must have no write access. A
     temporary folder replaces an unsafe folder.
     """
     return _safe(_wanted())

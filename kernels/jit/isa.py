@@ -42,7 +42,7 @@ class Level(NamedTuple):
     def of_products(self) -> Level:
         """The level that code of integer products is compiled for: the lowest with this width and, if available, VNNI.
 
-        LLVM uses VNNI's instructions for sums of two 16-bit products as well.
+        Code without vpdpbusd gains from VNNI as well: LLVM uses VNNI for sums of two 16-bit products.
         """
         return lowest(self.lanes, *["vnni"] * self.has("vnni"))
 

@@ -195,7 +195,7 @@ class Side(NamedTuple):
 
 
 def pad_steps(b: PlanBuilder, node: Node) -> None:
-    """Add a copy of the source, then for each axis copies of the elements that pad its sides.
+    """Add a copy of the source, then for each axis copies of the elements that pad the axis's sides.
 
     The later copies read the result, so they also pad the padding of earlier axes. If a pad repeats more elements than
     the source has, the reference runs instead.

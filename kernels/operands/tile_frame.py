@@ -126,7 +126,8 @@ class ColumnGroups:
 def tail_group(address: Value, count: Value, itemsize: int) -> Value:
     """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), without reading further bytes.
 
-    Missing elements are 0. If elements are bytes, the last byte is repeated instead: packed weights are 0 there.
+    Missing elements are 0. If elements are bytes, the last byte is repeated instead, because packed weights are 0
+    there.
     """
     if itemsize == 2:
         return address.load(I16).zext(I32)

@@ -67,8 +67,8 @@ def least(dtype: str) -> float:
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Fill:
     """Make the function that emits the accumulators of one pixel, for windows of ko x ki or, if these are 0, any size.
 
-    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32. The frame's `weights` are the
-    address of the `means.tables` of means; their f64 numbers are the pixels' divisors.
+    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32. For means, the frame's
+    `weights` is the address of the `means.tables`, whose f64 numbers are the pixels' divisors.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -229,8 +229,8 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the address fields of `pixels.blocks.PIXELS`.
 
-    Means are summed in `order`; their word `weights` is the address of the `means.tables` with the divisors of an
-    image's output pixels.
+    Means are summed in `order`. For means, the word `weights` is the address of the `means.tables`, with a divisor for
+    each output pixel of an image.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

@@ -87,7 +87,7 @@ ONES = 0x01010101
 class Integers(NamedTuple):
     """How a quantized state is multiplied: the instructions, and whether the weights have an offset.
 
-    `rows` of the batch are computed together: as many as have sums in registers.
+    `rows` is the number of batch rows that are computed together; their sums fit into registers.
     """
 
     how: Multiply

@@ -32,7 +32,7 @@ def native(function: modules.Function, arity: int) -> Callable[..., None]:
 
 
 class Helpers:
-    """At most `most` helpers; `address` is the address of the words that they share with callers.
+    """At most `most` helpers; `address` is the address of the words that helpers and callers share.
 
     `start` starts native threads as helpers. Iterations of a prange become helpers by `help_others`.
     """

@@ -68,8 +68,8 @@ def make_semaphore(address: int) -> None:
 def start_thread(function: int, argument: int) -> int | None:
     """Start a native thread that calls the function at an address as `function(argument)`.
 
-    Python does not know the thread: it never waits for the GIL, and this function never waits for it. Returns its
-    pthread_t, or None if no more threads can be started.
+    Python does not know the thread, so the thread never waits for the GIL. This function does not wait for the thread.
+    Returns the pthread_t, or None if no more threads can be started.
     """
     thread = ctypes.c_void_p()
     failed = _library().pthread_create(

@@ -60,7 +60,7 @@ Row: TypeAlias = tuple[int | modules.Function, int, int, int]
 class StepTable:
     """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must stay in memory.
 
-    If `rows` is an array, the array itself is the table; other rows are copied into a new array.
+    If `rows` is an array, the array itself is the table; otherwise the rows are copied into a new array.
     """
 
     def __init__(self, rows: Sequence[Row] | np.ndarray, cache: bool = True) -> None:
