@@ -197,7 +197,7 @@ def _same(x: Value, y: Value) -> bool:
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
-    """The range of numbers that the integers of each tensor with one scale can hold, plus half a step at both ends."""
+    """For each tensor with one scale, the range that its integers can represent, plus half a step at both ends."""
     limits = {}
     for name, x in made.items():
         for node in x.users:

@@ -62,8 +62,8 @@ class Comparison:
     """The tensors by cost, the highest first, then tensors without a cost; `loss` is the loss of the outputs.
 
     `graph` is the quantized graph, for the page. `noise` is the uncertainty of costs: the most that the loss grew when
-    one layer was computed in f32. The loss grows only by chance, so costs up to `noise` have no meaningful order.
-    `tried` is the loss with the advice; None if the advice was not tried.
+    one layer was computed in f32. Such growth is chance, so costs up to `noise` have no meaningful order. `tried` is
+    the loss with the advice; None if the advice was not tried.
     """
 
     tensors: list[TensorDifference]

@@ -270,7 +270,7 @@ class Weights:
 
 
 def insert_weights(product: Product, scheme: Scheme, left: Parameters | None, weights: Weights) -> None:
-    """Quantize a layer's constant operands, and its bias if `left`, the parameters of its input, is not None."""
+    """Quantize a layer's constant operands. The bias stays in f32 if `left`, the parameters of the input, is None."""
     node = product.node
     for k, value in enumerate(product.factors):
         if value.data is None:

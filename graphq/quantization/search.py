@@ -76,7 +76,8 @@ class Search(Trials):
     def ranges(self) -> list[Candidate]:
         """The ways to choose ranges that are tried for all tensors: METHODS, and extremes of smoothed tensors.
 
-        With one batch, also extremes with a margin: a single batch does not show by how much others exceed it.
+        With one batch, extremes with a margin are tried as well: a single batch does not show by how much others exceed
+        it.
         """
         margins = (1.0, 0.0) if len(self.batches) == 1 else (0.0,)
         extremes = [[Candidate("min_max", smooth, m) for m in margins] for smooth in (False, True)]
