@@ -46,7 +46,7 @@ GIVEN = {"g", "match", "notes"}
 class Refusal(NamedTuple):
     """A near miss: `rewrite` matched `depth` nodes at `node` (a text), and then refused for `reason`.
 
-    `nodes` are the matched nodes of this near miss, and of others with the same rewrite and reason.
+    `nodes` are the matched nodes of this near miss, and of other near misses with the same rewrite and reason.
     """
 
     rewrite: str
