@@ -94,7 +94,8 @@ class Validator:
     def _difference(self, step: Pass, graph: Graph) -> str | None:
         """How the whole graph's results differ from before the pass; None if they do not.
 
-        A pass with a tolerance is compared only by `_region`, not here. Its result is the baseline for later passes.
+        A pass with a tolerance is compared only by `_region`, not here. The graph after it is the baseline for later
+        passes.
         """
         if tolerance_of(step):
             self.baseline = None
@@ -104,11 +105,11 @@ class Validator:
         return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
-        """Find a part of the graph from before the pass whose numbers the pass changes; None if there is no such part.
+        """Find a part of the old graph (before the pass) whose numbers the pass changes; None if there is no such part.
 
         Parts around the changed nodes are tried. The parts grow until the pass applies to a part as often as to the
-        whole graph. The whole graph is tried only for a pass with a tolerance; `_difference` compares it for other
-        passes.
+        whole graph. The whole graph is tried only for a pass with a tolerance; for other passes, `_difference` compares
+        the whole graph.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
