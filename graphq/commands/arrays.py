@@ -71,7 +71,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def sample_beside(path: Path, graph: Graph) -> dict[str, np.ndarray]:
-    """A model's own sample: the arrays for its inputs in an .npz file next to it, with the model's name.
+    """A model's own sample: arrays for the inputs, in an .npz file with the model's name next to the model.
 
     The keys are names of inputs, or `0/in/NAME`. The result is empty without such a file, or if arrays do not fit.
     """
