@@ -29,7 +29,7 @@ TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
 class TransposeBeforeDequantize(Rewrite):
     """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)), also for dynamic_dequantize
 
-    8-bit data moves, and a transpose of constant weights is folded.
+    The transpose then moves 8-bit data, and a transpose of constant weights is folded.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
