@@ -138,8 +138,8 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bo
     columns = shared_columns(pixels, ki, layout.stride, layout.dilation)
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
-    # Unpacking puts 32-bit element q of each 128 bits into vector q. Shuffling the loaded bytes into this order first
-    # makes each vector a sequence of neighboring channels.
+    # Unpacking moves 32-bit element q of each 128 bits to vector q. If the loaded bytes are first shuffled into
+    # `order`, the channels of each vector are neighbors.
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 

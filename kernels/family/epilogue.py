@@ -88,7 +88,7 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # The kernel computes the numbers of rows, such as means, after it has loaded scalars: load them by row.
+        # The kernel computes the numbers of rows, such as means, after it loads scalars: load these numbers by row.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 

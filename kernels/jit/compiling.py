@@ -366,7 +366,7 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
         except EOFError:
             return
         try:
-            function, source = pickle.loads(message)  # imports the factory's file
+            function, source = pickle.loads(message)  # this imports the factory's file
             answer, error = getattr(codegen, function)(source), None
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"

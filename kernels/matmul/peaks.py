@@ -108,7 +108,7 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
         words = vector(I16, 2 * lanes)
         if mnemonic == "vpmaddubsw":  # also add neighboring 16-bit sums in 32 bits, as every matmul must
             return acc + madd16(b, madd8(b, acc, x), constant(words, 1))
-        if mnemonic == "vpmaddwd":  # x * x would be moved out of the loop by LLVM, so multiply the accumulator
+        if mnemonic == "vpmaddwd":  # LLVM would move x * x out of the loop, so multiply the accumulator
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
         if mnemonic == "vfmadd231ps":
             return x.math("fma", x, acc)

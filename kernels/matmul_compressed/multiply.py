@@ -27,7 +27,7 @@ def by_dot(lanes: int, emulated: bool) -> Multiply:
 
 
 def by_saturating(lanes: int, emulated: bool) -> Multiply:
-    """Multiply by vpmaddubsw. With 4-bit weights it cannot saturate, because 2 * 15 * 128 < 2**15."""
+    """Multiply by vpmaddubsw. With 4-bit weights, sums cannot saturate, because 2 * 15 * 128 < 2**15."""
     ones = vector(I16, 2 * lanes)
     return Multiply(lanes, lambda x, signed: (x,), lambda b, acc, w, x: acc + madd16(
         b, madd8(b, w[0], x[0], emulated), b.value(ones, 1), emulated))

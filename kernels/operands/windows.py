@@ -202,7 +202,7 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
 def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
     """The most frequent distance in bytes between the pixels that neighboring outputs read at the same tap."""
     inside = inner >= 0
-    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # all lines have the same distances
+    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # the distances are the same in all lines
     before, after = _offsets(outer[:-1], inner[-1:]), _offsets(outer[1:], inner[:1])
     across = (after - before)[(before >= 0) & (after >= 0)]
     steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)

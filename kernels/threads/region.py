@@ -25,7 +25,7 @@ def _compiled(cache: bool) -> Any:
 
 
 try:
-    _enter = _compiled(True)  # kept on disk: later processes load the code 10 times as fast
+    _enter = _compiled(True)  # kept on disk: to load the code takes a tenth of the time to compile it
 except Exception:  # no writable folder, a full disk, or a damaged file
     _enter = _compiled(False)
 

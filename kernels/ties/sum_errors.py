@@ -174,7 +174,7 @@ class _Reaches:
     def weights(self, w: np.ndarray, scales: np.ndarray) -> _Reach:
         """The reach of constant integer weights, as f32: sums of pieces are below 2**24, and therefore exact."""
         parts = self.chains.of(w)
-        # as matrices, since BLAS is fast only for them
+        # matrices, because BLAS is fast only for matrices
         shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])
         ones = np.ones(parts.shape[-1], np.float32)
         signed = (parts @ ones).reshape(shape)
