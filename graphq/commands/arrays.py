@@ -65,7 +65,7 @@ def _zero_point(users: Sequence[Node]) -> int:
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the options --input and --shape."""
-    for option, metavar, text in (("--input", "NAME=FILE.npy", "an input's array (others are random)"),
+    for option, metavar, text in (("--input", "NAME=FILE", "an input's array, an .npy or .npz file (others are random)"),
                                   ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")):
         parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
 
@@ -153,10 +153,14 @@ def _shape(name: str, text: str) -> tuple[int, ...]:
 
 
 def _read(name: str, path: str) -> np.ndarray:
-    array = read_arrays(path, f"input '{name}': {path}")
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"input '{name}': {path} holds several arrays; give an .npy file")
-    return array
+    """The array of an .npy file, or of an .npz archive: its only array, or the array with the input's name."""
+    found = read_arrays(path, f"input '{name}': {path}")
+    if isinstance(found, np.ndarray):
+        return found
+    if name not in found and len(found) != 1:
+        raise InputError(f"input '{name}': {path} holds several arrays, and none has this name: "
+                         f"{', '.join(found) or 'it is empty'}")
+    return found[name] if name in found else next(iter(found.values()))
 
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],

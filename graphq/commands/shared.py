@@ -48,7 +48,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the options --isa, --threads and --precision of `compile`, and --ranges-by-row."""
     parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
-    parser.add_argument("--threads", type=int, metavar="N", help="at most N threads")
+    parser.add_argument("--threads", type=int, metavar="N",
+                        help="at most N threads; more than the machine's cores are allowed, and do not help")
     parser.add_argument("--precision", choices=get_args(Precision), default="f32",
                         help="the type in which f32 matmuls and convolutions read their operands (default f32)")
     add_ranges(parser)

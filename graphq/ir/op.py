@@ -364,10 +364,14 @@ def lookup(name: str) -> Op:
 
 
 def unknown(name: str) -> str:
-    """The error message for an unknown op, with graphq's name for the operation or with similar names."""
+    """The error message for an unknown op, with graphq's name for the operation or with similar names.
+
+    oneDNN's kinds, such as MatMul, are other names of operations, in any spelling.
+    """
     from graphq.ir.names import OTHER_NAMES  # late, because only this error needs the names
 
-    ours = OTHER_NAMES.get(name.lower())
+    plain = name.lower().replace("_", "")
+    ours = OTHER_NAMES.get(name.lower()) or next((op.name for op in OPS.values() if op.kind.lower() == plain), None)
     return f"unknown op '{name}'" + (f"; did you mean {ours}?" if ours else suggestion(name, OPS, cutoff=0.7))
 
 
@@ -382,6 +386,8 @@ def normalize(annotation: Any, value: Any, name: str) -> Any:
             return None
         return normalize(next(a for a in args if a is not type(None)), value, name)
     if origin is Literal:
+        if isinstance(value, str) and value not in args:  # oneDNN's files spell none as None, SAME_UPPER in capitals
+            value = next((a for a in args if isinstance(a, str) and a.lower() == value.lower()), value)
         if not isinstance(value, str | int) or value not in args:
             raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
         return value

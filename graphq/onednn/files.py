@@ -12,6 +12,7 @@ second output of SoftMax expresses `keep_stats`.
 """
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,12 +25,15 @@ from graphq.base.paths import path_of
 from graphq.dtypes import ONEDNN, as_dtype
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph
+from graphq.ir.names import counted
 from graphq.ir.node import Node, Value
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onednn import kinds
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
 from graphq.onednn.reader import read_graph_file
 from graphq.onednn.topology import in_order, interface, tensors
+
+log = logging.getLogger("graphq")
 
 ID = re.compile(r"t(0|[1-9][0-9]{0,19})")
 _NAMED = re.compile(r"([^=()]*)=\w+\(([^=()]*)\)")
@@ -92,7 +96,8 @@ def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
 def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` in oneDNN's ONEDNN_GRAPH_DUMP format.
 
-    The format has no tensor data: a constant becomes an input of property "constant". Tensors have ids (N for a value
+    The format has no tensor data: values of constants are not stored, and a constant becomes an input of property
+    "constant". A message in the log "graphq" says so. Tensors have ids (N for a value
     named tN) but no names, so the names of operands and results become part of the operation's name; loading restores
     them. Raises GraphError for anything that the format cannot express: partitions, ops that are not
     oneDNN's, an input that no op uses, an output that no op computes.
@@ -101,6 +106,10 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
         raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
     text = to_json(from_graph(graph))
     path_of(path).write_text(text, encoding="utf-8")
+    if constants := graph.nodes_of(("constant",)):
+        log.warning("%s: the format stores no values of constants: %s become%s of property \"constant\"",
+                    os.fspath(path), counted(len(constants), "constant"),
+                    "s an input" if len(constants) == 1 else " inputs")
 
 
 # -- from the document to the graph ---------------------------------------------------------------------------

@@ -52,8 +52,10 @@ def op_of_kind(kind: str) -> Op:
     """graphq's operation for a oneDNN kind; raises GraphError if the kind is unknown."""
     kind = canonical_kind(kind)
     if kind not in KINDS:
+        plain = kind.lower().replace("_", "")
+        same = next((f"; did you mean {k}?" for k in KINDS if k.lower() == plain), None)
         raise GraphError(f"kind: {shown(kind)} is not one of oneDNN's {len(KINDS)} forward operations"
-                         + suggestion(kind, KINDS))
+                         + (same or suggestion(kind, KINDS)))
     for op in walk_ops():
         if op.kind == kind:
             return op
@@ -97,14 +99,12 @@ def _plain(annotation: Any) -> Any:
 
 
 def _value(op: Op, name: str, value: Any) -> Any:
-    """Convert a file's value to graphq's spelling: 0 and 1 become booleans, "None" becomes "none"."""
+    """Convert a file's value: 0 and 1 become booleans."""
     annotation = _plain(op.attributes[name].annotation)
     if annotation is bool:
         return bool(value)
     if isinstance(value, str):
         expect_value(value.lower())
-        spelled = {a.lower(): a for a in typing.get_args(annotation)}
-        return spelled.get(value.lower(), value)
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -207,9 +207,12 @@ def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
             check_inputs(graph, batch)
             yield batch
 
-    if not isinstance(batches, Sequence) or not all(map(is_plain, batches)) or \
-            sum(1 for _ in fitting(batches)) > len(batches):
-        batches = list(fitting(batches))
-    if not len(batches):
+    found: Sequence[Batch]
+    if isinstance(batches, Sequence) and all(map(is_plain, batches)) and \
+            sum(1 for _ in fitting(batches)) <= len(batches):
+        found = cast("Sequence[Batch]", batches)
+    else:
+        found = list(fitting(batches))
+    if not len(found):
         raise InputError("calibration needs at least one batch, got an empty iterable")
-    return halves(batches[0]) if len(batches) == 1 else batches
+    return halves(found[0]) if len(found) == 1 else found

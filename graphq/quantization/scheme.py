@@ -162,7 +162,7 @@ SHORT = 24
 """The most letters of layers' names in the text of a setting; more layers, or longer names, are counted."""
 
 
-def _called(names: Sequence[str]) -> str:
+def _called(names: Collection[str]) -> str:
     text = ", ".join(names)
     return text if len(names) <= 3 and len(text) <= SHORT else counted(len(names), "layer")
 

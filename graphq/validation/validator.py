@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from graphq.errors import GraphError, GraphqError, PassError, VerifyError
 from graphq.ir import Graph
@@ -77,14 +78,14 @@ class Validator:
             raise self._error(step, text, region)
         self.snapshot = Snapshot(graph)
 
-    def raised(self, passes: Sequence[Pass], error: GraphError) -> GraphError:
+    def raised(self, passes: Sequence[Pass], error: GraphError) -> GraphqError:
         """The error for a pass that raises, such as a rewrite that returns another type, with the smallest graph.
 
         The pass ran on the graph of the snapshot. The result is `error` itself if no pass raises on it again.
         """
         for step in single_passes(passes):
             if _raises(step, self.snapshot.graph):
-                least = reduce_graph(self.snapshot.graph, lambda g, step=step: _raises(step, g), trials=TRIALS)
+                least = reduce_graph(self.snapshot.graph, partial(_raises, step), trials=TRIALS)
                 test = as_test(step, least)
                 return PassError(f"pass {pass_name(step)} raises {type(error).__name__}: {error}\n"
                                  f"The smallest graph that was found has {counted(len(least.nodes), 'node')}. "
