@@ -3,7 +3,8 @@
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py
     GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples serve:app
 
-`POST /score` takes {"input": [rows]} in JSON and returns {"output": [rows]}. `GET /health` shows that the process is
+`POST /score` takes {"input": [rows]} in JSON and returns {"output": [rows]}. For a model with one input, the body may
+also be an .npy file which is a fifth of the JSON for an image. `GET /health` shows that the process is
 up, and the SHA-256 of its model file. Importing this module loads the model: in each process of uvicorn, or once before
 gunicorn forks (`--preload`). In both cases all processes share the weights, as pages of the file. docs/deploy.md has
 the commands, and the signals that load a new model without losing a request.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +30,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 MODEL = os.environ["GRAPHQ_MODEL"]
 MAX_BYTES = 16 << 20
 MAX_RANK = 32
+NPY = b"\x93NUMPY"
+"""The first bytes of an .npy file; no JSON begins so."""
 WORDS = {(bool,): "true or false", (int,): "an integer", (int, float): "a number"}
 with open(MODEL, "rb") as file:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -36,17 +40,32 @@ types = {name: type.dtype.numpy for name, type in predictor.inputs.items()}
 
 
 def score(body: bytes) -> tuple[int, Mapping[str, Any]]:
-    """Score a request body; returns status and answer. The status is 400 if the body is not JSON or does not fit."""
+    """Score a request body; returns status and answer. The status is 400 if the body is not valid or does not fit."""
     try:
-        given = json.loads(body, parse_constant=refused, parse_int=integer)
-        if not isinstance(given, dict):
-            raise ValueError("the body must be an object of arrays by the names of inputs")
-        outputs = predictor({name: array(name, rows) for name, rows in given.items()})
+        outputs = predictor(loaded(body) if body.startswith(NPY) else parsed(body))
     except RecursionError:
         return 400, {"error": "the body is nested too deeply"}
     except (ValueError, gq.GraphqError) as error:  # the body is not JSON, or does not fit the model
         return 400, {"error": str(error)}
     return 200, {name: plain(rows) for name, rows in outputs.items()}
+
+
+def parsed(body: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a body in JSON by the names of inputs."""
+    given = json.loads(body, parse_constant=refused, parse_int=integer)
+    if not isinstance(given, dict):
+        raise ValueError("the body must be an object of arrays by the names of inputs")
+    return {name: array(name, rows) for name, rows in given.items()}
+
+
+def loaded(body: bytes) -> dict[str, np.ndarray]:
+    """The array of a body that is an .npy file, for a model with one input."""
+    if len(types) != 1:
+        raise ValueError(f"an .npy body is one array, but the model has inputs {', '.join(types)}: send JSON")
+    try:
+        return {name: np.load(io.BytesIO(body), allow_pickle=False) for name in types}
+    except Exception as error:  # NumPy raises ten kinds of errors for damaged files
+        raise ValueError(f"the body is a damaged .npy file: {error}") from None
 
 
 def refused(name: str) -> NoReturn:

@@ -31,6 +31,23 @@ COMMANDS = {
 }
 """The commands, each a module of `graphq.commands`, with a short description."""
 
+EXAMPLES = {
+    "compile": "model.onnx -o model.graphq",
+    "run": "model.onnx --shape x=1x3x224x224 --threads 2",
+    "bench": "model.onnx --threads 1,2 --peer ort,openvino",
+    "explain": "model.onnx --profile --shape x=1x3x224x224",
+    "report": "model.onnx -o model.html --profile",
+    "profile": "model.onnx --peaks --trace run.json",
+    "show": "model.onnx --elide 8",
+    "passes": "model.onnx --print-after changed --verify numeric",
+    "reduce": "model.onnx --pass FuseMatmulBias --out least.txt",
+    "partitions": "model.json --json",
+    "quantize": "model.onnx --data calibration/ --out int8.onnx",
+    "compare": "int8.onnx model.onnx --data calibration/ --page differences.html",
+    "cache": "info",
+}
+"""An example of each command's arguments, which its --help shows."""
+
 DESCRIPTION = "An operator graph compiler for int8 inference: run models, time them, see what fused and why."
 EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), a model that `graphq compile` saved
 (.graphq), or a graph's text form (any other name).
@@ -58,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(given[0] if given else None).parse_args(given)
     code = 0
     try:
-        with bars(sys.stderr.isatty()):
+        with bars(sys.stderr.isatty(), given[0]):
             code = options.run(options) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
@@ -88,7 +105,7 @@ def _parser(named: str | None) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, allow_abbrev=False, formatter_class=raw)
         if name == named:
             module = import_module(f"graphq.commands.{name}")
-            command.description = module.__doc__
+            command.description, command.epilog = module.__doc__, f"example:\n  graphq {name} {EXAMPLES[name]}"
             module.add_arguments(command)
             command.set_defaults(run=module.run)
             parser.options = re.findall(r"--[a-z][\w-]*", command.format_help())

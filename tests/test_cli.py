@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.cli import COMMANDS, main
+from graphq.cli import COMMANDS, EXAMPLES, _parser, main
 from graphq.commands.shared import plain
 
 GRAPH = """graph dense(x: u8[4,8]) {
@@ -35,6 +36,23 @@ def error_line(capsys):
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("graphq: ") and err.count("\n") == 1
     return err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_that_parses(name, capsys):
+    assert EXAMPLES.keys() == COMMANDS.keys()
+    with pytest.raises(SystemExit) as done:
+        main([name, "--help"])
+    assert done.value.code == 0 and f"example:\n  graphq {name} {EXAMPLES[name]}\n" in capsys.readouterr().out
+    assert _parser(name).parse_args([name, *EXAMPLES[name].split()]).run
+
+
+def test_more_threads_than_cores_are_no_more_threads(file, capsys):
+    assert main(["run", str(file), "--threads", "9999"]) == 0
+    out, err = capsys.readouterr()
+    used = re.search(r"(\d+ threads?)", out)[1]
+    assert err == f"--threads 9999: {used}, at most one for each core\n"
+    assert main(["run", str(file), "--threads", "1"]) == 0 and capsys.readouterr().err == ""
 
 
 def test_show_prints_the_graph(file, capsys):

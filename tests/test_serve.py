@@ -1,6 +1,7 @@
 """examples/serve.py and its workers: answers, errors, reloads under load, which lose nothing and have one outcome."""
 import hashlib
 import http.client
+import io
 import json
 import os
 import runpy
@@ -128,6 +129,31 @@ def test_numbers_of_requests_are_those_of_the_types(tmp_path, monkeypatch):
                       ("b", 0.0), ("h", 65520.0), ("h", True), ("x", 1e39), ("x", 10**399), ("x", "1"), ("x", [1])):
         status, said = answer(**{name: [[bad, bad], [0 if name != "b" else False, bad]]})
         assert status == 400 and f"input '{name}'" in said["error"], (name, bad, said)
+
+
+def test_a_body_may_be_an_npy_file(tmp_path, monkeypatch):
+    def bytes_of(array):
+        file = io.BytesIO()
+        np.save(file, array)
+        return file.getvalue()
+
+    save(tmp_path / "one.graphq", 2)
+    monkeypatch.setenv("GRAPHQ_MODEL", str(tmp_path / "one.graphq"))
+    score = runpy.run_path(str(EXAMPLES / "serve.py"))["score"]
+    status, answer = score(bytes_of(DATA))
+    assert status == 200 and np.array_equal(np.float32(answer["y"]), 2 * np.maximum(DATA, 0))
+    for wrong, words in ((bytes_of(DATA)[:-9], "damaged"), (b"\x93NUMPY", "damaged"), (bytes_of(DATA[:, :2]), "'x'"),
+                         (bytes_of(DATA.astype(np.float64)), "float64"),
+                         (bytes_of(np.array([{}], object)), "damaged")):
+        status, answer = score(wrong)
+        assert status == 400 and words in answer["error"], answer
+    g = gq.Graph()
+    g.output(g.add(g.input("a", shape=(2,), dtype="f32"), g.input("b", shape=(2,), dtype="f32")), name="y")
+    gq.compile(g, threads=1).save(tmp_path / "two.graphq")
+    monkeypatch.setenv("GRAPHQ_MODEL", str(tmp_path / "two.graphq"))
+    score = runpy.run_path(str(EXAMPLES / "serve.py"))["score"]
+    status, answer = score(bytes_of(DATA))
+    assert (status, answer["error"]) == (400, "an .npy body is one array, but the model has inputs a, b: send JSON")
 
 
 def test_new_models_come_without_a_lost_request(server):

@@ -65,7 +65,7 @@ def _zero_point(users: Sequence[Node]) -> int:
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the options --input and --shape."""
-    for option, metavar, text in (("--input", "NAME=FILE", "an input's array, an .npy or .npz file (others are random)"),
+    for option, metavar, text in (("--input", "NAME=FILE", "an input's array, .npy or .npz (others are random)"),
                                   ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")):
         parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
 

@@ -56,7 +56,8 @@ class Side(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, and the options for rows, arrays and seconds."""
     add_model(parser)
-    parser.add_argument("--threads", metavar="N,...", help="thread counts (default: 1, and all cores)")
+    parser.add_argument("--threads", metavar="N,...",
+                        help="thread counts (default: 1, and all cores); graphq uses at most one for each core")
     parser.add_argument("--isa", type=comma_separated, metavar="LEVEL,...",
                         help="ISA levels of graphq (default: the best)")
     parser.add_argument("--precision", type=comma_separated, default=["f32"], metavar="NAME,...",

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +14,7 @@ import numpy as np
 from graphq.compile import Precision, compile
 from graphq.errors import ParseError
 from graphq.ir import Graph
+from graphq.ir.names import counted
 from graphq.ir.text import to_text
 from graphq.kernels.jit.isa import LevelName
 from graphq.model.compiled_graph import CompiledGraph
@@ -49,7 +51,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the options --isa, --threads and --precision of `compile`, and --ranges-by-row."""
     parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
     parser.add_argument("--threads", type=int, metavar="N",
-                        help="at most N threads; more than the machine's cores are allowed, and do not help")
+                        help="at most N threads, and at most one for each core")
     parser.add_argument("--precision", choices=get_args(Precision), default="f32",
                         help="the type in which f32 matmuls and convolutions read their operands (default f32)")
     add_ranges(parser)
@@ -77,11 +79,19 @@ def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | Non
     Compiled models in the cache are not used, because a command's report must not depend on earlier commands.
     """
     if path.suffix != ".graphq":
-        return compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(precision, ranges_by_row))
+        made = compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(precision, ranges_by_row))
+        return _told(made, threads)
     if precision != "f32" or ranges_by_row:
         option = "--ranges-by-row" if ranges_by_row else f"--precision {precision}"
         raise ParseError(f"{option}: {path} is already compiled; give the option to `graphq compile`")
-    return load_compiled(path, isa=isa, threads=threads)
+    return _told(load_compiled(path, isa=isa, threads=threads), threads)
+
+
+def _told(model: CompiledGraph, threads: int | None) -> CompiledGraph:
+    """The model, after a line on stderr if it uses fewer threads than --threads asks for."""
+    if threads is not None and model.threads < threads:
+        print(f"--threads {threads}: {counted(model.threads, 'thread')}, at most one for each core", file=sys.stderr)
+    return model
 
 
 def comma_separated(text: str) -> list[str]:

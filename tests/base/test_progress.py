@@ -45,6 +45,28 @@ def test_bars_are_shown_where_they_are_asked_for(shown):
     assert shown == [("numbers", 2)]
 
 
+def test_a_job_has_one_bar_which_shows_the_outermost_loop(shown):
+    with bars(job="quantize"):
+        for _ in progress([1, 2], "settings"):
+            assert list(progress([1, 2, 3], "batches")) == [1, 2, 3]
+        for _ in progress([1, 2], "ranges"):
+            break
+        assert list(progress([1], "kernels")) == [1]
+    assert shown == [("quantize: settings", 2), ("quantize: ranges", 2), ("quantize: kernels", 1)]
+
+
+def test_the_bar_appears_a_second_after_the_job_began(monkeypatch):
+    delays, now = [], [10.0]
+    module = ModuleType("tqdm")
+    module.tqdm = lambda items, *, desc, leave, delay: delays.append(delay) or items
+    monkeypatch.setitem(sys.modules, "tqdm", module)
+    monkeypatch.setattr("graphq.base.progress.time.monotonic", lambda: now[0])
+    with bars():
+        for now[0] in (10.0, 10.75, 30.0):
+            list(progress([1], "stage"))
+    assert delays == [1.0, 0.25, 0.0]
+
+
 def test_without_tqdm_there_are_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with bars():

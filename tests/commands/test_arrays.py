@@ -3,6 +3,7 @@
 Arrays of --input and --shape: what is read, what is drawn, and what is refused.
 """
 import argparse
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -118,12 +119,21 @@ def test_refusals(arguments, error, message):
 
 
 def test_files_that_are_refused(tmp_path):
-    np.savez(tmp_path / "x.npz", x=np.zeros(3))
+    np.savez(tmp_path / "x.npz", a=np.zeros(3), b=np.zeros(3))
     (tmp_path / "text").write_text("no array")
-    for path, message in ((tmp_path / "x.npz", "holds several arrays; give an .npy file"),
+    for path, message in ((tmp_path / "x.npz", "holds several arrays, and none has this name: a, b"),
                           (tmp_path / "text", "text: "), (saved(tmp_path, np.zeros((2, 3))), "input 'x'")):
         with pytest.raises(InputError, match=message):
             arrays("--input", f"x={path}", "--shape", "b=c=1")
+
+
+def test_an_archive_of_one_array_or_of_named_arrays():
+    g = gq.parse("graph(x: f32[2]) {\n %0 = relu(x)\n return %0\n}")
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/x.npz"
+        for held in ({"arr_0": np.float32([1, 2])}, {"x": np.float32([1, 2]), "label": np.zeros(1)}):
+            np.savez(path, **held)
+            assert arrays("--input", f"x={path}", of=g)["x"].tolist() == [1, 2]
 
 
 def test_shapes_that_the_graph_refuses():

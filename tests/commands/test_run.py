@@ -104,7 +104,7 @@ def test_shapes_of_random_inputs(model, capsys):
 def test_wrong_arguments(model, tmp_path, monkeypatch, capsys, arguments, part):
     monkeypatch.chdir(tmp_path)
     np.save("f64.npy", X.astype(np.float64))
-    np.savez("several.npz", X)
+    np.savez("several.npz", X, X)
     (tmp_path / "text").write_text("x")
     assert main(["run", model, *arguments]) == 2
     out, err = capsys.readouterr()
