@@ -104,7 +104,7 @@ def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, n
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
-    w[:k // 2] >>= 1  # so small that vpmaddubsw multiplies some groups without saturation
+    w[:k // 2] >>= 1  # small weights, so vpmaddubsw multiplies some groups without saturation
     for flip in (0, 0x80) * (2 if level.lanes > 1 and not level.has("vnni") else 1):
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
     if level.has("bf16"):

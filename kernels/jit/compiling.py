@@ -347,10 +347,10 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
     if idle:
         with suppress(OSError):  # a container may forbid it
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # prevents zombies of forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave no zombies
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
-    gc.set_threshold(100_000)  # garbage collection took 1/12 of the time
+    gc.set_threshold(100_000)  # collect garbage less often: it took 1/12 of the time
     own = descriptors[0]
     for other in descriptors[1:]:
         if os.fork() == 0:

@@ -344,8 +344,8 @@ def unquantized(x: Expr) -> tuple[Expr, str] | None:
 @define("f32 -> f32")
 def round_bf16(x: Expr) -> Expr:
     """Round to the nearest bf16, ties to even. NaN stays NaN."""
-    # Add half of the dropped bits' range, minus one if the kept bits are even, then cut. NaNs are returned unchanged,
-    # because the addition could overflow their payload.
+    # Add half of the dropped bits' range, minus one if the kept bits are even, then drop the low bits. NaNs are
+    # returned unchanged, because the addition could overflow their payload.
     bits = op("as_s32", x)
     odd = op("and", op("shr", bits, 16), 1)
     kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))
@@ -355,7 +355,7 @@ def round_bf16(x: Expr) -> Expr:
 @define("s32 -> f32")
 def f16_value(bits: Expr) -> Expr:
     """Convert f16 bits (0 to 0xFFFF) to a number, for CPUs without the instruction."""
-    # Exponent and mantissa bits, shifted to their position in an f32, are the number times 2**-112, also if it is
+    # Exponent and mantissa bits, shifted to their position in an f32, are the number times 2**-112, even if the f16 is
     # subnormal. The product with 2**112 is exact.
     moved = op("shl", op("and", bits, 0x7FFF), 13)
     special = moved >= 0x0F800000  # inf and NaN

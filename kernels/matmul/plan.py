@@ -341,7 +341,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
-    if is_open(x) and not forced and not inside:  # tiles that write outputs take too long to compile several
+    if is_open(x) and not forced and not inside:  # one kernel if tiles write outputs: these take long to compile
         sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside

@@ -67,7 +67,7 @@ class Frame(NamedTuple):
 
 
 def clamped(f: Frame, count: int) -> list[Value]:
-    """The addresses of `count` rows. Rows past the last valid row get its address, so a tile reads valid memory."""
+    """The addresses of `count` rows. Rows past the last valid row get that row's address: all memory is valid."""
     last = f.rows - 1
     return [f.a + smaller(i, last) * f.stride for i in range(count)]
 
@@ -86,7 +86,7 @@ class RowGroups:
         self.brings_next = itemsize == 1 and not of_tap and len(addresses) > 1
 
     def at(self, number: Value, place: Value) -> Iterable[Value]:
-        """Emit the loads of group `number` of all rows, one s32 each; `place` is its address in the first row."""
+        """Emit the loads of group `number` of all rows, one s32 each. In the first row, the group is at `place`."""
         if self.brings_next:
             self._bring_next(number, place)
         return ((place + row).load(I32) for row in self.apart)

@@ -25,7 +25,7 @@ def _compiled(cache: bool) -> Any:
 
 
 try:
-    _enter = _compiled(True)  # kept on disk: to load the code takes a tenth of the time to compile it
+    _enter = _compiled(True)  # kept on disk, because loading takes a tenth of the time of compiling
 except Exception:  # no writable folder, a full disk, or a damaged file
     _enter = _compiled(False)
 

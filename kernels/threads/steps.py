@@ -262,7 +262,7 @@ def _stay(team: int, record: int) -> None:
     helper.thread = this_thread()
     helper.kept_off = -1
     if size:
-        set_cores(helper.thread, size, team + MASK)  # a new thread inherits its creator's cores: these may be fewer
+        set_cores(helper.thread, size, team + MASK)  # a new thread has only its creator's cores, perhaps fewer
     added(team + HELPERS, 1)
     idle = 0
     while acquired(team + STOP) == 0:
