@@ -41,7 +41,7 @@ STEP_WORDS = len(STEP.fields)
 class Places(NamedTuple):
     """The offsets of buffers in the arena, the arena's size in bytes, and the words that are addresses in the arena.
 
-    `relative` has these words (`OpenPlan.arena_words`) relative to the arena's start. If the word's offset within its
+    `relative` has these words (`OpenPlan.arena_words`) relative to the arena's start. If a word's offset within its
     buffer is an open size, `relative` does not include this offset.
     """
 
