@@ -110,8 +110,8 @@ def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
 def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple[Value, Parameters], Value]:
     """Put a quantize and a dequantize after each value that `chosen` names; all readers read the result.
 
-    Returns a dict from (result, parameters) to the result. With this dict, a layer that would quantize a result with
-    the same parameters can read the result directly.
+    The returned dict maps (dequantized value, parameters) to that value itself. A layer that would quantize the value
+    again with these parameters finds the value there, and reads it directly.
     """
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():

@@ -44,11 +44,11 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
                                    report: Callable[[str], None] | None = print) -> Controlled:
     """Quantize with the best automatic setting, then leave the fewest layers in f32 that keep the accuracy.
 
-    `evaluate(model)` returns the accuracy of a compiled model; larger is better. Its data must differ from `batches`.
-    While the accuracy is more than `max_drop` below f32, more stays in f32: first the values between layers, then one
-    more layer at a time. The layers whose results change most come first. At the end, layers that need not stay in f32
-    are quantized again. `report` gets a line for each trial, with its accuracy and the time of a run. `state` names a
-    file that keeps the accuracies; an interrupted run can continue from it.
+    `evaluate(model)` returns the accuracy of a compiled model, on other data than `batches`; larger is better. While
+    the accuracy is more than `max_drop` below f32, more stays in f32: first the values between layers, then one more
+    layer at a time. The layers whose results change most come first. At the end, layers that need not stay in f32 are
+    quantized again. `report` gets a line for each trial, with its accuracy and the time of a run. `state` names a file
+    that keeps the accuracies; an interrupted run can continue from it.
 
     Raises GraphError if the accuracy is too low even with all layers in f32, for example because `evaluate` is not
     deterministic. Raises InputError for a negative max_drop and for an accuracy that is not a finite number.

@@ -99,9 +99,9 @@ class Price:
     def faster_in_floats(self, product: Product) -> bool:
         """Whether a layer takes less time in f32 than in 8 bits.
 
-        Only depthwise convolutions do. They multiply little per element, so quantizing inputs and results, and
-        recomputing outputs near a tie, costs more than 8 bits save. With VNNI, there is an exception: convolutions with
-        at least FULL channels and MANY multiply-accumulates, and only SHORT operations around them.
+        This is true only for depthwise convolutions. They multiply little per element, so quantizing inputs and
+        results, and recomputing outputs near a tie, costs more than 8 bits save. With VNNI, there is an exception:
+        convolutions with at least FULL channels and MANY multiply-accumulates, and only SHORT operations around them.
         """
         if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
             return False

@@ -114,7 +114,7 @@ MADE, MADE_FROM = 4, 0.005
 
 @dataclass
 class Choice:
-    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine in a comparison.
+    """The quantized graph, its setting, and the loss (the largest 1 - cosine) of each setting that was tried.
 
     `estimate` has the loss of the chosen setting, and how reliable it is; `speed` has its speedup on this machine.
     `left` counts the operations that multiply and stay in floats with any setting (`left_in_floats`). `failed` has the

@@ -103,8 +103,7 @@ class Trials:
     def loss(self, setting: Setting, most: float = np.inf) -> float:
         """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.
 
-        Comparisons begin with the batches on which other settings lost most, and stop as soon as a loss is above
-        `most`.
+        Comparisons begin with the batches on which other settings lost most, and end as soon as a loss is above `most`.
         """
         self.losses[setting] = self._largest(setting, self.held_out, most)
         return self.losses[setting]
