@@ -127,10 +127,10 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
                   tail: Report | None, outputs: Sequence[str] = ()) -> Report:
     """The report on a graph in stages: its parts "head", "cut" and "tail", if they exist.
 
-    The cut has the operations between head and tail. These run as references, because later shapes depend on their
-    results or because they have bodies.
-    `bodies` are the reports on the bodies of control flow that ran, each with the number of its node in the cut and the
-    name of the attribute that holds the body. `outputs` are the names that the graph's outputs have in the parts.
+    The cut has the operations between head and tail. The operations of the cut run as references, because later shapes
+    depend on their results or because they have bodies. `bodies` are the reports on the bodies of control flow that
+    ran, each with the number of its node in the cut and the name of the attribute that holds the body. `outputs` are
+    the names that the graph's outputs have in the parts.
     """
     between = Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
