@@ -39,7 +39,7 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
       pass's own `tolerance`, or 0
 
     Unless `vary` is False, the comparison of numbers is repeated for graphs with other constants, attributes and sizes
-    (`graphq.validation.variations`). The pass need not change these graphs, but may not raise.
+    (`graphq.validation.variations`). The pass need not change these graphs, but must not raise.
     """
     if inputs is not None:
         before = f"graph({inputs}) {{\n{before}\n}}"
