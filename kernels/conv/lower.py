@@ -4,8 +4,9 @@ A convolution of a channels-last image is a matmul whose rows are windows of the
 
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
-x[p, t] are the channels of the pixel that output p reads at tap t. Pixels of the padding have the value zx. The
-epilogue is the same as for a matmul. Transposed convolutions differ only in their windows. Each group is a matmul.
+zx and zw are zero points. x[p, t] are the channels of the pixel that output p reads at tap t; pixels of the padding are
+zx. The epilogue is the same as for a matmul. Transposed convolutions differ only in their windows. Each group is a
+matmul.
 
 For floats, acc is an f32 sum over the taps of the output's `Phase`, in order. `numbers/float_sums.py` defines the sum:
 `float_sums` for depthwise convolutions, `tile_sums` for others. Each tap, or a line of taps read as one long tap, is

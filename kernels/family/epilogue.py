@@ -182,7 +182,7 @@ def lane_wise_operations() -> list[str]:
 
 Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
 CONVERSIONS: dict[str, Rule] = {}
-"""The rules of casts, quantizes and dequantizes. They need the node, not only its operands' expressions."""
+"""The rules of casts, quantizes and dequantizes. These rules need the node, not only the operands' expressions."""
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:

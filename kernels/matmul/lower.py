@@ -177,7 +177,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
     """Whether kernels can read, in place, the value whose transpose by `order` is input `number`.
 
-    They can if the input is the weights, packed at run time, or if it is the activations and the rows stay contiguous.
+    They can if the input is the weights, packed at run time, or the activations, with contiguous rows.
     """
     p = lowered.anchor
     assert isinstance(p, Matmul)

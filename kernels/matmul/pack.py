@@ -1,7 +1,7 @@
 """Packed weights: the layout that all matmul kernels read, and the functions that pack.
 
-A panel is 16 columns of weights. A group is 4 bytes along k of one column; a 32-bit lane multiplies it. Weights (k,
-n) of s8, or of u8 minus 128, are packed as
+A panel is 16 columns of weights. A group is 4 bytes along k in one column; a 32-bit lane multiplies a group. Weights
+(k, n) of s8, or of u8 minus 128, are packed as
 
     column sums   s32 [panels * 16]             over k, 0 for columns past n
     panels        s8  [panels][groups][16][4]   rows 4 g .. 4 g + 3 of columns 16 p .. 16 p + 15, padded with 0

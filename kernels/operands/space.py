@@ -1,8 +1,8 @@
 """Iteration domains: an output as batch x rows x columns, and the byte offsets of each operand in this domain.
 
 Neighboring dimensions are merged if every operand can step through both with one stride, so rows become long. The
-dimensions that remain are the batch; a table has the byte offset of each batch element of an operand. TERMS describes
-the sum of an output near a rounding tie.
+dimensions that remain are the batch; a table has the byte offset of each batch element of an operand. TERMS says how to
+recompute the f32 sum of an output near a rounding tie.
 """
 from __future__ import annotations
 

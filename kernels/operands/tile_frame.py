@@ -200,8 +200,8 @@ class Window:
 def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the frame's fields that locate a tile's activations.
 
-    `layout` is an index into LAYOUTS. The tile has `step` rows, and `rows` of them are valid. They begin at row `i` of
-    the `m` rows of batch element `batch`, whose activations are at `a`, `itemsize` bytes each.
+    `layout` is an index into LAYOUTS. The tile has `step` rows, and the first `rows` are valid. The tile begins at row
+    `i` of the `m` rows of batch element `batch`, whose activations are at `a`, `itemsize` bytes each.
     """
     f = view(frame)
     f.a = a + i * (f.stride if layout == IN_ROWS else itemsize if layout == IN_COLUMNS else 0)
@@ -213,7 +213,8 @@ def locate(frame: int, layout: int, itemsize: int, a: int, batch: int, m: int, i
 def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows: output pixels from pixel `i` on.
 
-    `rows` of them are valid. A batch element has `m` output pixels, and batch elements follow one another in the image.
+    The first `rows` are valid. A batch element has `m` output pixels, and batch elements follow one another in the
+    image.
     """
     w = view_windows(windows)
     width, outer_taps, inner_taps = w.width, w.ko, w.ki

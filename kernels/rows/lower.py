@@ -6,7 +6,7 @@
 
 The kernel first computes one or two numbers per row, such as a mean, or the result of a reduction. The epilogue's
 expression starts from the stored elements (x, or the powers exp(x - max(x)) of softmax) and applies these numbers. For
-a reduction it starts from the result.
+a reduction, the expression starts from the result.
 """
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class BodyBounds:
         if len(operands) < len(node.inputs):
             self.unbounded[node.output] = next(self.unbounded[v] for v in node.operands if v in self.unbounded)
             return
-        settled = node.op.name == "quantize" and node.attrs["dtype"].bits == 8  # ties of 16 bits are not settled
+        settled = node.op.name == "quantize" and node.attrs["dtype"].bits == 8  # 16-bit outputs are not settled
         result = EXACT if settled or all(x.exact for x in operands) else \
             None if node.op.name == "quantize" else self._carried(node, operands)
         if result is None:
