@@ -27,16 +27,17 @@ Change: TypeAlias = "tuple[str, Callable[[Node], Mapping[str, Any]], Mapping[int
 def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
     """Yield copies of a graph with one change each, and the description of the change.
 
-    Three kinds of changes alternate:
+    Four kinds of changes alternate:
 
     - constants: all constants are redrawn, or all are negated
+    - single numbers: a constant of one number gets a number for each index of an axis
     - attributes: an attribute gets another value, or all float attributes of a node are shifted
     - sizes: a size of the inputs grows by one or becomes 1, wherever the size occurs in the graph
 
     Copies that an operation refuses are left out. The same seed and graph give the same copies.
     """
     rng = np.random.default_rng(seed)
-    kinds = (_constants(rng), _attributes(graph, rng), _sizes(graph))
+    kinds = (_constants(rng), _single_numbers(graph, rng), _attributes(graph, rng), _sizes(graph))
     changes = [c for turn in zip_longest(*kinds) for c in turn if c is not None]
     for words, attrs, sizes in changes[:MOST]:
         try:
@@ -69,6 +70,20 @@ def _constants(rng: np.random.Generator) -> Iterator[Change]:
     yield "other constants", drawn, {}
 
 
+def _single_numbers(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
+    """Yield changes of a constant operand of one number: a number for each index of an axis of the result."""
+    for node in graph.nodes:
+        if not (node.op.elementwise and node.output.type.known):
+            continue
+        dims = node.output.type.dims
+        for value in dict.fromkeys(v for v in node.operands if v.data is not None and v.data.size == 1):
+            for axis, size in enumerate(dims):
+                if size > 1:
+                    type = TensorType(value.dtype, (size, *[1] * (len(dims) - axis - 1)))
+                    yield f"{size} numbers along axis {axis} in {graph.describe(node)}", \
+                        partial(_with, value.node, {"value": random_array(type, rng)}), {}
+
+
 def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
     for node in graph.nodes:
         for name, attribute in node.op.attributes.items():
@@ -83,7 +98,7 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
                 partial(_with, node, moved), {}
 
 
-def _with(chosen: Node, attrs: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
+def _with(chosen: Node | None, attrs: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
     return {**node.attrs, **attrs} if node is chosen else node.attrs
 
 

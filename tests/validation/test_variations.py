@@ -49,6 +49,24 @@ def test_constants():
     assert not np.array_equal(drawn[0], other[0])
 
 
+def test_a_single_number_becomes_one_for_each_index_of_an_axis():
+    """A pass may take the first number for all of them."""
+    found = dict(varied("""graph(x: f32[2,3,1], y: f32[?]) {
+      %c = constant(value=f32[1]{2})
+      %d = constant(value=f32[3,1]{1,2,3})
+      %a = add(%c, x)
+      %b = multiply(%a, %d)
+      %e = multiply(y, %c)
+      return %b, %e
+    }"""))
+    made = {w: g for w, g in found.items() if "numbers along axis" in w}
+    assert list(made) == [f"{n} numbers along axis {k} in %a = add(%c, x) : f32[2,3,1]" for k, n in enumerate((2, 3))]
+    for graph, shape in zip(made.values(), ((2, 1, 1), (3, 1)), strict=True):
+        first, second = (n.attrs["value"] for n in graph.nodes if n.op.name == "constant")
+        assert first.shape == shape and len(set(first.ravel().tolist())) == first.size
+        assert second.ravel().tolist() == [1, 2, 3]
+
+
 def test_integers_of_the_other_sign_stay_in_their_range():
     text = """graph(x: u8[3]) {
       %c = constant(value=u8[3]{0,1,255})
