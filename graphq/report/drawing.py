@@ -153,9 +153,7 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
     short = shortened(x for text in texts.values() for x in text)
     texts = {id: [short[x] for x in text] for id, text in texts.items()}
     sizes = {id: _size(text) for id, text in texts.items()}
-    room = {box.id: (2 * sizes[box.id][0], sizes[box.id][1]) for box in boxes if box.inside}  # next to an edge
-    layout = lay_out(outline, sizes | room)
-    along = _along(layout.edges.values())
+    layout, titled = _with_titles(outline, boxes, sizes)
     shapes: dict[bool, list[str]] = {True: [], False: []}
     titles = []
     for box in boxes:
@@ -164,7 +162,7 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
         rectangle = f'<rect width="{place.width:.0f}" height="{place.height:.0f}"/>'
         shapes[outer].append(_group(box, place, kind(box), rectangle + ("" if outer else text)))
         if outer:
-            titles.append(_group(box, _beside_edges(place, sizes[box.id], along), "title", text))
+            titles.append(_group(box, titled[box.id], "title", text))
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}" data-w="{width:.0f}" data-h="{height:.0f}">'
@@ -240,15 +238,34 @@ def _size(lines: Sequence[str]) -> tuple[float, float]:
     return WIDTH * columns + 2 * MARGIN, HEIGHT * len(lines) + MARGIN
 
 
-def _beside_edges(place: Place, size: tuple[float, float], edges: np.ndarray) -> Place:
-    """The leftmost place for a title of this size at the top of a box where no edge runs; else the left end."""
+def _with_titles(outline: Outline, boxes: Sequence[Box],
+                 sizes: Mapping[str, tuple[float, float]]) -> tuple[Layout, dict[str, Place]]:
+    """The layout, and places for the titles of outer boxes where no edge runs.
+
+    A box that is too narrow for its title next to the edges gets more room in a second layout. If that is still too
+    little, its title is at the left.
+    """
+    room = {box.id: (2 * sizes[box.id][0], sizes[box.id][1]) for box in boxes if box.inside}
+    for _ in range(2):
+        layout = lay_out(outline, {**sizes, **room})
+        edges = _along(layout.edges.values())
+        found = {id: _beside_edges(layout.places[id], sizes[id], edges) for id in room}
+        if None not in found.values():
+            break
+        room |= {id: (3 * width, height) for id, (width, height) in room.items() if found[id] is None}
+    return layout, {id: place or layout.places[id] for id, place in found.items()}
+
+
+def _beside_edges(place: Place, size: tuple[float, float], edges: np.ndarray) -> Place | None:
+    """The leftmost place for a title of this size at the top of a box where no edge runs; None if there is none."""
     width, height = size
     right = place.x + place.width
     x, y = edges
     crossings = x[(place.y <= y) & (y <= place.y + height) & (place.x < x) & (x < right)]
     ends = [place.x + MARGIN - CLEAR, *np.sort(crossings).tolist(), right - MARGIN + CLEAR]
     free = (a + CLEAR - MARGIN for a, b in pairwise(ends) if b - a >= width - 2 * MARGIN + 2 * CLEAR)
-    return replace(place, x=next(free, place.x))
+    left = next(free, None)
+    return None if left is None else replace(place, x=left)
 
 
 def _along(edges: Iterable[Sequence[tuple[float, float]]]) -> np.ndarray:
