@@ -43,8 +43,9 @@ class Baseline:
         """How the results of `graph` differ from the baseline, and on which inputs; None if they do not.
 
         Without tolerances, results must be equal bit for bit, except that all NaN count as equal. With tolerances, the
-        inputs of kind "extremes" are left out. `rtol` is relative to the largest element. A difference beyond them on
-        large numbers before an operation of AMPLIFYING counts only if milder inputs show a difference as well.
+        inputs of kind "extremes" are left out. `rtol` is relative to the largest element. If large numbers enter an
+        operation of AMPLIFYING, a difference beyond the tolerances counts only if milder inputs show a difference as
+        well.
         """
         text = self._interface(graph)
         if text is not None:
