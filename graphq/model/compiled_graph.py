@@ -191,7 +191,8 @@ class CompiledGraph:
 
         `name`: report only on the value with this name, or on the result of the ONNX node with this name: its
         partition, or why it is in no partition. `full`: all lines of a large model's report, and all rewrites that
-        nearly matched. `format` "json" returns a dict.
+        nearly matched. `format` "json" returns a dict. `full` and "json" also name the partitions that oneDNN Graph
+        would make, `Graph.partitions()`.
 
         `kernels`: also report the work of each kernel, and its speed on this machine next to the machine's peak. The
         report counts the decisive instructions in each kernel's assembly; for the assembly, the first call compiles the
@@ -209,7 +210,7 @@ class CompiledGraph:
             raise GraphError(f"format must be 'text' or 'json', got {format!r}")
         if name is not None and not isinstance(name, str):
             raise GraphError(f"explain takes the name of a value, got {name!r}")
-        report = self.explanation(kernels=kernels)
+        report = self.explanation(kernels=kernels, patterns=full or format == "json")
         if profile is not None and not report.parts:
             report = timed(report, profile)
         value = None if name is None else about(report, name, self.source)
@@ -221,10 +222,12 @@ class CompiledGraph:
         text = f"{self.origin}\n{text}" if self.origin else text
         return ReportText.of(text, lambda: report_html(report, text))
 
-    def explanation(self, *, kernels: bool = False) -> Report:
-        """The content of `explain` as data (`graphq.report.records`)."""
+    def explanation(self, *, kernels: bool = False, patterns: bool = True) -> Report:
+        """The content of `explain` as data (`graphq.report.records`), with oneDNN Graph's partitions if `patterns`."""
+        from graphq.report.survey import patterns as found
+
         report = self.plans.latest.explanation(kernels=kernels)
-        return replace(report, classes=self.plans.classes())
+        return replace(report, classes=self.plans.classes(), patterns=found(self.source) if patterns else ())
 
     def parts(self) -> list[Part]:
         """The parts of the model that `report` shows: one for each stage, or a single part without stages."""

@@ -75,9 +75,10 @@ class Staged:
         from graphq.report.survey import survey_stages
 
         cut = self.stages.cut
-        bodies = [(cut.nodes.index(node), name, model.explanation(kernels=kernels))
+        bodies = [(cut.nodes.index(node), name, model.explanation(kernels=kernels, patterns=False))
                   for (node, name), model in list(self._bodies.items())]
-        head, tail = (None if part is None else part.explanation(kernels=kernels) for part in (self.head, self.tail))
+        head, tail = (None if part is None else part.explanation(kernels=kernels, patterns=False)
+                      for part in (self.head, self.tail))
         return survey_stages(self.graph, head, cut, bodies, tail, self.stages.outputs)
 
     def parts(self) -> list[Part]:

@@ -14,7 +14,7 @@ from graphq.ir.names import choice, counted, quote
 from graphq.report.evidence import evidence_lines
 from graphq.report.profile import Profile
 from graphq.report.reasons import BORDER
-from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
+from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Pattern, Report, StepRecord, ValueRecord
 from graphq.report.survey import operation
 from graphq.report.wrapping import columns, wrapped
 
@@ -89,7 +89,8 @@ def as_text(report: Report, *, full: bool = False, width: int | None = None) -> 
     every = [report, *_parts(report)]
     first = [UNQUANTIZED] if any(p.causes for p in every) and not any(
         o.op in SCALING for p in every for o in p.source) else []
-    return wrapped("\n".join([*first, _text(report, full)]), width or columns())
+    last = _patterns(report.patterns) if full else []
+    return wrapped("\n".join([*first, _text(report, full), *last]), width or columns())
 
 
 def _text(report: Report, full: bool) -> str:
@@ -263,6 +264,12 @@ def _why(cause: Cause) -> list[str]:
 
 def _names(labels: Sequence[str]) -> str:
     return ", ".join([*labels[:ALSO], *([f"{len(labels) - ALSO} more"] if len(labels) > ALSO else [])])
+
+
+def _patterns(patterns: Sequence[Pattern]) -> list[str]:
+    """Lines on the partitions of oneDNN Graph: the anchor, and the results of its operations."""
+    lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
+    return lines + [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns]
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:

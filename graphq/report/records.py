@@ -140,6 +140,17 @@ class NearMiss:
 
 
 @dataclass(frozen=True)
+class Pattern:
+    """A partition that oneDNN Graph would make (`Graph.partitions`): its anchor, and the results of its operations.
+
+    One fusion of the passes makes each partition of graphq; a pattern may span several of these partitions.
+    """
+
+    anchor: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CoverageRecord:
     """Multiply-accumulates in integer partitions and in total, by operation, and operators that are not counted."""
 
@@ -160,7 +171,7 @@ class Report:
     are lines on the ranges of sizes that have plans. `source` are the user's operations. `became` maps each result of
     the user's operations or of passes to the node that contains it after the passes, or to None if the result was
     computed at compile time or merged with an equal result. `names` maps the names of an ONNX file's nodes to the
-    labels of their results.
+    labels of their results. `patterns` are the partitions that oneDNN Graph would make of the user's graph.
     """
 
     graph: str
@@ -181,6 +192,7 @@ class Report:
     source: tuple[Operation, ...] = ()
     became: Mapping[str, int | None] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[Pattern, ...] = ()
     parts: Mapping[str, Report] = field(default_factory=dict)
     schema: str = "graphq.explain/2"
 

@@ -25,6 +25,7 @@ from graphq.report.records import (
     NearMiss,
     Operation,
     Partition,
+    Pattern,
     Report,
     Role,
     StepRecord,
@@ -143,6 +144,12 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
                   inputs=tuple(tensor(v) for v in graph.inputs),
                   outputs={name: f"%{quote(x)}" for name, x in zip(graph.output_names, outputs, strict=False)},
                   parts={name: part for name, part in parts.items() if part is not None})
+
+
+def patterns(graph: Graph) -> tuple[Pattern, ...]:
+    """The partitions that oneDNN Graph would make of the user's graph."""
+    return tuple([Pattern(p.anchor, tuple([graph.label(v) for n in p.ops for v in n.outputs]))
+                  for p in graph.partitions()])
 
 
 def tensor(value: Value) -> Tensor:

@@ -109,3 +109,21 @@ def test_open_sizes_are_never_numbers(text):
                                      "nbytes": None}
         macs = [n["macs"] for n in data["nodes"] if n["macs"]]
         assert data["sizes"] == {"x.0": batch} and set(macs) <= {batch * 4 * 6 * 3}
+
+
+def test_the_partitions_of_onednn_graph_are_named():
+    """A pattern may span several partitions of graphq."""
+    model = gq.compile(gq.parse("""graph(q: f32[1,4,8], k: f32[1,8,4], v: f32[1,4,8]) {
+      %s = matmul(q, k)
+      %p = softmax(%s, axis=2)
+      %y = matmul(%p, v)
+      %z = cum_sum(%y, axis=1)
+      return %z
+    }"""), threads=1)
+    data = model.explain(format="json")
+    assert data["patterns"] == [{"anchor": "attention", "values": ["%s", "%p", "%y"]},
+                                {"anchor": "cum_sum", "values": ["%z"]}]
+    assert [p.anchor for p in model.source.partitions()] == ["attention", "cum_sum"]
+    lines = model.explain(full=True).splitlines()
+    at = lines.index("oneDNN Graph would make 2 partitions (graph.partitions()):")
+    assert lines[at + 1] == "  attention: %s, %p, %y" and "oneDNN Graph" not in model.explain()
