@@ -109,6 +109,7 @@ def test_batches_that_repeat_others_are_no_evidence(factor):
     found = automatic(graph, same).estimate
     assert found.batches == 5 and found.repeated == found.json()["repeated"] == 4 and not found.sure
     assert "not sure of 5 batches" in str(found) and "4 batches repeat others" in str(found)
+    assert repeated([{"x": np.zeros((n, 2), np.float32)} for n in (1, 2, 3)]) == 2
     assert repeated([*batches, {"x": batches[1]["x"].copy()}, {"x": batches[1]["x"].reshape(-1)}]) == 1
     assert Estimate((1e-3,), None, 40, 1.0, repeated=36).sure and not Estimate((1e-3,), None, 40, 1.0, repeated=37).sure
 
