@@ -157,6 +157,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     plain = replace(scheme, method="mse", preset="mixed", weight_bits=weight_bits or 8)
     work = Search(graph, batches, plain)
     setting = chosen_setting(work, scheme.preset)
+    if work.misjudged(setting):
+        setting = chosen_setting(work, scheme.preset)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
         setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting

@@ -18,7 +18,7 @@ from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, Calibration
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
-from graphq.quantization.estimate import SIZES, Chosen, Estimate, Extended, numbered, repeated
+from graphq.quantization.estimate import MUCH, SIZES, UNEVEN, Chosen, Estimate, Extended, numbered, repeated
 from graphq.quantization.folds import FEW, few, folds, judged
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
@@ -58,7 +58,8 @@ class Trials:
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         self.compared = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
         """The indices of the batches on which settings are compared."""
-        count, judges = len(self.batches), judged(len(self.batches))
+        count = len(self.batches)
+        self.judges = judges = judged(count)
         kinds = range(1 if count <= FEW else 2, 2 + len(SIZES))
         copies = [(fold.seen, k % count + kind * count) for fold in judges for k in fold.held_out for kind in kinds]
         self.judged = [*((fold.seen, k) for fold in judges for k in fold.held_out), *copies]
@@ -99,6 +100,16 @@ class Trials:
     def twins(self) -> Parametrized:
         """The model with a quantized twin for each f32 layer."""
         return Parametrized(self.graph, twins=True, steps=self.outputs.steps)
+
+    def misjudged(self, setting: Setting) -> bool:
+        """Whether batches that were not compared lose much more than those that were; then all are compared."""
+        held_out = [(fold.seen, k) for fold in self.judges for k in fold.held_out]
+        if self._largest(setting, held_out, np.inf) <= max(MUCH, UNEVEN * self.loss(setting)):
+            return False
+        self.folds, self.held_out = self.judges, held_out
+        self.compared = tuple(k for fold in self.judges for k in (*fold.held_out, *fold.copies))
+        self.losses.clear()
+        return True
 
     def loss(self, setting: Setting, most: float = np.inf) -> float:
         """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.
