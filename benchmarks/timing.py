@@ -110,7 +110,7 @@ def means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         if found:
             medians, minima = (geometric_mean([x[key] for x in found])
                                for key in ("ratio_of_medians", "ratio_of_minima"))
-            out.append(f"{name}'s time over graphq's, geometric mean: {medians:.2f} of medians, {minima:.2f} of minima")
+            out.append(f"speedup over {name}, geometric mean: {medians:.2f} of medians, {minima:.2f} of minima")
     return out
 
 
