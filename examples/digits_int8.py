@@ -1,9 +1,11 @@
 """Handwritten digits in int8: train a network, build and quantize its graph, compile it, and compare it with f32.
 
     python examples/digits_int8.py [--seconds 1.0] [--threads N] [--isa LEVEL]
+    python examples/digits_int8.py --files
 
 The data are scikit-learn's digits (1797 pictures of 8x8 pixels, inside that package). `--seconds` limits the time to
-measure each of the three ways to classify.
+measure each of the three ways to classify. `--files` only trains: it writes digits.onnx, the network in f32, and
+digits.npz, some of its inputs, for the `graphq` command. This needs the package onnx.
 """
 from __future__ import annotations
 
@@ -88,6 +90,7 @@ def main() -> None:
     args.add_argument("--seconds", type=float, default=1.0)
     args.add_argument("--threads", type=int)
     args.add_argument("--isa")
+    args.add_argument("--files", action="store_true")
     options = args.parse_args()
 
     pixels, labels = load_digits(return_X_y=True)
@@ -96,6 +99,10 @@ def main() -> None:
     mean = train.mean(axis=0)
     x_train, x_test = (train - mean) / 16, (test - mean) / 16
     net = MLPClassifier(hidden_layer_sizes=(128, 64), random_state=0).fit(x_train, train_labels)
+    if options.files:
+        gq.save_onnx(build(net), "digits.onnx")
+        np.savez("digits.npz", x=x_train[:1024].astype(np.float32))
+        return
 
     # The quantized graph dequantizes the u8 activations and s8 weights of each layer and multiplies in f32. The
     # compiler finds the layers where integers give the same numbers.
