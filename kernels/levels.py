@@ -109,7 +109,7 @@ def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, n
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
     if level.has("bf16"):
         x, y = a % 16.0, w % 16.0
-        # the first six products add up to 0 if added in pairs, and to 1 if added one by one
+        # the first six products add up to 1 in order, but to 0 if the second of each pair is added first (vdpbf16ps)
         x[:, :6], y[:4], y[4:6], y[:, 0] = (1, 2**24, -2**24, 1, 2**-100, 0), 1, 0, 0
         y[4, 0] = 2**-40  # times 2^-100: a subnormal sum that must count as 0
         yield x.astype(STORAGE["bf16"]), y.astype(STORAGE["bf16"]), (x[:, 6:] @ y[6:]).astype(np.float32)

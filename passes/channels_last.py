@@ -158,9 +158,9 @@ class _Placement:
         return self.other[value]
 
     def _replace(self, old: Value, new: Value, moves: bool) -> None:
-        """Replace `old` by `new` in users that keep the given layout. If `moves`, `new` is channels last: reorder it.
+        """Replace `old` by `new` or, if `new` is channels last (`moves`), by `new` reordered to the given layout.
 
-        Users that compute channels last are not changed here, because `_remake` replaces them later.
+        In the second case, users that compute channels last keep `old`; `_remake` replaces these users later.
         """
         if moves:
             assert old.shape is not None

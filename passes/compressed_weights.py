@@ -236,10 +236,10 @@ def _moved(match: Match) -> tuple[int, ...] | None:
 
 
 def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """The shape of groups after a reshape from `dims` to `wanted`; None if the reshape splits groups.
+    """The sizes of a group along the axes of `wanted`, after a reshape of `dims`; None if the reshape splits groups.
 
-    Each axis of `dims` is regarded as two axes: the groups, and the elements of a group. In the list of these axes, an
-    axis of `wanted` must consist of neighbors, or of parts of them; axes of groups must come before axes of elements.
+    `groups` has the sizes along `dims`. Regard each axis of `dims` as two axes: groups, and elements of a group. Each
+    axis of `wanted` must consist of neighbors in the list of all these axes, or of parts: first groups, then elements.
     """
     parts: list[tuple[int, bool]] = []
     for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):

@@ -68,7 +68,7 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def aligned(graph: Graph, value: Value, rank: int) -> Value:
-    """`value` with leading dimensions of 1 up to rank `rank`, then channels last: a constant, or a reshape."""
+    """Return `value`, padded with leading 1s to `rank`, as channels last. Constants are moved, others reshaped."""
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:

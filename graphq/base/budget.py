@@ -26,7 +26,7 @@ _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 class _Budget:
-    """The bytes reserved so far (`used`) and at the last recount (`live`), with a limit in bytes."""
+    """The count of reserved bytes (`used`), its value after the last `recount` (`live`), and its limit."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._given, self.used, self.live = limit, 0, 0

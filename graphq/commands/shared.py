@@ -64,7 +64,7 @@ def add_ranges(parser: argparse.ArgumentParser) -> None:
 
 
 def numbers(precision: Precision, ranges_by_row: bool) -> dict[str, Any]:
-    """The arguments of `compile` that change numbers."""
+    """The arguments of `compile` that affect the numerical results, not only the speed."""
     if not ranges_by_row:
         return {"precision": precision}
     from graphq.passes import PRECISIONS, RangesByRow

@@ -24,8 +24,8 @@ def specialized(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
                 values: Mapping[str, np.ndarray | Later] | None = None) -> Graph:
     """A copy of a graph with other types of inputs, or with constants instead of inputs (`Graph.specialize`).
 
-    `values` has arrays for inputs that stay inputs of the graph: operations use the arrays instead of the inputs. The
-    arrays may depend on open sizes.
+    `values` maps names of inputs to arrays. These inputs stay in the list of inputs, but operations read the arrays
+    instead. A `Later` is an array that is computed from open sizes at run time.
     """
     for given in (types, constants):
         if not isinstance(given, Mapping):

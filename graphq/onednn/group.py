@@ -168,7 +168,7 @@ class GroupGatedMlp(Group):
         return g.repeat(AFTER, out, max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse matmuls `gate` and `up` of different inputs."""
+        """The reason to refuse a match: its matmuls `gate` and `up` have different inputs. None if they share one."""
         down, *others = sorted((n for n in match.nodes if n.op.name == "matmul"), key=lambda n: -n.position)
         sources = {uncast(n.inputs[0]) for n in others}
         return None if len(sources) == 1 else f"gate and up multiply {len(sources)} different inputs"

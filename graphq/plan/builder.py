@@ -85,7 +85,7 @@ class Strips(NamedTuple):
         self.steps.append(step)
 
     def step(self, target: Target) -> Step:
-        """The step that runs all added steps on one strip after another. Each strip is a block."""
+        """Make the step that runs all added steps strip by strip. Each strip is one block of work for the threads."""
         block = modules.load("strips", strips_module, cache=target.cache).block
         parts = [Part(step, tuple([(k, self.rooms[w.buffer]) for k, w in enumerate(step.block)
                                    if isinstance(w, Ref) and w.buffer in self.rooms])) for step in self.steps]

@@ -324,10 +324,10 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """The data of a run, for one run at a time: its own argument words, and the plan's `segments`.
+    """The argument words and `segments` of a plan. Only one run at a time uses them.
 
-    A segment is a Python step, or a table of neighboring kernel steps that run in one native call. If `traced`, kernel
-    steps record when and on which thread they run; the attribute `traced` has their recorders (None for a Python step).
+    A segment is a Python step, or a table of neighboring kernel steps that run in one native call. The option `traced`
+    makes kernel steps record their times and threads; `self.traced` lists the recorders (None for a Python step).
     """
 
     def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[int | Function | FunctionTable],

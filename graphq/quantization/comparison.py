@@ -128,7 +128,7 @@ class Comparison:
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
 
     def _has_16_bits(self, tensor: TensorDifference) -> bool:
-        """Whether a layer has 16 bits already: its tensor is then the result of an add without a constant bias."""
+        """Whether a layer has 16 bits already. The test: the tensor results from an add without a constant operand."""
         value = values_by_name(self.graph).get(tensor.name)
         return tensor.op == "add" and not (value is not None and value.node is not None
                                            and any(map(_is_constant, value.node.operands)))

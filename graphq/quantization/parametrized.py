@@ -5,12 +5,12 @@ A quantized layer becomes a layer on the f32 numbers that the integers represent
     layer(fake(x * inverse), near + step_of_rest * rint((w - near) / step_of_rest), bias)
     fake(x) = step * clip(rint(x / step), low, high)        w = weights * factors, near = steps * rint(w / steps)
 
-The second argument has the weights: `near` is rounded to 8 bits, and with 16 bits the next term adds the rounded rest.
-Boolean inputs select x instead of fake(x), and weights without rounding.
+Each input channel has a factor, and `inverse` is 1 / factors. `near` has the weights, rounded to 8 bits. Weights of 16
+bits are `near` plus the rest w - near, rounded to multiples of `step_of_rest`. A value that is stored between layers is
+replaced by fake(value) for all of its readers. The model's inputs include the step, `low` and `high` of each fake, all
+steps and factors of weights, inverses and biases. Boolean inputs switch off each fake and the rounding of weights.
 
-All other numbers in these formulas are inputs of the model: steps, limits, factors of channels and their inverses,
-biases. All readers of a value that is stored between layers also read fake(value). Trying a setting therefore costs
-runs but no compilation. Results differ from integer results by the roundings of f32 sums.
+Trying a setting therefore costs runs but no compilation. Results differ from integer results by roundings of f32 sums.
 """
 from __future__ import annotations
 

@@ -61,10 +61,10 @@ def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int |
 
 
 class Given:
-    """Maps the graph `before` the fusions back to `source`, the graph as the user gave it.
+    """Finds the user's values and nodes that correspond to values and nodes of a rewritten graph.
 
-    `same` maps each value that existed before the passes to its counterpart in `source`. Arguments of methods may
-    belong to either graph.
+    `source` is the user's graph; `before` is the rewritten graph before fusions. `same` maps values that existed before
+    the passes to their counterparts in `source`. Arguments of methods may belong to either graph.
     """
 
     def __init__(self, source: Graph, before: Graph, same: Mapping[Value, Value]) -> None:

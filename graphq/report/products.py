@@ -99,7 +99,7 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
             return taken(value)
         if under is maker:
             return body.add_again(maker, [None if v is None else taken(v) for v in maker.inputs])[0]
-        constants.append(None)  # a pass put moves between the dequantize and the layer
+        constants.append(None)  # a pass has inserted moves between the dequantize and the layer
         x = body.input(f"i{len(body.inputs)}", dtype=next(under.operands).dtype, shape=value.shape)
         return body.dequantize(x, scales=[1.0])
 

@@ -9,15 +9,15 @@ A tile is a few neighboring pixels of a line times a few vectors of channels. Ac
 first product to the Store. With sums in memory, as in the loops of `pixels`, 3 x 3 taps took twice as long (Zen 4).
 
 A run is all taps along a line of the window, or a single tap (see `choose`). Neighboring pixels share columns of the
-image within a run. A tile loads each column of a run once, and the weights of a run once: the 72 products of a tile
-with 3 x 3 taps take 39 loads. The last tile of a line can overlap the tile before it; both write the same bytes there.
+image within a run. A tile loads each column and each weight of a run once: 8 pixels with 3 x 3 taps and stride 1
+take 39 loads for 72 products. The last tile of a line can overlap the tile before it; both write the same bytes there.
 
 Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. A chunk is the channels of a tile. If the
 channels do not fill the last chunk, it overlaps the chunk before it. If the channels do not fill even one chunk, masked
 instructions read and write them.
 
-Output row (batch, i) is pixel batch * rows + i, counted over all images. `rows`, the number of rows of a batch element,
-is a multiple of a line's length.
+An output row has all channels of one pixel. A batch element has `rows` output rows, a multiple of a line's length. Row
+i of batch element b is pixel b * rows + i, counted over all images.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The kernel family of lane-wise (elementwise) operations: record, kernel and plan step.
+"""The kernel family of lane-wise (elementwise) operations, with its kernel and the function that plans a step.
 
-One loop over memory computes a chain of operations. The slots of operands and output follow the fields of SPACE in the
-argument block (see `store_code.SlotOperand`).
+One loop over memory computes a chain of operations. In the argument block, the slots of the operands and of the output
+come after the fields of SPACE (see `store_code.SlotOperand`).
 """
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     is a small correction.
     """
     whole = op("rint", x * _LOG2E)
-    rest = x - whole * _LN2_HIGH  # exact; exp(x + low) = 2**n * exp(r), |r| <= ln 2 / 2 + |low|
+    rest = x - whole * _LN2_HIGH  # exact
     small = whole * _LN2_LOW if low is None else whole * _LN2_LOW - low
-    r = rest - small
+    r = rest - small  # exp(x + low) = 2**whole * exp(r), |r| <= ln 2 / 2 + |low|
     p = _polynomial(r, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
                         5.0000001201e-1))
     return rest, op("fma", p, r * r, -small), op("round_s32", whole)

@@ -149,7 +149,7 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # if each tile makes its own copies, all taps are copied to one place, so the place stays in L1
+        if once:  # each copy is read once: with AGAIN, all long taps are copied to the same memory, so it stays in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
@@ -261,7 +261,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: 
         tiles = Tiles(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
-        fetched = pace * (16 // len(passes))  # bytes to prefetch in each step of a pass: a step has 16 groups
+        fetched = pace * (16 // len(passes))  # bytes to prefetch per step (64 k) and pass; `pace` is for 4 k
         lines, dots = (fetched + 63) >> 6, used * width
         shares = [(lines + (dots - 1 - n)) >> (dots.bit_length() - 1) for n in range(dots)]
         for number, columns in enumerate(passes):

@@ -1,17 +1,17 @@
 """The kernels of matmuls with compressed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
-8-bit activations enter as s8 values a' (for u8 activations, a' = a - 128), with scales s per row and group. S[g, i] is
-the sum of a' over group g of row i:
+The weights u[k, j] of a group g of k share a zero point z[g, j] and a scale[g, j]. 8-bit activations enter as s8 values
+a' (a - 128 for u8), with a row_scale[i, g]; total[i, g] is the sum of a' of row i over the group. The constant
+correction[g, j] accounts for the zero point of the activations:
 
-    R[g, i, j]   = sum_{k in group g} a'[i, k] * u[k, j]                             exact, modulo 2**32
-    acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j] - z[g, j] * S[g, i]) * (s[i, g] * scale[g, j])
-                                                                                     from 0 on, in order
+    R[g, i, j] = sum_{k in group g} a'[i, k] * u[k, j]                               wraps modulo 2**32, otherwise exact
+    acc[i, j]  = sum_g f32(R[g, i, j] + correction[g, j] - z[g, j] * total[i, g]) * (row_scale[i, g] * scale[g, j])
 
-Instructions that multiply u8 by s8 therefore read the weights u unchanged, and a zero point costs one product per
-group. `floats` has the tiles for float activations.
+The sum over g starts from 0 and adds the groups in order. Instructions that multiply u8 by s8 read the weights u
+unchanged, and a zero point costs one product per group. `floats` has the tiles for float activations.
 
-A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A shift and a mask unpack four of the k; they are then
-multiplied like 8-bit weights. Tiles leave f32 accumulators in memory.
+A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A shift and a mask unpack the weights of four k, which
+are then multiplied like 8-bit weights. Tiles leave f32 accumulators in memory.
 """
 from __future__ import annotations
 

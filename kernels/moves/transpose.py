@@ -1,12 +1,12 @@
-"""Transposes of any rank: neighboring axes are merged, and a block function loops over rows and columns of the rest.
+"""Transposes of tensors of any rank. First, neighboring axes that stay neighbors in the same order are merged.
 
-There are four block functions:
+Two of the merged axes are the m rows and n columns of a matrix in the result. Four block functions write matrices:
 
 - `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
 - `interleaving` and `deinterleaving`: n or m is 2 to 4 (e.g. channels of images), by shuffles of n or m vectors;
 - `copying`: the innermost axis stays the innermost, so runs of bytes are copied.
 
-The outer axes are the batch, with `rows` x `columns` elements each. The code is the same at every ISA level.
+Each index of the other axes (the batch) has its own matrix. The code is the same at every ISA level.
 """
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The formulas of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-x [T, B, gates * H] are the products of inputs and weights, computed in advance. Each step adds s, the products of the
-previous state and the recurrent weights, summed as in `float_sums`. If the weights are integers, the state is quantized
-as by ONNX's DynamicQuantizeLinear, and s is an exact integer sum times one f32 scale.
+x [T, B, gates * H] are the products of inputs and weights. Each step adds s, the products of the previous state and the
+recurrent weights (see `float_sums`). Each gate, in the order listed, has H columns of x and s. For integer weights, the
+state is quantized as by DynamicQuantizeLinear, and s is an exact integer sum times an f32 scale.
 
-    lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
+    lstm (i, o, f, g):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
-    gru (z, r, h):      h' = (1 - z) * n + z * h    z, r = sigmoid(x + s),  n = tanh(x + r * (s + bias))
+    gru (z, r, n):      h' = (1 - z) * n + z * h    z, r = sigmoid(x + s),  n = tanh(x + r * (s + bias))
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _given(k: int) -> Expr:
 
 CELL = (sigmoid(_given(0) + _given(1)) * _given(6)
         + sigmoid(_given(2) + _given(3)) * tanh(_given(4) + _given(5)))
-"""The new cell c' of an LSTM, from x and s of its gates f, i and c, and the old cell c."""
+"""The new cell c' of an LSTM, from x and s of its gates f, i and g, and the old cell c."""
 OUTPUT = sigmoid(_given(0) + _given(1)) * tanh(_given(2))
 """The new state h' of an LSTM, from x and s of its gate o, and the new cell c'."""
 UPDATE = sigmoid(_given(0) + _given(1))

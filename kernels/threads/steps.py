@@ -245,7 +245,7 @@ def _look(team: int) -> int:
 
 @njit
 def _sleep(team: int, record: int) -> None:
-    """Sleep until another thread wakes this helper. It does not sleep if work is on offer when it is marked asleep."""
+    """Mark this helper as asleep and sleep until another thread wakes it. If work is already on offer, do not sleep."""
     added(team + SLEEPERS, 1)
     release(record + ASLEEP, 1)
     fence()

@@ -135,7 +135,7 @@ class Team:
         if self.region is not None and self.layer is None:
             self._find_layer()
         if self.layer is None or self.layer == "omp":
-            # keeps the words of these helpers in memory during this run, even if other helpers replace them
+            # this reference keeps the helpers' shared memory allocated during the run, even if `self.helpers` changes
             those = self.helpers
             self.run_shared(*table.span, those.address, helpers)
         elif helpers == 0:

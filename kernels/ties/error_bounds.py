@@ -100,8 +100,8 @@ class BodyBounds:
         """Return the bounds of a body's values up to the result of its anchor; the kernel's integer sum is exact.
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
-        bias b, f32(y + b). The roundings of y are relative to |y| <= |y + b| + |b|. The conversion of the sum is exact
-        below 2**24. The graph as written also rounds the addition of b, unless the sum starts from b.
+        bias b, f32(y + b). The rounding errors of y are relative to |y|, and |y| is at most |y + b| + |b|. The
+        conversion f32(sum) is exact below 2**24. The graph as written also rounds y + b, except if its sum starts at b.
         """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
@@ -256,7 +256,7 @@ class BodyBounds:
         """The band around ties of quantize `node`; None if its operand has no bound. Scales may vary by column.
 
         The band includes the roundings of the quotient in the kernel and in the graph, and of the inverse scale, all
-        relative to the quotient. The comparison with ties subtracts numbers of at most a half, so it is exact.
+        relative to the quotient. The distance of the quotient from the nearest integer is computed without rounding.
         """
         errors = self.errors_of(node.inputs[0])
         if errors is None:

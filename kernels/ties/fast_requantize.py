@@ -1,23 +1,23 @@
-"""Fast requantization: few operations quantize a layer's output, and show whether the output is near a tie.
+"""Fast requantization: compute a layer's quantized output in fewer operations, and detect outputs near a tie.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as in `formula`
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
-q is from lo to lo + 255. An output is near a tie if y / s + zp is within `half` of the middle between two integers.
-Then fraction(u) is below 2 * half. For all other outputs, both forms give the same integer. `half` covers the error of
-u and the band of outputs that are computed again. One comparison therefore finds all outputs that need a second look.
+q is from lo to lo + 255. A tie is the middle between two integers. If y / s + zp is at most `half` from a tie, then
+fraction(u) is below 2 * half: the output is near a tie. For all other outputs, both forms give the same integer. `half`
+is the error of u plus the half-width of the band of outputs to compute again; fraction(u) therefore shows all of them.
 
-The fast form has fewer operations. If y is a sum of integers times constants, u is a chain of fused multiply-adds whose
-constants include scales and zero points. If y depends on the integer of an earlier quantize, this integer is floor(v),
-with v the u of the earlier quantize. Kernels compute it as a float: v - lo + 256 is saturated to [256.25, 511.75],
-where f32 has 15 bits of fraction, and rounded down.
+If y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants include scales and zero
+points. If y depends on the integer of an earlier quantize, this integer is floor(v), and v is the u of the earlier
+quantize. Kernels compute floor(v) in f32: v - lo + 256 is saturated to [256.25, 511.75], a range in which f32 has 15
+bits of fraction, and rounded down.
 
-The stored integer is the upper half of round(2**16 * u), an s32; the lower half is the fraction. Beyond 2**15, and for
-NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value can count as near as well. If many values
-saturate to the least integer, as after a ReLU, u is kept at least a quarter above this integer, so these values do not
-count as near. For functions of two bytes, `exhaustive_requantize` looks for constants that make u decide all ties as y
-does; then no output counts as near.
+Kernels round 2**16 * u to an s32: the upper 16 bits are the stored integer, the lower 16 bits the fraction. If |u| is
+above 2**15 or u is NaN, x86 rounds to -2**31, and the fraction 0 counts as near a tie. Saturated values can also count
+as near. If many values saturate to the least integer, as after a ReLU, u is kept at least a quarter above this integer,
+so these values do not count as near. If y depends on only two bytes, `exhaustive_requantize` looks for constants with
+which u decides all ties as y does; then no output counts as near.
 """
 from __future__ import annotations
 

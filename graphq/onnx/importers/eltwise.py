@@ -34,7 +34,7 @@ def binary(c: Call) -> Outputs:
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
-    """Add the operation `function`, or `arithmetic` for the dtypes that only `arithmetic` accepts."""
+    """Append a node of the operation `function`, or of `arithmetic` for dtypes that only `arithmetic` accepts."""
     if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
         return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
     return c.graph.add_node(lookup(function), [a, b], {})[0]

@@ -285,7 +285,7 @@ def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | N
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
     """Compute an onnx_node at run time by graphq's operations; returns None if graphq has no operations for the node.
 
-    The results are then the same as the results that are computed at compile time if operands are constants.
+    The results are the same as if the operands were constants and the node were computed at compile time.
     """
     proto = parsed(model)
     node = proto.graph.node[0]
