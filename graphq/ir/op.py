@@ -386,8 +386,7 @@ def normalize(annotation: Any, value: Any, name: str) -> Any:
             return None
         return normalize(next(a for a in args if a is not type(None)), value, name)
     if origin is Literal:
-        if isinstance(value, str) and value not in args:  # oneDNN's files spell none as None, SAME_UPPER in capitals
-            value = next((a for a in args if isinstance(a, str) and a.lower() == value.lower()), value)
+        value = spelled(value, args)
         if not isinstance(value, str | int) or value not in args:
             raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
         return value
@@ -400,6 +399,13 @@ def normalize(annotation: Any, value: Any, name: str) -> Any:
             return values
         return tuple(normalize(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)
+
+
+def spelled(value: Any, choices: Sequence[Any]) -> Any:
+    """The choice that equals `value` in lower case, or `value`: oneDNN spells none as None, same_upper in capitals."""
+    if not isinstance(value, str) or value in choices:
+        return value
+    return next((x for x in choices if isinstance(x, str) and x.lower() == value.lower()), value)
 
 
 def _scalar(annotation: Any, value: Any, name: str) -> Any:

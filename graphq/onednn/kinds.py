@@ -9,7 +9,7 @@ from typing import Any, Literal
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Node
 from graphq.ir.names import suggestion
-from graphq.ir.op import Op, walk_ops
+from graphq.ir.op import Op, spelled, walk_ops
 from graphq.ir.tensor_type import TensorType
 from graphq.onednn.document import FileAttribute, FileOp, LogicalTensor, shown
 from graphq.ops.conv import weight_axes
@@ -99,13 +99,13 @@ def _plain(annotation: Any) -> Any:
 
 
 def _value(op: Op, name: str, value: Any) -> Any:
-    """Convert a file's value: 0 and 1 become booleans."""
+    """Convert a file's value to graphq's spelling: 0 and 1 become booleans, "None" becomes "none"."""
     annotation = _plain(op.attributes[name].annotation)
     if annotation is bool:
         return bool(value)
     if isinstance(value, str):
         expect_value(value.lower())
-    return value
+    return spelled(value, typing.get_args(annotation))
 
 
 def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],

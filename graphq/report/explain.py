@@ -267,9 +267,9 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _patterns(patterns: Sequence[Pattern]) -> list[str]:
-    """Lines on the partitions of oneDNN Graph: the anchor, and the results of its operations."""
+    """Lines on the partitions of oneDNN Graph with an anchor: its name, and the results of their operations."""
     lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
-    return lines + [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns]
+    return lines + [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in ("eltwise", "reorder")]
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
