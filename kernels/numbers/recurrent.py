@@ -1,8 +1,8 @@
 """The formulas of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
 x [T, B, gates * H] are the products of inputs and weights. Each step adds s, the products of the previous state and the
-recurrent weights (see `float_sums`). Each gate, in the order listed, has H columns of x and s. For integer weights, the
-state is quantized as by DynamicQuantizeLinear, and s is an exact integer sum times an f32 scale.
+recurrent weights (see `float_sums`). Each gate listed has H columns of x and s, in this order (ONNX: c for g, h for n).
+For integer weights, the state is quantized by DynamicQuantizeLinear, and s is an exact integer sum times an f32 scale.
 
     lstm (i, o, f, g):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
