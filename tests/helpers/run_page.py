@@ -27,7 +27,7 @@ def normal(text):
     text = re.sub(r"\d+x\d+_(?=scalar|avx|amx)", "", text)
     text = re.sub(r"s8sorted_(?=scalar|avx|amx)", "s8_", text)  # the form of weights where there is no VNNI
     text = re.sub(r"scalar|amx|avx\w*", "LEVEL", text)
-    text = re.sub(r"\d+ (thread|block)s?", r"N \1", text)
+    text = re.sub(r"\d+\s+(thread|block)s?", r"N \1", text)
     text = re.sub(r"\S+ ms per run, f32 \S+ ms: .*", "times of a quantized model", text)
     text = re.sub(r"^(  \S.*?)(?: +\d\S* \(\d\S*\)){2} +\S+ +\S+$", r"\1 times of an engine", text, flags=re.M)
     return re.sub(r"serial|parallel", "somehow", text).strip() + "\n"
