@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.base.sizes import Trace, later
 from graphq.ir import Graph
 from graphq.ir.op import OPS
 from graphq.ir.text import parse
@@ -231,3 +232,18 @@ def test_every_dtype_folds():
     verify(g)
     got = gq.reference(g)
     assert all(got[k].dtype == want[k].dtype and np.array_equal(got[k], want[k]) for k in want)
+
+
+def test_numbers_that_are_equal_only_in_the_example_stay_apart():
+    """Two numbers that are computed from open sizes have the same text, and may have the same value in the example."""
+    trace = Trace()
+    n, m = trace.leaf(8, "n"), trace.leaf(8, "m")
+    g = Graph()
+    x = g.input("x", shape=(2, 16), dtype="f32")
+    for start in (n - 4, m - 4, n - 4):
+        g.output(g.slice(x, axes=[1], starts=[start], ends=[start + 2], steps=[1]))
+    keys = [_attributes(node) for node in g.nodes]
+    assert keys[0] != keys[1] and keys[0] == keys[2]
+    arrays = [{"x": later(np.arange, k)} for k in (n, m, n)]
+    first, second, third = (_attributes(SimpleNamespace(attrs=a)) for a in arrays)
+    assert first != second and first == third
