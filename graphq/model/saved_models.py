@@ -63,7 +63,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
     made = _of_plans(writer, of.all())
     for module in modules_of_team() if key is None else ():
         writer.module(module)
-    index, sections = _contents(writer, [graph, *(x for x, _ in made)])
+    index, sections = _contents(writer, [graph, *(x for x, _ in made)], urgent=key is None)
     write(path, {
         "key": key, "versions": cache.versions(), "cpu": isa.cpu(),
         "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
@@ -94,14 +94,16 @@ def _of_plans(writer: Writer, plans: Iterable[OpenPlan]) -> list[tuple[list[Any]
             if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
 
 
-def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0,
-              modules: int = 0) -> tuple[dict[str, Any], list[memoryview]]:
+def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, modules: int = 0, *,
+              urgent: bool = False) -> tuple[dict[str, Any], list[memoryview]]:
     """The entries of a file's index for code and arrays, and the file's sections.
 
     The first sections have the `texts` as JSON. The first `arrays` arrays and the first `modules` kernel modules are
-    left out, because another file has them.
+    left out, because another file has them. Unless the file is `urgent`, kernels that no run needs are compiled only on
+    cores that nobody else needs.
     """
-    codes = [(m, m.code) for _, m in progress(list(writer.modules.values())[modules:], "kernels")]
+    new = list(writer.modules.values())[modules:]
+    codes = [(m, m.code if urgent else m.code_in_time) for _, m in progress(new, "kernels")]
     own = writer.arrays[arrays:]
     sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in texts]
     begin, first = len(sections), len(sections) + len(codes)

@@ -42,6 +42,7 @@ MOST_JOBS = 1000
 """The most jobs of a process; then a new process replaces it, because each job leaks 0.3 to 1 MB in Numba and LLVM."""
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
+PATIENT_SECONDS = 0.02
 
 _CHILD = """
 import sys
@@ -98,6 +99,14 @@ class Job:
         with suppress(IndexError):
             return bool(self._ticket.pop())
         return False
+
+    def wait(self) -> None:
+        """Wait until the background worker has done the job or cannot do it, somebody wants it, or Python is ending."""
+        while not self.done and not self.process and threading.main_thread().is_alive():
+            _start_idle_worker()
+            if _idle is None or not _idle.is_alive():  # it cannot do the job
+                break
+            time.sleep(PATIENT_SECONDS)
 
     def result(self) -> Any:
         """Wait for the answer. Raises KernelError with the reason if the job failed.

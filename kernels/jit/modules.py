@@ -137,6 +137,13 @@ class Module:
         self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 
+    @property
+    def code_in_time(self) -> folder.Code:
+        """The object code; a deferred compilation waits for cores that nobody else needs."""
+        if self._addresses is None and self._job is not None:
+            self._job.wait()
+        return self.code
+
     def address(self, name: str) -> int:
         """The address of a function, after waiting until the module's code is loaded."""
         addresses = self._ready()

@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -87,6 +88,17 @@ def test_no_process_is_started_for_what_nobody_wants(fresh):
     assert not compiling._workers and not job.done
     job.want()
     assert compiling._workers and "times" in job.result()[1]
+
+
+@pytest.mark.parametrize("can_start", [True, False])
+def test_who_can_wait_leaves_a_job_to_the_background_worker(fresh, monkeypatch, can_start):
+    monkeypatch.setattr(compiling, "_later", deque())
+    job = Job("object_code", Source(multiples, (11,)), wanted=False)
+    if not can_start:
+        monkeypatch.setattr(compiling, "_start_process", lambda count, idle=False: None)
+    job.wait()
+    assert (job.done, job.process) == (can_start, 0)
+    assert "times" in job.result()[1]
 
 
 def waiting(source, function="object_code", keep=None):
