@@ -150,6 +150,12 @@ def test_one_hot(depth):
     np.testing.assert_array_equal(got, np.where(np.eye(4)[[[0, 3], [1, 3]]] > 0, 5, 2).transpose(0, 2, 1))
 
 
+@pytest.mark.parametrize("depth, values", [([4, 4], [2, 5]), ([], [2, 5]), ([0], [2, 5]), ([4], [2, 5, 7]), ([4], [2])])
+def test_one_hot_takes_one_depth_and_two_values(depth, values):
+    with pytest.raises(GraphError, match="OneHot"):
+        run("OneHot", np.int64([0, 3]), np.int64(depth), np.float32(values), opset=13)
+
+
 def test_unique_elements_of_a_matrix():
     x = np.float32([[2, 1, 1], [3, 4, 3]])
     got = run("Unique", x, opset=11, outputs=4, native=False)

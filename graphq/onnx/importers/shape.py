@@ -79,7 +79,9 @@ def one_hot(c: Call) -> Outputs:
     Before version 11 the specification has no negative indices; ONNX's reference and ONNX Runtime count them from the
     end, as later versions do.
     """
-    x, g, depth, dims = c.input(0), c.graph, c.numbers(1)[0], list(dims_of(c.input(0)))
+    c.expect(1, (), (1,))
+    c.expect(2, (2,))
+    (depth,), x, g, dims = c.numbers(1), c.input(0), c.graph, list(dims_of(c.input(0)))
     axis, one = c.attr("axis", -1), np.int64(1)
     if not -len(dims) - 1 <= axis <= len(dims):
         c.refuse(f"axis must be in [-r - 1, r] with r = {len(dims)}, got {axis}")
