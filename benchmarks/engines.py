@@ -130,7 +130,7 @@ def main() -> int:
     if options.json is not None:
         packages = {EAGER: "torch", ORT: "onnxruntime", OPENVINO: "openvino"}
         facts = {"machine": options.machine or machine(), "load": [begin[0], os.getloadavg()[0]],
-                 "clock": "processor time" if options.cpu_time else "time",
+                 "clock": "processor time" if options.cpu_time else "wall time",
                  "versions": {GRAPHQ: gq.__version__} | {e: version(p) for e, p in packages.items() if e in rows[0]},
                  "precision": {e: p for e, p in precisions().items() if e in rows[0]}, "rows": rows}
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
