@@ -5,7 +5,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # no links: an unpacked archive, for example
+if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # an unpacked archive may lack the symbolic links
     __path__.append(os.path.dirname(os.path.abspath(__path__[0])))  # kernels/ and passes/ lie next to graphq/
 
 from graphq import dtypes, errors, ops

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line."""
 
     options: Sequence[str] = ()
-    """The options of the command. Error messages suggest the options that are similar to an unknown option."""
+    """The command's options. For an unknown option, the error message suggests similar ones."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message and a hint, and exit with code 2."""
@@ -96,7 +96,7 @@ def _fail(message: str) -> int:
 
 
 def _parser(named: str | None) -> argparse.ArgumentParser:
-    """A parser that knows all commands, but the arguments of only one: the command `named`."""
+    """A parser that knows all commands, but only the arguments of the command `named`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"graphq {__version__}")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs an extra, in a checkout, because 'graphq' on PyPI is another project."""
+    """The command that installs an extra in a checkout. On PyPI, 'graphq' is another project."""
     return f'pip install -e ".[{extra}]" in a checkout of graphq'
 
 

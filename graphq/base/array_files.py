@@ -30,11 +30,11 @@ def read_arrays(path: str | os.PathLike[str], where: str | None = None) -> np.nd
                 return {key: _member(found[key], key) for key in found.files}
         except GraphqError:
             raise
-        except Exception as e:  # NumPy and zipfile raise ten kinds of errors for damaged files
+        except Exception as e:  # NumPy and zipfile raise many kinds of errors for damaged files
             raise InputError(f"{where}: damaged, or no .npy or .npz file: {e}") from None
 
 
 def _member(x: object, key: str) -> np.ndarray:
-    if not isinstance(x, np.ndarray):  # NumPy returns bytes if a member is no .npy file
+    if not isinstance(x, np.ndarray):  # NumPy returns bytes if the member is not an .npy file
         raise ValueError(f"{key!r} is no array")
     return x

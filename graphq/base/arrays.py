@@ -43,7 +43,7 @@ def _address(array: np.ndarray) -> int:
 class Arrays:
     """The arrays of a model without duplicates, held by weak references. The arrays must not change.
 
-    Several threads may use the same object. In rare cases it then keeps two equal arrays.
+    Several threads may use one object; in rare cases, two equal arrays then stay.
     """
 
     def __init__(self) -> None:
@@ -77,9 +77,10 @@ class Arrays:
         return array
 
     def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
-        """The aligned result of `make(array, *args)`. `make` runs once for equal arguments, and must use nothing else.
+        """The aligned result of `make(array, *args)`; calls with equal arguments return the same array.
 
-        Open sizes (`base.sizes`) among `args` become plain numbers, because all plans of a model share the result.
+        `make` must use nothing but its arguments. Open sizes (`base.sizes`) among `args` become plain numbers, because
+        all plans of a model share the result.
         """
         array, args = self.one_for(array), plain(args)
         key = make, id(array), args

@@ -21,12 +21,12 @@ from graphq.base.sizes import assumed, is_open
 from graphq.errors import CompileError
 
 SMALL = 1 << 20
-"""Totals below this many bytes are not compared with the default limit: it is larger, and finding it takes 0.1 ms."""
+"""Totals below this many bytes are always within the default limit; finding that limit takes 0.1 ms."""
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class _Budget:
-    """The count of reserved bytes (`used`), its value after the last `recount` (`live`), and its limit."""
+    """A memory limit, the bytes reserved so far (`used`), and the bytes that the last `recount` found (`live`)."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._given, self.used, self.live = limit, 0, 0
@@ -88,7 +88,7 @@ def budget(memory: int | None) -> Iterator[None]:
 def expect(nbytes: int, what: str) -> None:
     """Raise CompileError if `nbytes`, added to the bytes reserved so far, exceed the limit of the `budget`.
 
-    Outside of a budget, only `nbytes` is compared with the default limit. `what` begins the message.
+    Outside of a budget, `nbytes` is compared with the default limit. `what` begins the message.
     """
     if is_open(nbytes):  # the size is known only at run time, when `plan.runtime.Runner` checks the memory
         return
@@ -114,7 +114,7 @@ def reserve(nbytes: int, what: str) -> None:
 
 
 def recount(live: Callable[[], int]) -> None:
-    """Replace the count of reserved bytes by `live()`, if bytes were reserved since the last recount."""
+    """Set the count of reserved bytes to `live()`, the bytes in use, if bytes were reserved since the last recount."""
     now = _CURRENT.get()
     if now is not None and now.used > now.live:
         now.used = now.live = live()

@@ -13,9 +13,9 @@ _paused = False
 def collector_paused() -> Iterator[None]:
     """Keep the collector off within a `with` block or a decorated function.
 
-    Compiling makes hundreds of thousands of long-lived objects. The collector would scan them a hundred times, free
-    next to nothing, and take a tenth of the compile time. If the collector is already off, it stays off. If several
-    threads pause the collector at once, the first thread to finish switches it on again.
+    Compiling makes hundreds of thousands of long-lived objects, and scanning them takes a tenth of the compile time. If
+    the collector is already off, it stays off. If several threads pause the collector at once, the first thread to
+    finish switches it on again.
     """
     global _paused
     if not gc.isenabled():

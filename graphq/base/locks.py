@@ -10,8 +10,6 @@ of locks, for two kinds of state:
 
 All locks are re-entrant, because a signal handler may call a model while the interrupted thread holds a lock. Guarded
 state may therefore change during any call that the holder of a lock makes. Read the state again after the call.
-
-`lazy_property` needs no lock.
 """
 from __future__ import annotations
 
@@ -58,7 +56,6 @@ class lazy_property(Generic[T]):
     @overload
     def __get__(self, instance: object, owner: type) -> T: ...
     def __get__(self, instance: object | None, owner: type) -> lazy_property[T] | T:
-        """Return the kept result; compute it at the first read."""
         if instance is None:
             return self
         return instance.__dict__.setdefault(self.name, self.compute(instance))
@@ -68,7 +65,7 @@ class Lock:
     """A re-entrant lock for `with lock.hold:`; the module's docstring explains `fork_waits`."""
 
     def __init__(self, *, fork_waits: bool = False) -> None:
-        self.hold = threading.RLock()  # a `with` block releases this object, even if a fork replaces `hold`
+        self.hold = threading.RLock()  # `with lock.hold` releases this RLock, even if a fork has replaced `hold`
         if fork_waits:
             _waited_for.append(self)
         else:
@@ -80,7 +77,8 @@ def _before() -> None:
         if lock.hold.acquire(timeout=PATIENCE_SECONDS):
             _taken.append(lock)
         else:
-            # Logging works: hooks run in reverse order of registration, so logging's hook has not taken its lock yet.
+            # Logging is safe here: fork hooks run in reverse order of registration, so logging's hook has not taken its
+            # lock yet.
             log.warning("a fork waited %g s for another thread to compile or import, and goes on: its child may hang "
                         "when it compiles or imports", PATIENCE_SECONDS)
 

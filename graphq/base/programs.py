@@ -23,12 +23,12 @@ class Program:
         guards = needed_slots(trace, set(trace.guards))
         needed = needed_slots(trace, self._results) | guards
         calls = [(c.slot, c.function, _getter(c.arguments)) for c in trace.calls if c.slot in needed]
-        # calls that guards need come first: if a guard fails, nothing else is computed
+        # The calls that guards depend on come first: if a guard fails, nothing else is computed.
         self._guarded = [(*c, c[0] in trace.guards, trace.guards.get(c[0])) for c in calls if c[0] in guards]
         self._calls = [c for c in calls if c[0] not in guards]
         self._leaves = list(trace.leaves)
         made = {slot for slot, *_ in calls} | set(self._leaves)
-        # values that do not depend on sizes are kept from the example; other slots begin with None
+        # Values that do not depend on open sizes are kept from the example. All other slots begin with None.
         self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
 
     def at(self, sizes: Sequence[int]) -> Values | None:
@@ -37,11 +37,10 @@ class Program:
         return None if failed is not None else Values({k: values[k] for k in self._results})
 
     def failed(self, sizes: Sequence[int]) -> int | None:
-        """The slot of a value whose guard fails at these sizes, or that cannot be computed; None if the plan holds."""
+        """The slot where these sizes fail: its guard fails, or its value cannot be computed. None if the plan holds."""
         return self._run(sizes)[1]
 
     def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
-        """The values of all slots, and the slot whose guard or computation failed (None if all succeeded)."""
         values, slot = self._values.copy(), 0
         for slot, size in zip(self._leaves, sizes, strict=True):
             values[slot] = size
@@ -65,7 +64,7 @@ def _getter(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
-    """The given slots, and all slots that the values of the given slots are computed from."""
+    """The given slots, and all slots that their values are computed from."""
     out = set(slots)
     for call in reversed(trace.calls):
         if call.slot in out:
@@ -84,7 +83,7 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """Convert a trace to data that suffices to compute `results`. Leaves out computed values of types not in PLAIN."""
+    """Convert a trace to data that suffices to compute `results`. Values of types not in PLAIN are left out."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards) | set(trace.leaves))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
@@ -149,7 +148,7 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
     """The value in `slot` as a formula, such as `(rows * 2) // 3`, with `names` for the open sizes.
 
-    A call of a function that has no operator symbol is written as its name and the open sizes that it depends on.
+    For a function without an operator symbol, the text has its name and the open sizes that the result depends on.
     """
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 

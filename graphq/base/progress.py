@@ -1,4 +1,4 @@
-"""One progress bar for a long job, within `bars()` and if the package tqdm (the extra `progress`) is installed."""
+"""Show one progress bar for a long job, if the caller asks (`bars`) and the package tqdm is installed."""
 from __future__ import annotations
 
 import time
@@ -10,17 +10,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DELAY = 1.0
-"""The seconds after the start of a job after which its bar appears."""
+"""A bar appears this many seconds after its job began, if the job still runs."""
 
 
 class _Job:
-    """A job whose loops share one bar: it shows the outermost loop that runs, and appears DELAY after the job began."""
+    """A job whose loops share one bar. The bar shows the outermost loop that runs; inner loops have no bar."""
 
     def __init__(self, name: str) -> None:
         self.name, self.begin, self.busy = name, time.monotonic(), False
 
     def loop(self, items: Iterable[T], what: str) -> Iterator[T]:
-        """Yield the items; the bar counts them, unless it shows another loop."""
         try:
             from tqdm import tqdm
         except ImportError:
@@ -41,7 +40,7 @@ _job: ContextVar[_Job | None] = ContextVar("job", default=None)
 
 @contextmanager
 def bars(wanted: bool = True, job: str = "") -> Iterator[None]:
-    """Show a bar on stderr for a job, or none, while this context is active in this thread."""
+    """Within a `with` block, show a bar on stderr for the loops of this thread; without `wanted`, show none."""
     before = _job.set(_Job(job) if wanted else None)
     try:
         yield
@@ -50,6 +49,6 @@ def bars(wanted: bool = True, job: str = "") -> Iterator[None]:
 
 
 def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """The items. In a job with a bar, the bar counts them while the caller loops over them."""
+    """Yield the items, counted by the bar of the current job, if there is one."""
     job = _job.get()
     return items if job is None else job.loop(items, what)

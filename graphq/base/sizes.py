@@ -96,11 +96,11 @@ class Trace:
         return self._known[key]
 
     def factors(self, slot: int) -> tuple[int, int]:
-        """The slot and the plain number whose product `multiple` put into `slot`; for any other slot, (slot, 1)."""
+        """The size and the plain factor that `multiple` multiplied to get the value in `slot`; otherwise (slot, 1)."""
         return self._multiples.get(slot, (slot, 1))
 
     def multiple(self, slot: int, factor: int) -> Size:
-        """The size in `slot` times a positive plain number. The size must not be a multiple itself."""
+        """The size in `slot` times a positive plain number. The size must not be a result of `multiple`."""
         if factor == 1:
             return Size(self, slot)
         product = self.call(operator.mul, Size(self, slot), factor)
@@ -144,7 +144,7 @@ def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: i
               exact: Callable[[Size, int], Any] | None = None) -> Any:
     """Make an operator method of Size for `function`. If the other operand is `neutral`, the result is the Size.
 
-    For a positive plain number, `exact` may return a simpler result, or None.
+    If the other operand is a positive plain number, `exact` may return a simpler result, or None.
     """
     def method(self: Size, other: Any) -> Any:
         if not _is_number(other):
@@ -165,7 +165,7 @@ def _product(size: Size, factor: int) -> Size:
 
 
 def _quotient(size: Size, divisor: int) -> Size | None:
-    """(n * a) // b -> n * (a // b), if b divides a: a reshape keeps the symbol of an open dimension"""
+    """(n * a) // b -> n * (a // b), if b divides a"""
     slot, known = size.trace.factors(size.slot)
     return size.trace.multiple(slot, known // divisor) if known % divisor == 0 else None
 
@@ -267,7 +267,6 @@ class Size:
         return other // self, other % self
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """The size as a NumPy array of a plain number; a guard records the number."""
         return np.asarray(self.trace.decide(_same, self), dtype)
 
     def __hash__(self) -> int:

@@ -83,7 +83,8 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Add constants or simpler operations (`Op.resolve`) that replace the node. Returns their values, or None."""
+    """Replace the node by constants or simpler operations (`Op.resolve`), if possible. Returns their values, or None.
+    """
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -98,14 +99,14 @@ def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """The node's results as constants, if its operands are constants and its results are small; else None."""
     types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
     results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
     return None if results is None else tuple(add_known(graph, x) for x in results)
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """The arguments for `rebuilt`, with indices instead of values. Raises VerifyError if nodes are out of order."""
+    """Flatten a graph into the arguments of `rebuilt`: indices replace values. Raises VerifyError for a bad node order.
+    """
     from graphq.ir.verify import check_order
 
     check_order(graph)

@@ -57,7 +57,7 @@ class Graph(Operations):
 
     def input(self, name: str, *, dtype: DTypeLike, shape: Sequence[Dim] | None = None,
               property: Property = "undef") -> Value:
-        """Add a graph input. A dimension of None, and the rank without a `shape`, are known only at run time.
+        """Add a graph input. A dimension of None is known only at run time. Without a `shape`, so is the rank.
 
         Raises GraphError for a name that is in use, an unknown dtype or a negative dimension.
         """
@@ -219,7 +219,7 @@ class Graph(Operations):
         """Within a `with` block, add new nodes in front of `node`. Raises GraphError if `node` is not in the graph.
 
         If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph: the origin
-        of the first replaced node (`instead`) with the same operation, or else the origin of `node`.
+        of the first node in `instead` with the same operation, or else the origin of `node`.
         """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
@@ -330,7 +330,7 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """Check an operand. Returns a value, an array that will be a constant, or None. `real` is a number's dtype."""
+        """Check an operand: a value, None, or a number (of dtype `real`) or array that will become a constant."""
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:
@@ -433,7 +433,7 @@ def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
 
 
 def _keep_types(uses: Iterable[Use], type: TensorType) -> bool:
-    """Whether the nodes in `uses` keep the types of their results if the operands in `uses` get this type."""
+    """Whether all nodes in `uses` keep their result types if the used value gets this type."""
     found: dict[Node, list[TensorType | None]] = {}
     for node, number in uses:
         if node is None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameter:
-    """An input of a graph. `property` is as in Value, or "size" if shapes depend on its array (`model.open_shapes`)."""
+    """An input of a graph. `property` is as in Value, or "size" if shapes depend on the elements of the input."""
 
     name: str
     type: TensorType
@@ -120,7 +120,6 @@ def _dimension(array: np.ndarray, axis: int) -> int:
 
 
 def constant_bytes(graph: Graph) -> int:
-    """The bytes that the graph's constants take."""
     return sum(node.attrs["value"].nbytes for node in graph.nodes_of(("constant",)))
 
 
@@ -193,7 +192,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
              attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> list[np.ndarray]:
     """Compute the outputs of a graph for checked input arrays. Outputs may share memory with inputs or constants.
 
-    `attributes(node)` returns the attributes that the node's reference gets: a caller may replace bodies by functions.
+    `attributes(node)` returns the attributes for the node's reference, for example with a compiled body of a loop.
     """
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
     left = {v: len(v.uses) for v in graph.inputs}
@@ -232,7 +231,6 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
 
 
 def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
-    """Raise GraphError if the operation refuses the shapes of the arrays, now that all shapes are known."""
     types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
              for v, x in zip(node.inputs, args, strict=True))
     try:

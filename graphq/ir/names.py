@@ -54,7 +54,8 @@ def counted(n: int, what: str) -> str:
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""The origin of a value: an equal value of the original graph, and the order of a transpose between them, or None."""
+"""The origin of a value: a value of the original graph, and the axis order if the value is a transpose of it, or None.
+"""
 
 SHOWN = 4
 """The most operands that `Labels.mention` lists."""
@@ -150,7 +151,6 @@ def _operand(value: Value | None) -> str:
 
 
 def _unnamed(value: Value) -> str:
-    """A description of an unnamed value: `an add`, or `the number 2` for a constant."""
     if value.data is not None:
         return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
     assert value.node is not None  # only inputs have no node, and inputs have names

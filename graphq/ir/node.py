@@ -278,7 +278,7 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """The node at index `node` if `index` is -1, else its output `index`; graph input `index` if `node` is None."""
+    """Find output `index` of node number `node` (-1: the node itself), or graph input `index` if `node` is None."""
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]

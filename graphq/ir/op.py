@@ -54,9 +54,9 @@ class Attribute(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """How a function f passes on an error of its operand x: |f(x') - f(x)| <= slope * |x' - x|.
+    """A bound on the error of a function f whose operand x has an error: |f(x') - f(x)| <= slope * |x' - x|.
 
-    For a relative error r of x, |x' - x| <= r * |x|, the bound has `spread` and `own`:
+    If the error of x is relative, |x' - x| <= r * |x|, a second bound holds:
 
         |f(x') - f(x)| <= r * (spread + own * |f(x)|)
 
@@ -64,12 +64,11 @@ class Curve(NamedTuple):
     exact f(x). `largest(a)` is the largest |f(x)| for |x| <= a. It is given for functions whose slope is a poor bound
     of |f(x)|.
 
-    Outside of the interval `flat`, f is constant, both in the kernel and in the reference. The interval `reach` bounds
-    the error of products x * f(x): outside of it, f hardly changes. For every x
+    Outside of the interval `flat`, f is constant, both in the kernel and in the reference. Outside of the interval
+    `reach` (default: `flat`), f hardly changes. `reach` bounds the error of products x * f(x), and needs `own` = 0. If
+    `end` is the larger magnitude of the two ends of `reach`, every x has
 
         |x| * |f(x') - f(x)| <= end * (slope * |x' - x| + r * spread)
-
-    with `end`, the larger magnitude of the two ends of `reach`. `reach` needs `own` = 0. Its default is `flat`.
     """
 
     slope: float
@@ -143,7 +142,7 @@ class Op:
 
     @property
     def variadic(self) -> bool:
-        """Whether the number of operands is open."""
+        """Whether the last operand may be repeated any number of times."""
         return bool(self.operands) and self.operands[-1].variadic
 
     @lazy_property
@@ -199,7 +198,6 @@ class Op:
         return found if isinstance(found, tuple) else (found,)
 
     def _left_out(self, a: Attribute) -> Any:
-        """The value of an attribute that the user leaves out; `REQUIRED` if it has no default."""
         number = self.per_axis.get(a.name) if a.required else None
         return a.default if number is None else number
 
@@ -238,7 +236,6 @@ class Op:
 
 
 def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
-    """The number of spatial axes, from the rank of the image, or of the weights if the image's rank is unknown."""
     for t in operands[:2]:
         if t is not None and t.shape is not None:
             return max(len(t.shape) - 2, 0)
@@ -313,7 +310,6 @@ def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> di
 
 
 def _has_strings(hint: Any) -> bool:
-    """Whether an annotation is a string, or contains a type written as a string."""
     return isinstance(hint, str | typing.ForwardRef) or (
         typing.get_origin(hint) is not Literal and any(map(_has_strings, typing.get_args(hint))))
 
@@ -402,7 +398,7 @@ def normalize(annotation: Any, value: Any, name: str) -> Any:
 
 
 def spelled(value: Any, choices: Sequence[Any]) -> Any:
-    """The choice that equals `value` in lower case, or `value`: oneDNN spells none as None, same_upper in capitals."""
+    """The choice that equals `value` in lower case, or else `value`. oneDNN writes None and SAME_UPPER."""
     if not isinstance(value, str) or value in choices:
         return value
     return next((x for x in choices if isinstance(x, str) and x.lower() == value.lower()), value)

@@ -21,7 +21,7 @@ Kind: TypeAlias = Literal["input", "output", "operation", "partition", "group"]
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A box with a unique id, lines of text and inner boxes. It shows a `node`, or an input or output `value`."""
+    """A box with a unique id, lines of text and inner boxes. It is for a `node`, or for an input or output `value`."""
 
     id: str
     kind: Kind
@@ -115,7 +115,7 @@ class _Outliner:
         return node
 
     def partition(self, node: Node, id: str) -> list[Box]:
-        """The boxes of a partition's body. Edges skip the body's inputs and outputs, and lead to the outer values."""
+        """The boxes of a partition's body. Edges skip the body's inputs and outputs: they connect the outer values."""
         body: Graph = node.attrs["body"]
         inner = dict(zip(body.inputs, node.operands, strict=True))
         self.source |= {new: self.source[v] for new, v in inner.items() if v in self.source}

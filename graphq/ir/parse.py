@@ -38,8 +38,6 @@ def parse(text: str) -> Graph:
 
 
 class _Parser:
-    """A recursive descent parser over a list of (kind, text, offset) tokens."""
-
     def __init__(self, text: str) -> None:
         self.text, self.at, self.statement = text, 0, 0
         self.tokens: list[tuple[str, str, int]] = []

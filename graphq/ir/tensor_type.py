@@ -142,7 +142,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
         out = array.astype(dtype.numpy)
         if dtype.kind == "float":
             same = np.isfinite(array.astype(np.float64)) == np.isfinite(out.astype(np.float64))
-        else:  # a lossy conversion changes the number when it is converted back, or the sign (s64 and u64)
+        else:  # an integer is exact if converting it back gives the same number, and its sign is the same
             same = (out.astype(array.dtype) == array) & ((out < np.int8(0)) == (array < np.int8(0)))
     if not same.all():
         raise GraphError(f"{where}: {array[~same][0]} does not fit into {dtype}")

@@ -54,7 +54,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
-    """Check one node. `wanted` has the values that were defined so far; add the node's outputs."""
+    """Check one node. Add its outputs to `wanted`, the uses that each value must have, and add its own uses."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue
@@ -84,11 +84,7 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent:
 
 
 def _facts(node: Node) -> tuple[object, ...]:
-    """The objects that the check of a node depends on, to compare by identity; contents of bodies are left out.
-
-    The operation stands between operands and attributes. Two nodes with different numbers of operands therefore have
-    different tuples.
-    """
+    """The objects that the check of a node depends on, compared by identity. Bodies are always checked again."""
     operands = (v if v is None else v.type for v in node.inputs)
     return (*operands, node.op, *node.attrs, *node.attrs.values(), *(v.type for v in node.outputs))
 

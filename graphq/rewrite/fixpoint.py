@@ -38,7 +38,7 @@ class History:
 
 
 def values_of(graph: Graph) -> list[Value]:
-    """All values of a graph, in the same order for its copies."""
+    """All values of a graph. A copy of the graph has its values in the same order."""
     return [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
 
 
@@ -51,9 +51,8 @@ P = TypeVar("P", bound=Pass)
 class Fixpoint:
     """A pass that applies the passes `passes` in turn until none of them changes the graph.
 
-    In a Fixpoint, near misses are only matches of a whole pattern that were refused: by the rewrite's `check`, or
-    because an inner value has another user. Partial matches do not count, because a rewrite visits every node of its
-    operations, and most of these nodes are not meant for it.
+    Its near misses are only refused matches of a whole pattern. Matches of a part of a pattern are not reported,
+    because a rewrite visits every node of its operations, and most of these nodes are not meant for it.
     """
 
     def __init__(self, name: str, *passes: Pass) -> None:
@@ -63,7 +62,6 @@ class Fixpoint:
         return f"Fixpoint({', '.join([repr(self.name), *map(pass_name, self.passes)])})"
 
     def __call__(self, graph: Graph) -> int:
-        """Apply the passes until none changes the graph. Returns the number of changes."""
         return self.apply(graph)[0]
 
     def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:

@@ -23,7 +23,6 @@ class Nodes(tuple[Node, ...]):
     __slots__ = ()
 
     def __call__(self, op: str) -> tuple[Node, ...]:
-        """The nodes of operation `op`, in the match's order."""
         return tuple(n for n in self if n.op.name == op)
 
 
@@ -168,7 +167,7 @@ class Matcher:
 
     def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
         if p.inner is None:
-            # A region lists each node after all users of the node, so every prefix of the list is a region as well.
+            # `_region` lists each node after all users of the node, so every prefix of the list is a region as well.
             region, _ = self._region(p, value, m, p.max)
             yield m.plus(*region)
             return
@@ -196,7 +195,7 @@ class Matcher:
 
     def _paths(self, inner: PatternLike, region: list[Node], value: Value, m: Match
                ) -> Iterator[tuple[Match, list[Node]]]:
-        """Yield matches of `inner` at operands of the region, with the region's nodes from the operand to `value`."""
+        """Yield each match of `inner` at an operand of the region, and the region's nodes on the way to `value`."""
         for start in _border(region):
             for found in self._value(inner, start, m):
                 path = _between(start, region)

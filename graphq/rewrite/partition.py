@@ -71,7 +71,6 @@ def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
 
 
 def _results(members: list[Node], inside: set[Node]) -> list[Value]:
-    """The members' values that other nodes or the graph use, or else the results of the last member."""
     results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
     return results or [o for n in members[-1:] for o in n.outputs]
 

@@ -77,7 +77,7 @@ class Rewrite:
     """How far results may move, relative to the largest element (0: not at all). The class's docstring says why."""
 
     several_results: bool = False
-    """Whether nodes outside of the match may use outputs of a matched node after the first (softmax's statistics)."""
+    """Whether a matched node's second and later outputs (softmax's statistics) may be used outside of the match."""
 
     def candidate(self, node: Node) -> bool:
         """Whether a node may be the root of a match or a near miss: a quick test before the pattern is tried."""
@@ -89,7 +89,6 @@ class Rewrite:
         return type(self).__name__
 
     def __call__(self, graph: Graph) -> int:
-        """Apply to the whole graph until nothing matches. Returns the number of rewrites."""
         return _Application(self, graph, explain=False, parts=False).run()
 
     def apply(self, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
@@ -105,7 +104,6 @@ class Rewrite:
 
     @lazy_property
     def _form(self) -> _Form:
-        """The pattern, and the parameters of `check` and `replace`."""
         _, *names = _parameters(self, "pattern")
         reserved = GIVEN & set(names)
         if reserved:
@@ -122,7 +120,7 @@ class _Form(NamedTuple):
 
 
 class _Application:
-    """Applies a rewrite to a graph. If `explain`, near misses are recorded; with `parts`, partial matches as well."""
+    """Applies a rewrite to a graph. With `explain`, near misses are recorded; with `parts`, also partial matches."""
 
     def __init__(self, rewrite: Rewrite, graph: Graph, *, explain: bool, parts: bool) -> None:
         self.rewrite, self.graph, self.explain, self.parts = rewrite, graph, explain, parts
@@ -205,7 +203,6 @@ def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter
 
 
 def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
-    """The parameters of a method that are in `known`. Raises GraphError if the method requires others."""
     parameters = _parameters(rewrite, method)
     unknown = [p.name for p in parameters.values()
                if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]

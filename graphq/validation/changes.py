@@ -98,7 +98,6 @@ def _grown(nodes: set[Node], steps: int) -> set[Node]:
 
 
 def _with_constants(nodes: set[Node]) -> set[Node]:
-    """The given nodes with all constants that they use, and without other constants."""
     used = {v.node for n in nodes for v in n.operands if v.node is not None and v.data is not None}
     return used | {n for n in nodes if n.op.name != "constant" or n in used}
 

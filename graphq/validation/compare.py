@@ -17,7 +17,7 @@ FEW = 0.01
 AMPLIFYING = frozenset({"cached_attention", "exp", "pow", "softmax"})
 """Operations whose results change much if a large operand changes in its last bits."""
 ROUNDINGS = 16
-"""How many roundings a pass may change, all in one direction, in the operands of operations of AMPLIFYING."""
+"""A pass may change the operands of AMPLIFYING operations by this many roundings, all in one direction."""
 EPSILON = {f32: 2.0**-23, f16: 2.0**-10, bf16: 2.0**-7}
 
 
@@ -45,14 +45,14 @@ class Baseline:
         """How the results of `graph` differ from the baseline, and on which inputs; None if they do not.
 
         Without tolerances, results must be equal bit for bit, except that all NaN count as equal. With tolerances, the
-        inputs of kind "extremes" are left out. `rtol` is relative to the largest element. ROUNDINGS before operations
-        of AMPLIFYING are allowed for as well.
+        inputs of kind "extremes" are left out, and effects of ROUNDINGS are also tolerated. `rtol` is relative to the
+        largest element.
         """
         text = self._interface(graph)
         if text is not None:
             return text
         for given, wanted in self.results:
-            if rtol + atol > 0 and given.kind == "extremes":  # whether their sums overflow depends on the order
+            if rtol + atol > 0 and given.kind == "extremes":  # whether sums of extremes overflow depends on their order
                 continue
             try:
                 _, got = _run(graph, given)
@@ -67,7 +67,7 @@ class Baseline:
         return None
 
     def _amplified(self, given: Inputs) -> list[float]:
-        """By how much each output changes if ROUNDINGS change the operands of operations of AMPLIFYING."""
+        """The change of each output if the operands of AMPLIFYING operations change by ROUNDINGS."""
         graph = self.graph.copy()
         for node in graph.nodes_of(AMPLIFYING):
             for k, value in enumerate(node.inputs):

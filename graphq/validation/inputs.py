@@ -108,7 +108,7 @@ KINDS, MORE_SIZES = 3, 2
 The first kinds are random numbers, ties, and NaN with infinities. The other kinds show faults in small sums."""
 
 MANY = 48
-"""Ties and range edges are made from at most this many quantizations and as many other numbers of a graph."""
+"""Inputs are made from at most this many quantizations, and at most this many other numbers, of the graph."""
 
 
 class Quantization(NamedTuple):
@@ -258,7 +258,7 @@ def _integer_pool(found: list[Quantization]) -> np.ndarray:
 
 
 def _extremes(dtype: DType) -> np.ndarray:
-    """The least and the greatest number of a dtype. For floats also tiny numbers, and large numbers for sums."""
+    """The least and the greatest number of a dtype; for floats also tiny numbers, and large ones with infinite sums."""
     if dtype.kind == "float":
         return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
     return np.array([dtype.min, dtype.max], object)

@@ -64,7 +64,7 @@ def _importable(module: str) -> bool:
 
 
 def _arguments(step: Pass) -> str:
-    """The arguments that made the pass `step`, as code. Each is read from the attribute with the parameter's name."""
+    """The arguments that made the pass `step`, as code: each is read from the attribute with the parameter's name."""
     try:
         parameters = inspect.signature(type(step)).parameters.values()
     except (TypeError, ValueError):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """Find a minimal failing sublist of `items` by delta debugging: without any one item it does not fail.
+    """Find a minimal failing sublist of `items` by delta debugging: without any one of its items, it does not fail.
 
     The whole list must fail; this is not tested. The list is split into more and more chunks. If a single chunk fails,
     it replaces the list; otherwise, if the list without a chunk fails, the chunk is removed. The search takes O(n^2)
@@ -115,7 +115,7 @@ class _Search:
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int, int]:
-    """The size that each reduction must lower: numbers of nodes, open dimensions, elements, names and characters."""
+    """The measure that each reduction must lower: numbers of nodes, open dimensions, elements, names and characters."""
     results = [v for n in graph.nodes for v in n.outputs]
     opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)
     elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)

@@ -79,9 +79,9 @@ class Validator:
         self.snapshot = Snapshot(graph)
 
     def raised(self, passes: Sequence[Pass], error: GraphError) -> GraphqError:
-        """The error for a pass that raises, such as a rewrite that returns another type, with the smallest graph.
+        """Make the error for a pass that raised `error`, with a test on the smallest failing graph.
 
-        The pass ran on the graph of the snapshot. The result is `error` itself if no pass raises on it again.
+        Returns `error` itself if no pass raises again on the graph of the snapshot.
         """
         for step in single_passes(passes):
             if _raises(step, self.snapshot.graph):
@@ -139,7 +139,6 @@ class Validator:
 
 
 def _raises(step: Pass, graph: Graph) -> bool:
-    """Whether the pass raises a GraphError on a copy of the graph."""
     try:
         step(detached(graph))
     except GraphError:

@@ -92,7 +92,7 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
             for value in _others(name, node, attribute.annotation, rng):
                 yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
         numbers = {name: value for name, value in node.attrs.items() if isinstance(value, float)}
-        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # moves a range away from other nodes' ranges
+        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # shifts all limits of the node together
             moved = {name: value + by for name, value in numbers.items()}
             yield f"{', '.join(f'{k}={v!r}' for k, v in moved.items())} in {graph.describe(node)}", \
                 partial(_with, node, moved), {}
