@@ -83,8 +83,7 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Replace the node by constants or simpler operations (`Op.resolve`), if possible. Returns their values, or None.
-    """
+    """Replace the node by constants or simpler operations (`Op.resolve`). Returns their values; None if impossible."""
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
@@ -105,8 +104,7 @@ def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """Flatten a graph into the arguments of `rebuilt`: indices replace values. Raises VerifyError for a bad node order.
-    """
+    """Flatten a graph into the arguments of `rebuilt`; indices replace values. Raises VerifyError for a wrong order."""
     from graphq.ir.verify import check_order
 
     check_order(graph)

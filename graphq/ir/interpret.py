@@ -120,6 +120,7 @@ def _dimension(array: np.ndarray, axis: int) -> int:
 
 
 def constant_bytes(graph: Graph) -> int:
+    """The bytes that the graph's constants take."""
     return sum(node.attrs["value"].nbytes for node in graph.nodes_of(("constant",)))
 
 

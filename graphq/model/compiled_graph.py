@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # only reports need these modules; reports import them when t
     from graphq.report.records import Report
 
 MAX_FETCHED = 8
-"""The most models that a model keeps for `fetch`, one for each list of names. The oldest is dropped first."""
+"""The most models that a model keeps for `fetch`, one for each list of names. The oldest model is dropped first."""
 
 
 class CompiledGraph:
@@ -46,9 +46,8 @@ class CompiledGraph:
 
     If shapes are open, a plan holds for many shapes; `graph` and reports then show the plan that was used last. If an
     input is marked constant, plans are made at the first call. If shapes depend on data, each new set of shapes gets a
-    plan of its own. `origin` names the file that the model was loaded from, and the reason if it was compiled again;
-    `origin` is empty for a model that was compiled here. `arrays` has the weights of other models: this model shares
-    equal weights with them.
+    plan of its own. `origin` names the file that the model was loaded from, and the reason if it was compiled again; it
+    is empty for a model that was compiled here. `arrays` has the weights of other models, to share equal weights.
     """
 
     def __init__(self, graph: Graph | Saved, options: Options, arrays: Arrays | None = None) -> None:
@@ -250,7 +249,6 @@ class CompiledGraph:
         path_of(path).write_bytes(text.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
-        """A picture of the partitions, for notebooks."""
         from graphq.report.page import graph_html
 
         return graph_html(self.graph, repr(self), bodies=False)
@@ -327,7 +325,7 @@ class CompiledGraph:
 
     def _take_values(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the plans if this call shows that shapes depend on the elements of inputs (`signature_of`)."""
-        with self._lock.hold:  # other calls wait, since the old plans may refuse the shapes of these calls
+        with self._lock.hold:  # other calls wait, because the old plans may refuse their shapes
             if not self._undecided:
                 return
             signature = signature_of(self.source, arrays)
@@ -377,7 +375,7 @@ def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Itera
             yield max(k, other), None
     for number, x in enumerate(inputs):
         start = address_of(x)
-        # Spans do not overlap, so only the last span that begins before the end of x can overlap x.
+        # Arrays do not overlap here, so only the last array that begins before the end of x can overlap x.
         last = bisect(spans, (start + x.nbytes,)) - 1
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number
@@ -388,5 +386,5 @@ def _is_same(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _is_plain(x: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
-    """Whether kernels can use `x` unchanged if its shape fits: a fast check without error messages."""
+    """Whether kernels can use `x` as it is, apart from its shape: a fast check without error messages."""
     return type(x) is np.ndarray and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned

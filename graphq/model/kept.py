@@ -54,7 +54,7 @@ MOST_PLANS = 64
 _writing: dict[str, threading.Thread] = {}
 """The latest thread that writes a model, by the model's digest."""
 _order = Lock()
-"""The lock to hold while a thread is added to `_writing`: no two threads may wait for the same thread."""
+"""The lock to hold while a thread is added to `_writing`, so that no two threads wait for the same thread."""
 
 
 class Kept:
@@ -147,7 +147,7 @@ class Kept:
         self._follow(model, rows_mix, [plan.trace.assumed.values() for plan in plans.all()])
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
-        """From now on, write a separate file for each plan that a call adds, except for plans at the sizes `known`."""
+        """From now on, write a file for each plan that a call adds, except for plans at the sizes `known`."""
         kept = set(map(tuple, known))
 
         def grown(plans: Plans) -> None:

@@ -22,10 +22,10 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of all inputs, in order. If some inputs contain sizes (SIZE), one more tuple has their elements."""
 
 EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
-"""Example sizes of each class (`size_class`). The first plan of a class is made for them.
+"""Example sizes of each class (`size_class`). The first plan of a class is made for its examples.
 
-Other dimensions of models rarely have these sizes, so examples seldom equal other numbers by chance. Large examples are
-multiples of 32, because some networks halve an image five times.
+Other dimensions of models rarely have these sizes. Large examples are multiples of 32, because some networks halve an
+image five times.
 """
 
 
@@ -161,7 +161,7 @@ def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -
 
 
 def has_integers(signature: Signature) -> bool:
-    """Whether an input might have the property SIZE, but only the arrays of a call can decide it."""
+    """Whether an input might have the property SIZE. Only the arrays of a call can decide it."""
     return any(map(_is_small, signature.inputs)) and not any(p.property in (SIZE, "constant") for p in signature.inputs)
 
 
@@ -181,7 +181,7 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
                 return ()
             values |= {name: np.full(types[name].dims, EXAMPLES[3][0], types[name].dtype.numpy) if arrays is None
                        else arrays[name] for name in found}
-    except GraphqError:  # the graph refuses the example as an element of an input
+    except GraphqError:  # the graph refuses the example as an element
         return ()
     return values
 

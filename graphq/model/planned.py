@@ -51,8 +51,8 @@ class Passed(NamedTuple):
     """A graph after the passes, for reports. `open` is its plan, or None; `runner` runs the plan at given sizes.
 
     `history` has the graph after the passes, and the changes by passes. `again` rebuilds the graph before the passes.
-    `sizes` are the open sizes by name: at the runner's shapes, otherwise in the open plan's example. If the graph has
-    plain numbers for some of them, `symbolic` may return the same graph with symbols, for reports.
+    `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph has plain
+    numbers for open sizes, `symbolic` may return the same graph with symbols.
     """
 
     history: History
@@ -87,7 +87,7 @@ class Passed(NamedTuple):
 
     @property
     def shown(self) -> Passed:
-        """The same object with symbols for open sizes in its graph, if there is such a graph; otherwise `self`."""
+        """The same object with symbols for open sizes in its graph, if possible; otherwise `self`."""
         other = self.symbolic()
         return self if other is None else self._replace(history=other.history, refusals=other.refusals,
                                                         again=other.again)

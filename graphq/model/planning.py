@@ -31,7 +31,7 @@ LEAST_BYTES, LEAST_ROWS = 1 << 20, 16
 Values of fewer bytes fit into an L2 cache, and strips of fewer rows are too short for matmul tiles.
 """
 LEAST_SHARE = 2
-"""How many times larger the values between the partitions must be than all other operands and results together.
+"""The values between the partitions must take at least this many times the bytes of all other operands and results.
 
 Each strip reads all weights of a matmul, so the weights must be small in comparison. Operands with the rows and columns
 of a result, such as attention masks, do not count, because a strip reads only some of their rows.
@@ -54,7 +54,7 @@ def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
 
 
 def between(nodes: Sequence[Node]) -> list[Value]:
-    """The values between the partitions of a chain: the results of all partitions but the last."""
+    """The results of all partitions of a chain but the last."""
     return [node.output for node in nodes[:-1] if node.op.name == "partition"]
 
 
@@ -128,7 +128,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     for node in progress(graph.nodes, "plan"):
         if node not in strips:
             add(node)
-        elif node is strips[node][-1]:  # only at the last node do all operands have buffers
+        elif node is strips[node][-1]:  # earlier, some operands have no buffers
             with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)

@@ -93,7 +93,7 @@ class Plans:
         self._by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
-        """The lock to hold while entries of `_by_class` or `_by_shapes` move: other threads would not find them."""
+        """The lock to hold while entries of `_by_class` or `_by_shapes` move, because other threads would miss them."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
         self._with_symbols: dict[OpenPlan, Passed | None] = {}
@@ -139,7 +139,7 @@ class Plans:
     def _passed(self, plan: OpenPlan, shapes: Shapes, runner: Runner | None = None) -> Passed:
         assert plan.passed is not None
         sizes, leaves = self._places.sizes(shapes), plan.trace.leaves
-        # in the plan's graph, sizes are symbols, but plain numbers in classes of a single number
+        # sizes are symbols in the plan's graph, except for a class of one size, which is a plain number
         given: list[Any] = [n if is_single(size_class(n)) else Size(plan.trace, slot)
                             for n, slot in zip(plan.trace.assumed.values(), leaves, strict=True)]
         again = partial(self._graph_at, self._places.shapes(tuple(given)) if given else shapes)
@@ -149,7 +149,6 @@ class Plans:
         return made if len(symbols) == len(sizes) else made._replace(symbolic=partial(self._symbolic, plan, sizes))
 
     def _symbolic(self, plan: OpenPlan, sizes: Sizes) -> Passed | None:
-        """The plan's graph with symbols for all open sizes, or None. The graph is made once, for reports."""
         if plan not in self._with_symbols:
             assert plan.passed is not None
             self._with_symbols[plan] = with_symbols(
@@ -314,7 +313,7 @@ class Plans:
         return made
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        """For each plan of the class, its first guard that fails at these sizes, as text."""
+        """For each plan of the class, the first guard that fails at these sizes, as text."""
         names = [d.name for d in self.dimensions]
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
@@ -383,7 +382,7 @@ class Plans:
         return made
 
     def _share(self, history: History) -> None:
-        """Replace the arrays of a new plan's graphs with equal arrays of earlier plans, to free memory."""
+        """Replace the arrays of a new plan's graphs with equal arrays of earlier plans, to save memory."""
         if self._shared.empty:
             for plan in self.all():
                 for b in plan.plan.buffers:

@@ -2,11 +2,11 @@
 
 The analysis goes from the inputs to the outputs, and tracks which axis of each value has the rows of the batch. A value
 that is the same for all rows has no row axis (None). A reshape may merge the row axis with neighboring axes, and split
-it again. The declaration of an operation (`Op.rows`) names one of RULES: a function that returns the row axis of the
-results, or None if rows may mix. An operation without a rule counts as mixing rows.
+it again. RULES has a function for each name in an operation's `Op.rows`: it returns the row axis of the results, or
+None if rows may mix. An operation without a rule counts as mixing rows.
 
-The answer "rows do not mix" is therefore proved, provided that the graph is the same for any number of rows. The answer
-"rows may mix" can be wrong; that only costs speed.
+The answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "rows may
+mix" can be wrong; that only costs speed.
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def why_rows_mix(graph: Graph) -> str | None:
             for name, t in types.items() if not t.known})
     except GraphqError as e:
         return f"the graph rejects {ROWS} rows: {e}"
-    graph.prune()  # removes nodes that computed shapes, because shapes are constants now
+    graph.prune()  # removes nodes that computed shapes
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
@@ -138,7 +138,7 @@ def _broadcast(node: Node, axes: Axes) -> int | None:
 
 
 def _alike(value: Value, axis: int) -> bool:
-    """Whether an operand without rows is equal for all rows; `axis` is the row axis of another operand."""
+    """Whether an operand without rows is the same for all rows; `axis` is another operand's row axis."""
     if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
@@ -221,7 +221,7 @@ def _product(node: Node, axes: Axes) -> int | None:
     summed = last[0] - turned[0], last[1] - (not turned[1])
     if p == summed[0] or q == summed[1]:
         return None
-    found = set()  # the row axes of the result that the operands imply
+    found = set()  # the row axes of the result that the operands require
     for x, end, to in ((p, last[0], rank - 2), (q, last[1], rank - 1)):
         if x is not None:
             found.add(to if x >= end - 1 else x + rank - 1 - end)

@@ -192,7 +192,7 @@ class File:
 
         def check() -> None:
             while pieces:
-                with suppress(IndexError):  # a concurrent thread has taken the last piece
+                with suppress(IndexError):  # no piece is left
                     k, wanted = pieces.pop()
                     if hashlib.sha256(self._body[k * PIECE:(k + 1) * PIECE]).hexdigest() != wanted:
                         return pieces.clear()

@@ -88,7 +88,7 @@ def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
 
 
 def _of_plans(writer: Writer, plans: Iterable[OpenPlan]) -> list[tuple[list[Any], list[int]]]:
-    """For each plan that can be saved: its JSON and its example sizes."""
+    """The JSON and the example sizes of each plan that can be saved."""
     sizes_of = {plan: list(plan.trace.assumed.values()) for plan in plans}
     return [(x, sizes) for plan, sizes in sizes_of.items()
             if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
@@ -114,7 +114,7 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, modules: in
 
 
 def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
-    """The JSON of a plan and its trace; None if JSON cannot express the plan: then loading makes the plan again."""
+    """The JSON of a plan and its trace; None if JSON cannot express the plan. Loading then makes the plan again."""
     modules, plan = dict(writer.modules), compact(made.plan)
     try:
         return [writer.of(recorded_of(made.trace, parts(open_numbers(plan)))), writer.of(plan)]
@@ -248,7 +248,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        _ = out.program  # built now, because `read` turns errors in the data into ParseErrors
+        _ = out.program  # computed now, because `read` turns errors in the data into ParseErrors
         return out
 
     def _json(self, section: Any) -> Any:

@@ -100,7 +100,7 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     match b.storage:
         case "input":
             return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
-        case "output":  # `b.type` is not compared, because the output may be a view of a value of another type
+        case "output":  # types are not compared, because an output may be a view of a value of another type
             return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
         case "constant":
             data = b.data

@@ -44,7 +44,7 @@ def _name(x: Any) -> str:
 FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
     int, float, bool, abs, min, max, round, len, sum, tuple, math.ceil, math.floor, math.prod,
     *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type)),
-    *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a list, because NumPy adds to its dict
+    *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy, because NumPy adds to its dict
     np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.all, np.any, np.size, np.prod,
     *(t.numpy.type for t in DTYPES.values()))}
 """The functions and classes of Python and NumPy that plans may contain, by module and name."""

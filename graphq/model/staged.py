@@ -121,7 +121,7 @@ class Staged:
             return self._bodies[node, name]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
-        # A loop's inputs of unknown shape may change their shape between iterations: then the body is not compiled.
+        # Inputs of a loop's body may change their shapes between iterations. Then the body is not compiled.
         def compiled(x: Any) -> bool:
             return isinstance(x, Graph) and bool(x.outputs) and (
                 node.op.name == "if_else" or all(v.type.known for v in x.inputs))

@@ -16,8 +16,8 @@ def with_symbols(after: Graph, dimensions: Sequence[Dimension], sizes: Sizes, gr
                  options: Options) -> Passed | None:
     """The graph `after` the passes with symbols for open `sizes` instead of plain numbers.
 
-    `graph_at` returns the user's graph at given sizes, and the passes run on it. The result is None if they make
-    another graph of it, or if some code needs plain numbers.
+    The passes run again, on the user's graph with symbols, `graph_at(symbols)`. The result is None if this makes a
+    different graph, or if some code needs plain numbers.
     """
     trace = Trace()
     symbols = tuple([trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, sizes, strict=True)])

@@ -14,11 +14,11 @@ from graphq.kernels.family.lower import Lowered
 from graphq.kernels.operands.space import dense
 
 Lower: TypeAlias = Callable[[Node], Lowered]
-"""A function that lowers a partition: it returns the description of the computation for kernels."""
+"""A function that lowers a partition: it describes the computation for kernels."""
 
 
 def find_read(graph: Graph, lower: Lower) -> set[Node]:
-    """The transposes that only partitions read, and whose operand each partition can read with strides instead."""
+    """The transposes that only partitions read, if each partition can read the operand with strides instead."""
     return {node for node in graph.nodes if _moves(node) and node.output.users and not node.output.is_output
             and all(_reads(user, node.output, _order(node), lower) for user in node.output.users)}
 

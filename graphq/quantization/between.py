@@ -1,4 +1,4 @@
-"""Quantize values between layers before they are stored, so that all readers of such a value read bytes.
+"""Quantize values between layers before they are stored, so that later operations read bytes instead of f32.
 
 A layer's kernel includes the elementwise operations after the layer and the quantize of the next layer, and then stores
 integers. If something else also reads the value, such as a later sum or concat, or if a pool stands between the layers,
@@ -36,7 +36,6 @@ def stored_between(graph: Graph) -> list[str]:
 
 
 def _is_stored(x: Value) -> bool:
-    """Whether a kernel stores the value in f32 although all its readers could read bytes."""
     readers = x.users
     if not all(n.op.elementwise or n.op.name in READS for n in readers) or not _from_products(x):
         return False
@@ -60,7 +59,7 @@ def _from_products(x: Value) -> bool:
 
 
 def _is_first_term(x: Value, reader: Node) -> bool:
-    """Whether `reader` combines x with the result of a later layer; the later layer's kernel then reads x."""
+    """Whether `reader` combines x with the result of a later layer. The later layer's kernel can then read x."""
     both = [v for v in reader.operands if v.data is None]
     if not reader.op.elementwise or len(both) != 2 or any(v.type != reader.output.type for v in both):
         return False
@@ -71,7 +70,7 @@ def _is_first_term(x: Value, reader: Node) -> bool:
 
 
 def _product(x: Value) -> Node | None:
-    """The layer that computes x, perhaps followed by elementwise operations; None if a result has other readers."""
+    """The layer from which x follows by elementwise operations; None if a value on the way has other readers."""
     node = x.node
     while node is not None and len(x.uses) == 1 and node.op.name not in PRODUCTS:
         operands = [v for v in node.operands if v.data is None]
@@ -91,7 +90,7 @@ def _from_integers(x: Value) -> bool:
 
 
 def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False) -> set[Node]:
-    """The nodes of `made` and all nodes after them; if `backwards`, the nodes before them (`nodes` reversed)."""
+    """The nodes of `made`, and all nodes after them; with `backwards`, all nodes before them (`nodes` is reversed)."""
     found: set[Node] = set()
     for n in nodes:
         next_ones = (m for v in n.outputs for m in v.users) if backwards else (v.node for v in n.operands)
@@ -110,8 +109,8 @@ def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
 def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple[Value, Parameters], Value]:
     """Put a quantize and a dequantize after each value that `chosen` names; all readers read the result.
 
-    The returned dict maps (dequantized value, parameters) to that value itself. A layer that would quantize the value
-    again with these parameters finds the value there, and reads it directly.
+    The returned dict maps (dequantized value, parameters) to the dequantized value. A layer that would quantize this
+    value again with the same parameters uses it unchanged.
     """
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():
@@ -132,8 +131,9 @@ def pair(before: Node, x: Value, p: Parameters) -> Value:
 def share(graph: Graph) -> None:
     """Move each quantize, with its scale and zero point, before operations that only choose elements (KEEPS).
 
-    The operations then move bytes, and no number changes: quantize(concat(x, y)) ->
-    quantize(concat(dequantize(quantize(x)), dequantize(quantize(y)))). Only values without other readers are quantized.
+        quantize(concat(x, y)) -> quantize(concat(dequantize(quantize(x)), dequantize(quantize(y))))
+
+    The operations then move bytes, and no number changes. Only values without other readers are quantized.
     """
     for node in sorted(graph.nodes_of(("quantize",)), key=GRAPH_ORDER, reverse=True):
         waiting = [next(iter(node.operands))]

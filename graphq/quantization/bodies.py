@@ -82,7 +82,7 @@ def copied(graph: Graph, copy: Callable[[Graph], Graph] = Graph.copy) -> Graph:
 
 
 def raise_inputs(graph: Graph) -> None:
-    """Turn inputs that were added to bodies into inputs of the graph that nodes pass to their bodies as operands."""
+    """Turn inputs that were added to bodies into inputs of the graph, which nodes pass to their bodies as operands."""
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
         own, given = bodies(node).values(), len(node.inputs) - (node.op.name == "if_else")
         for body in own:
@@ -99,9 +99,10 @@ def raise_inputs(graph: Graph) -> None:
 
 
 def raise_statistics(graph: Graph, found: Mapping[Graph, Mapping[str, Value]]) -> dict[str, Value]:
-    """Turn the counts (s32) and extremes (f32) that `found` has for the graph and its bodies into values of the graph.
+    """Turn the counts (s32) and extremes (f32) of tensors, including tensors in bodies, into values of the outer graph.
 
-    A branch that does not run, and a loop without iterations, give the statistics of a tensor without elements.
+    `found` has them for the graph and each body. A branch that does not run, and a loop without iterations, give the
+    statistics of a tensor without elements.
     """
     raised = dict(found.get(graph, {}))
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):

@@ -21,7 +21,7 @@ from graphq.quantization.products import PRODUCTS, Product, prepared, products, 
 from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
-"""The prefix of boolean inputs. If such an input is true, the layer named after it is computed in f32."""
+"""The prefix of a layer's name in the name of a boolean input. If this input is true, the layer is computed in f32."""
 RANKED = 2
 """The number of batches on which the cost of each layer is measured: the batches with the largest losses."""
 CHUNK = 1 << 15
@@ -122,7 +122,7 @@ def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
 
 
 class _Sums:
-    """A tensor's sums of squares and products, its largest difference, and its number of elements out of range.
+    """A tensor's sums of squares and products, its largest difference, and how many of its elements are out of range.
 
     Equal infinities are left out. The difference between a NaN and any number is infinite.
     """
@@ -210,7 +210,7 @@ def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
 
 def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Mapping[str, np.ndarray]],
            wanted: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
-    """The cost of each quantized layer by name, on `batches`, whose f32 outputs are `wanted`; the worst batch is first.
+    """The cost of each quantized layer by name, on `batches`. `wanted` has the f32 outputs; the worst batch is first.
 
     If the cost of a layer on one batch is within the noise, the layer is not measured on the next batch.
     """

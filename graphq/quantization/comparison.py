@@ -53,8 +53,8 @@ SHOWN = 17
 GOOD_ENOUGH = 0.002
 """A loss (1 - cosine of outputs) of at most this value gets no advice."""
 MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
-"""A layer costs much if it causes more than the share MUCH of the loss; at most ADVISED layers get advice. A text
-mentions tensors that exceed their range in more than the share CLIPPED of their elements."""
+"""A layer costs much if it causes more than the share MUCH of the loss; at most ADVISED layers get advice. Tensors are
+mentioned if more than the share CLIPPED of their elements is out of range."""
 
 
 @dataclass(repr=False)
@@ -128,7 +128,7 @@ class Comparison:
         return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
 
     def _has_16_bits(self, tensor: TensorDifference) -> bool:
-        """Whether a layer has 16 bits already. The test: the tensor results from an add without a constant operand."""
+        """Whether a layer has 16 bits already: the tensor is then the sum of two values that are not constants."""
         value = values_by_name(self.graph).get(tensor.name)
         return tensor.op == "add" and not (value is not None and value.node is not None
                                            and any(map(_is_constant, value.node.operands)))
@@ -251,7 +251,6 @@ def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -
 
 
 def _table(tensors: Sequence[TensorDifference], ids: Mapping[str, str]) -> str:
-    """A table of the tensors in their order; `ids` maps tensor names to the boxes that their rows link to."""
     head = [*tensors[0].cells(), "tensor"]
     return table(head, ((ids.get(t.name, ""), (*t.cells().values(), f"{t.name} ({t.op})")) for t in tensors),
                  len(head) - 1)

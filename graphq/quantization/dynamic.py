@@ -42,7 +42,7 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
 
 
 def unheld(graph: Graph, scheme: Scheme) -> dict[str, str]:
-    """A sentence for each layer that stays in f32 because its weights are too small, or whose channels become zeros."""
+    """For each layer with too small weights, or with channels that become zeros: a sentence about it."""
     found = {p.name: f"stays in f32, because its weights are at most {p.largest:.1e}" for p in kept(graph, scheme)
              if _is_small(p, scheme)}
     return channels_lost(graph, [p.name for p in kept(graph, scheme) if p.name not in found], scheme) | found

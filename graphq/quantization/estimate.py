@@ -23,11 +23,11 @@ SURE = 1.05
 LEAST_ASKED, MOST_ASKED = 4, 64
 """The smallest number of batches that is advised, and the number above which a text only says "more than"."""
 ALIKE = 8.0
-"""Batches count as alike if the loss on changed copies is more than this many times the loss on held-out batches."""
+"""Batches count as alike if the loss on changed copies is more than ALIKE times the loss on held-out batches."""
 SMALL = 1e-4
-"""Up to this loss on changed copies, batches never count as alike."""
+"""Batches never count as alike if the loss on changed copies is at most SMALL."""
 MUCH = 0.002
-"""Above this loss, no number of batches makes the estimate sure, because such errors can grow on new data."""
+"""Above this loss, no number of batches makes the estimate sure, because new data can lose far more."""
 UNEVEN, EVEN_FROM = 2.0, 16
 """If the losses of held-out batches differ by more than the ratio UNEVEN, EVEN_FROM batches are needed to be sure."""
 SIZES = (0.7, 1.3)
@@ -57,10 +57,10 @@ class Estimate:
     """The measured losses (1 - cosine of outputs with f32), and how reliable they are.
 
     `losses` has the loss on each held-out batch, and is empty if there is a single batch. `changed` is the largest loss
-    on changed, smaller and larger copies of the batches, or None if there are many batches. `batches` is the number of
-    batches. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far. `sized` is the
-    largest loss on smaller and larger copies if there are many batches. `repeated` is the number of batches that are
-    equal to an earlier one.
+    on changed, smaller and larger copies of the batches; None if there are many batches. Then `sized` is the largest
+    loss on smaller and larger copies. `batches` is the number of batches, and `repeated` the number of batches that are
+    equal to an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so
+    far.
     """
 
     losses: tuple[float, ...]
@@ -133,9 +133,8 @@ class Estimate:
 
 
 CONTRAST, NOISE = 1.25, 0.05
-"""In a changed copy, elements are CONTRAST times as far from their array's mean, and noise of NOISE times the array's
-standard deviation is added.
-"""
+"""A changed copy has CONTRAST times the distance of elements from their array's mean, and noise of NOISE times the
+array's standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ class Extended:
 
 
 def repeated(batches: Sequence[Batch]) -> int:
-    """The number of batches that are equal to an earlier one; arrays of one number are equal whatever their shapes."""
+    """The number of batches that equal an earlier batch; arrays of one number are compared without their shapes."""
     digests = set()
     for batch in batches:
         found = blake2b()
@@ -173,7 +172,7 @@ def repeated(batches: Sequence[Batch]) -> int:
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """Split a batch of several rows into two batches of every other row, repeated up to the same number of rows.
+    """Split a batch of several rows into its even and its odd rows, each repeated to the number of rows of the batch.
 
     Any other batch is returned unchanged, in a list.
     """

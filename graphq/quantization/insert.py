@@ -44,7 +44,7 @@ def _along(product: Product, scheme: Scheme) -> tuple[int | None, int]:
 
 
 def integers(weights: np.ndarray, axis: int | None, most: int) -> tuple[np.ndarray, Parameters]:
-    """Numbers as s8 up to `most` in magnitude, and their scales: one per channel of `axis`, or one for all."""
+    """Quantize an array to s8 numbers of magnitude up to `most`, with a scale per channel of `axis`, or one for all."""
     scales = _scales(weights, axis, most)
     p = Parameters(s8, tuple(scales.tolist()), (0,) * len(scales), axis)
     along = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
@@ -67,7 +67,7 @@ def _tops(weights: np.ndarray, axis: int | None) -> np.ndarray:
 
 
 def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[str, str]:
-    """A sentence for each of these layers with channels that become zeros, because their scales would be subnormal."""
+    """For each of these layers with channels that become zeros, because scales are subnormal: a sentence about it."""
     found = {}
     for p in kept(graph, scheme):
         if p.name in names and p.weights is not None:
@@ -90,11 +90,11 @@ def rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np
 
 
 MAX_BIAS = 2**30
-"""A bias with larger integers stays in f32: s32 must have room for the sum of products as well."""
+"""A bias stays in f32 if its integers would be larger, because s32 must have room for the sum of products as well."""
 
 
 PART = 256
-"""A 16-bit tensor is the sum of two 8-bit tensors; the step of the second (the remainder) is PART times smaller."""
+"""A 16-bit tensor is the sum of two 8-bit tensors. The second (the remainder) has steps PART times smaller."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def integers_hold(product: Product, activations: Mapping[int, Parameters], stati
                   scheme: Scheme) -> bool:
     """Whether integers can hold the numbers of a layer's operands, and f32 can hold the product of their scales.
 
-    "Hold" means that not all numbers are rounded to 0, and that all integers represent finite numbers. Ranges that
+    Integers hold numbers if not all numbers are rounded to 0, and if all integers represent finite numbers. Ranges that
     the scheme's limits state are not checked.
     """
     limits, sources = dict(scheme.limits), [(str(product.factors[k].name), p) for k, p in activations.items()]
@@ -167,7 +167,7 @@ def integers_hold(product: Product, activations: Mapping[int, Parameters], stati
 
 
 def unheld(graph: Graph, chosen: Collection[str], statistics: Statistics, scheme: Scheme) -> dict[str, str]:
-    """A sentence for each layer that stays in f32 because of its numbers' magnitude, or whose channels become zeros."""
+    """For each layer with too large or too small numbers, or with channels that become zeros: a sentence about it."""
     found = channels_lost(graph, chosen, scheme)
     for p in kept(graph, scheme):
         if p.name not in chosen and all(name in statistics for name in p.sources):
@@ -183,16 +183,14 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
     """Quantize the layers of a `prepared` graph in place, each as `chosen` says.
 
     The caller has already divided the channels of inputs and shifted biases. Values in `between` are quantized for all
-    their readers.
-
-    A layer with 16 bits becomes a sum of 8-bit layers:
+    their readers. A layer with 16 bits becomes a sum of 8-bit layers:
 
         x @ w + b -> hi @ w'' + (lo @ w' + (hi @ w' + b))
 
-    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and
-    w'' = dequantize(quantize(w - w')). The smallest term is computed last, in a kernel with the additions and the
-    operations after them: the rounding errors of its f32 sum are small compared with a step, so few outputs are near a
-    tie. The product of both remainders, lo @ w'', is left out, because it is below the resolution of 16 bits.
+    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and w'' =
+    dequantize(quantize(w - w')). The product lo @ w'' is left out, because it is below the resolution of 16 bits. The
+    smallest term is computed last, in a kernel with the additions and the operations after them. Its f32 rounding
+    errors are small compared with a step, so few outputs are near a tie.
     """
     pairs, weights = insert_between(graph, between or {}), Weights()
 
@@ -258,7 +256,7 @@ class Weights:
 
     def quantized(self, product: Product, number: int, scheme: Scheme, *,
                   rest: bool = False) -> tuple[Value, Parameters]:
-        """The integers of a layer's constant operand, or of its rounding remainder, and their scales."""
+        """The integers and scales of a layer's constant operand or, with `rest`, of its rounding remainder."""
         value, along = product.factors[number], _along(product, scheme)
         key = value, along, rest
         if key not in self._made:

@@ -23,9 +23,10 @@ MOST_HEADROOM = 2.0
 
 
 Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
-"""The facts that determine how a layer is quantized: its name, the candidates of its activations, and its bits.
+"""The facts that determine how a layer is quantized.
 
-The bits are: whether activations have 16, whether weights have 16, and the bits of weights otherwise.
+A key has the layer's name, the candidates for its activations, whether activations and weights have 16 bits, and
+otherwise the bits of weights.
 """
 
 
@@ -37,7 +38,7 @@ def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
 
 @dataclass
 class Known:
-    """Results on some batches: statistics, smoothing factors, how layers are quantized, bias corrections.
+    """Results on some batches: statistics, smoothing factors, quantizations of layers, corrections of biases.
 
     All calls must pass schemes that differ only in bits and in the set of quantized layers.
     """

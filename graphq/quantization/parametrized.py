@@ -5,10 +5,10 @@ A quantized layer becomes a layer on the f32 numbers that the integers represent
     layer(fake(x * inverse), near + step_of_rest * rint((w - near) / step_of_rest), bias)
     fake(x) = step * clip(rint(x / step), low, high)        w = weights * factors, near = steps * rint(w / steps)
 
-Each input channel has a factor, and `inverse` is 1 / factors. `near` has the weights, rounded to 8 bits. Weights of 16
-bits are `near` plus the rest w - near, rounded to multiples of `step_of_rest`. A value that is stored between layers is
-replaced by fake(value) for all of its readers. The model's inputs include the step, `low` and `high` of each fake, all
-steps and factors of weights, inverses and biases. Boolean inputs switch off each fake and the rounding of weights.
+Each input channel has a factor, and `inverse` is 1 / factors. `near` has the weights, rounded to 8 bits. For 16-bit
+weights, the rest w - near is rounded to multiples of `step_of_rest` and added. A value that is stored between layers is
+replaced by fake(value) for all of its readers. Every parameter of these formulas is an input of the model. Boolean
+inputs switch off each fake and the rounding of weights.
 
 Trying a setting therefore costs runs but no compilation. Results differ from integer results by roundings of f32 sums.
 """
@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """The mean square of the difference, over the mean square of the f32 result; infinite if one is not finite."""
+        """The mean square of the difference divided by the f32 result's; infinite if either is not finite."""
         return self.noise / max(self.signal, 1e-300) if np.isfinite([self.noise, self.signal]).all() else np.inf
 
     def add(self, shift: np.ndarray, noise: float, signal: float) -> None:
@@ -70,8 +70,8 @@ class Parametrized:
     """The model of a `prepared` graph; with `twins` each f32 layer gets a quantized twin.
 
     A twin reads the same f32 operands as the layer, so one run shows for each layer how much its own quantization
-    changes its result. `differences` are means over batches. Without twins the model has the outputs of the graph.
-    `steps` caches the steps of weights; several models can share it.
+    changes its result. Without twins the model has the outputs of the graph. `steps` caches the steps of weights;
+    several models can share it.
     """
 
     graph: Graph
@@ -117,7 +117,7 @@ class Parametrized:
 
     def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme,
                between: Mapping[str, Parameters] | None = None) -> dict[str, np.ndarray]:
-        """The inputs that, with a batch, make the model quantize `chosen` and `between`; the rest stays in f32."""
+        """The model's inputs, except for a batch, that quantize `chosen` and `between` and leave the rest in f32."""
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
         for name in self.between:
@@ -230,7 +230,7 @@ def _parametrized(p: Product) -> Value:
 
 
 def _fake_weights(g: Graph, p: Product, new: Callable[[str, tuple[int, ...]], Value]) -> Value:
-    """The weights times the factors, rounded to multiples of the steps, plus the remainder, rounded likewise."""
+    """The weights times the factors, rounded to multiples of their steps, plus the rounded remainder."""
     assert p.weights is not None
     w, (out, _) = p.factors[1], p.weight_axes()
     if p.has_channels:

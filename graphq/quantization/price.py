@@ -17,8 +17,8 @@ from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
 LEAST_SAVED = 0.5
-"""The least time that 8 bits are assumed to save, in units of the model's time with 8 bits. 16 bits may therefore take
-some time even if 8 bits save nothing."""
+"""The least time that 8 bits are assumed to save; the unit is the model's time with 8 bits. So 16 bits may take some
+time even if 8 bits save nothing."""
 
 
 class Times(NamedTuple):
@@ -42,7 +42,7 @@ FLOATS = Times(9.6, 55.0, 0.6)
 INTEGERS = Times(3.8, 74.0, 0.76)
 """The times of 8-bit layers on CPUs with VNNI."""
 REPEATED = Times(1.7, 85.0, 0.0)
-"""The additional times of 16 bits for one operand: a second layer with no epilogue and no settled ties.
+"""The additional times of 16 bits for one operand: a second layer, without an epilogue or corrections near ties.
 
 The times are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
 estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
@@ -51,8 +51,8 @@ WITHOUT_VNNI = 8.0
 """Microseconds per million 8-bit multiply-accumulates on CPUs without VNNI; f32 takes 9.6."""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
-"""Layers with little work: together they add at most the share LITTLE to the model's time in f32, and have at most the
-share LITTLE_MACS of its multiply-accumulates."""
+"""Layers with little work together add at most the share LITTLE to the model's time in f32, and have at most the share
+LITTLE_MACS of its multiply-accumulates."""
 MOST_FLOATS = 0.5
 """The largest share of multiply-accumulates that may be in f32 instead of 16 bits."""
 FULL = 64
@@ -149,7 +149,7 @@ class Price:
         return time / max(self.times(INTEGERS).of(work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
-        """The layers that take less time in f32 than with 16 bits; `operands` has their numbers of 16-bit operands.
+        """The layers that take less time in f32 than with 16 bits for the number of operands that `operands` states.
 
         Together they have at most the share MOST_FLOATS of all multiply-accumulates; the first layers have priority.
         """
@@ -166,12 +166,12 @@ class Price:
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:
-        """How much longer than in int8 a layer takes: in f32, and with 16 bits for one operand."""
+        """The additional time of a layer compared with 8 bits: in f32, and with 16 bits for one operand."""
         work = [self.work[name]] if name in self.work else []
         return FLOATS.of(work) - self.times(INTEGERS).of(work), self.times(REPEATED).of(work)
 
     @property
     def saved(self) -> float:
-        """The estimated time that 8 bits save compared with f32, in the same unit; at least LEAST_SAVED."""
+        """The time that 8 bits save compared with f32; 1 is the model's time with 8 bits. At least LEAST_SAVED."""
         work = self.work.values()
         return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)

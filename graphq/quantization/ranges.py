@@ -27,7 +27,7 @@ LEAST, MOST = 2.0**-126, float(np.finfo(np.float32).max)
 
 
 def scales_of(top: np.ndarray, most: int) -> np.ndarray:
-    """The f32 scales that map numbers up to `top` to integers up to `most`; 1 for a top of 0.
+    """The f32 scales that map numbers up to `top` to integers up to `most`; the scale is 1 if `top` is 0.
 
     A subnormal scale has few digits. It is rounded up, so that nothing is clipped. A scale whose largest multiple would
     be infinite is rounded down.
@@ -129,11 +129,10 @@ def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, flo
 
 
 def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[float, float]:
-    """The range [-T, T], cut at the extremes, of least Kullback-Leibler divergence from the data.
+    """The range [-T, T], limited to the extremes, of least Kullback-Leibler divergence from the data.
 
     Migacz, 2017, "8-bit inference with TensorRT". The method takes a histogram of magnitudes up to T whose last bin
-    also counts all larger elements. It compares this histogram with a coarser one, with as many levels as there are
-    integers.
+    also counts all larger elements. It compares this histogram with a coarser histogram that has one level per integer.
     """
     levels = (1 << dtype.bits) // (2 if t.low < 0 else 1)
     top = max(-t.low, t.high)
@@ -160,7 +159,7 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
 def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
     """The counts of magnitudes in bins of equal width up to `top`; each bin of the histogram is spread evenly.
 
-    The first bin gets the count of the second bin, as in TensorRT: the zeros after a ReLU are exact in any range.
+    The first bin gets the count of the second bin, as in TensorRT, because zeros are exact in any range.
     """
     lower, upper, counts = t.bins()
     a, b = np.minimum(np.abs(lower), np.abs(upper)), np.maximum(np.abs(lower), np.abs(upper))

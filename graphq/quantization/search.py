@@ -27,15 +27,14 @@ TRIED = 12
 RECOVERS, PRICE = 0.25, 3.0
 """16 bits must reduce the loss by the share RECOVERS (`Search.pays`).
 
-If 16 bits take all the time that 8 bits save compared with f32, they must then reduce the loss by this share PRICE more
-times.
+If 16 bits take as much time as 8 bits save, they must reduce the loss by this share PRICE more times.
 """
 CAUTION = 0.0005
 """With a single batch, a setting with margins is preferred if its loss is at most this much above the least: a new
 batch may exceed ranges without margins, and then loses more."""
 MOST_WIDE = 0.5
-"""The largest share of layers' operands that may get 16 bits. Each such operand repeats the work of its layer, so
-16 bits for all operands would be slower than f32."""
+"""The largest share of layers' operands that may get 16 bits. Each repeats the work of its layer, so 16 bits for all
+operands would be slower than f32."""
 LITTLE_LOSS = TARGET / 10
 """A loss that does not matter compared with the time that integer states of LSTMs save."""
 STATE_ROWS = 8
@@ -52,14 +51,11 @@ METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 
 
 class Search(Trials):
-    """The steps of a search; each step finds a setting that loses less or takes less time."""
+    """The steps of a search; each step finds a setting of less loss or less time."""
 
     @lazy_property
     def allowed(self) -> float:
-        """The loss that is small enough on batches that statistics come from: PART of the loss of plain methods.
-
-        Plain methods are min-max and percentiles, with 8 bits for everything.
-        """
+        """The loss that is small enough on batches that statistics come from: PART of the loss of PLAIN methods."""
         everything = replace(self.given, between=self.outputs.between)
         plain = (replace(self.uniform(Candidate(m)), scheme=everything) for m in PLAIN)
         return max(GOOD, PART * min(map(self.seen, plain)))
@@ -164,7 +160,7 @@ class Search(Trials):
                     setting)
 
     def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
-        """The setting with LSTM states in integers, if that makes the loss at most a third larger, or if `always`.
+        """The setting with LSTM states in integers, if the loss then grows at most by a third, or if `always`.
 
         A loss up to LITTLE_LOSS is accepted in any case. The result is `setting` itself if a batch has more than
         STATE_ROWS rows.
@@ -197,7 +193,7 @@ class Search(Trials):
 
     def pays(self, tried: Setting, setting: Setting, least: float = RECOVERS,
              loss: Callable[[Setting, float], float] | None = None) -> bool:
-        """Whether `tried`, with more 16-bit operands than `setting`, loses enough less for the time that they add.
+        """Whether `tried`, with more 16-bit operands than `setting`, loses enough less for its additional time.
 
         The loss of `tried` may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the loss of `setting`. t is the added
         time divided by the time that 8 bits save compared with f32 (`price`). `loss` computes losses, by default
@@ -216,10 +212,9 @@ class Search(Trials):
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
         """The 8-bit operands in order of loss, the largest first, each as a layer's name and "wide" or "wide_weights".
 
-        "wide" stands for activations, "wide_weights" for weights. Operands are first sorted by noise over signal in the
+        "wide" is for activations, "wide_weights" for weights. Operands are first sorted by noise over signal in the
         layer's result; an unknown ratio comes first. The operands with unknown ratio and the first TRIED others are
-        then sorted again, by loss over time: the loss at the outputs if only this operand has 8 bits, and the time to
-        make it exact. Losses nearly add up, and so do times.
+        then sorted again, by loss over time: the loss if only this operand has 8 bits, and the time to make it exact.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -244,7 +239,7 @@ class Search(Trials):
         return sorted(names, key=lambda n: found.get(n, -np.inf), reverse=True)
 
     def best_made(self, count: int) -> Setting:
-        """The best of the `count` settings of least loss, also measured on graphs with the statistics of all batches.
+        """The best of the `count` settings of least loss, measured again on graphs with the statistics of all batches.
 
         The settings are compared in order of their time: a slower setting must reduce the loss enough (`pays`).
         """

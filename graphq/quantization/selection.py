@@ -51,7 +51,6 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
 
 
 def _between_products(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
-    """The names of the values between layers that match names or patterns; each except "*" must match a value."""
     every = stored_between(graph) if wanted else []
     found = {text: [n for n in every if _pattern(text).fullmatch(n)] for text in wanted}
     for text, names in found.items():
@@ -92,7 +91,6 @@ def _selected(graph: Graph, text: str) -> list[str]:
 
 
 def _between(graph: Graph, first: str, last: str) -> set[Value]:
-    """The values on paths from one value to another of the same graph or body, both included."""
     named = {n.meta[ONNX_NAME]: n.outputs[0] for g in with_bodies(graph) for n in g.nodes if ONNX_NAME in n.meta}
     values = named | values_by_name(graph, inside=True)
     for name in (first, last):

@@ -25,12 +25,11 @@ from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""The values of alpha that `smooth` tries: 1 equalizes the ranges of channels in activations, 0 in weights.
-"""
+"""The values of alpha that `smooth` tries. At 1 the channels of activations get equal ranges, at 0 those of weights."""
 WORTH = 0.8
 """`smooth` divides a tensor's channels only if that reduces the estimated noise to less than this fraction."""
 UNSEEN = 4.0
-"""After only one batch, other data are expected to exceed a channel's largest magnitude by at most this ratio."""
+"""If there is only one batch, other data are expected to exceed a channel's largest magnitude by at most this ratio."""
 LARGEST = 64.0
 """Factors are in [1 / LARGEST, LARGEST], because channels that were small in calibration may be larger later."""
 
@@ -66,7 +65,7 @@ def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
     """Divide the channels of tensors by `factors`, by tensor name, and multiply the weights of their readers.
 
-    Returns the names of the layers whose results are divided as well, because factors were folded into their weights.
+    Returns the layers whose results are divided as well, because factors were folded into their weights.
     """
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
     readers = [users[0].name for _, users in chosen]
@@ -74,7 +73,7 @@ def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
         divide_channels(graph, x, users, factors[str(x.name)])
     _fold(graph, len(chosen))
     read = {p.name: p.factors[0] for p in products(graph, inside=False)}
-    makers = (_maker(read[name]) for name in readers)  # None if the multiplication could not be folded
+    makers = (_maker(read[name]) for name in readers)  # None for a multiplication that could not be folded
     return {maker.name for maker in makers if maker is not None}
 
 
@@ -154,7 +153,7 @@ def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> fl
     """An estimate of the mean squared error of layers of u8 and s8, per element and up to a constant.
 
     Rounding to steps of size d gives a mean squared error of d**2 / 12. The error of activations is multiplied by the
-    squares of weights, the error of weights by the mean squares of activations, as if all errors were independent.
+    squares of weights, the error of weights by the mean squares of activations.
     """
     sides = 1 if channels.low.min(initial=0) > -0.2 * channels.high.max(initial=0) else 2
     step = sides * (expected_ranges(channels) / factors).max(initial=0) / 255
@@ -197,8 +196,7 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
 def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
     """The activations of layers with constant weights, each with the layers that sum it along the same axis.
 
-    An activation is left out if its division would copy weights: if these layers, or the layer that computes the
-    activation, share their weights with a layer that reads something else.
+    An activation is left out if dividing it would copy weights, because another layer shares these weights.
     """
     found: dict[Value, list[Product]] = {}
     readers: dict[Value, set[Node]] = {}
@@ -258,7 +256,7 @@ def _maker(x: Value) -> Product | None:
 
 
 def _fold(graph: Graph, count: int) -> None:
-    """multiply(relu(y), c) -> relu(multiply(y, c)) for c > 0, and multiplications into the weights before them."""
+    """multiply(relu(y), c) -> relu(multiply(y, c)) for c > 0; then fold multiplications into weights before them."""
     if not count:
         return
     names, taken = [p.name for p in products(graph, inside=False)], values_by_name(graph)
@@ -273,6 +271,6 @@ def _fold(graph: Graph, count: int) -> None:
                 graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
             graph.prune([node])
     fold_scales(graph)
-    for p, name in zip(list(products(graph, inside=False)), names, strict=True):  # fold_scales has replaced nodes
+    for p, name in zip(list(products(graph, inside=False)), names, strict=True):
         graph.rename(p.node.output, name)
     name_values(graph, taken)

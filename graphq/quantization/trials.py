@@ -31,7 +31,7 @@ from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
 
 Case: TypeAlias = tuple[tuple[int, ...], int]
-"""The indices of the batches for a setting's statistics, and the index of the batch on which the loss is measured."""
+"""The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
 
 
 class Trials:
@@ -63,7 +63,7 @@ class Trials:
         kinds = range(1 if count <= FEW else 2, 2 + len(SIZES))
         copies = [(fold.seen, k % count + kind * count) for fold in judges for k in fold.held_out for kind in kinds]
         self.judged = [*((fold.seen, k) for fold in judges for k in fold.held_out), *copies]
-        """The cases with batches and copies of all kinds, to estimate how reliable a loss is."""
+        """The cases (batches and their copies) that show how reliable a loss is."""
         numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.judged))))
         self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
                                strict=True))
@@ -102,7 +102,7 @@ class Trials:
         return Parametrized(self.graph, twins=True, steps=self.outputs.steps)
 
     def misjudged(self, setting: Setting) -> bool:
-        """Whether batches that were not compared lose much more than those that were; then all are compared."""
+        """Whether batches that were not compared lose much more. If so, all batches are compared from now on."""
         held_out = [(fold.seen, k) for fold in self.judges for k in fold.held_out]
         if self._largest(setting, held_out, np.inf) <= max(MUCH, UNEVEN * self.loss(setting)):
             return False
@@ -120,7 +120,7 @@ class Trials:
         return self.losses[setting]
 
     def seen(self, setting: Setting, most: float = np.inf) -> float:
-        """The largest 1 - cosine of an output with f32 on the same batches, with the statistics of all batches."""
+        """Like `loss`, but with the statistics of all batches, including the batch on which the loss is measured."""
         return self._largest(setting, [(self.every, k) for _, k in self.held_out if k < len(self.batches)], most)
 
     def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:
@@ -145,7 +145,7 @@ class Trials:
         return self._loss_made(setting, [k])
 
     def estimate(self, setting: Setting) -> Estimate:
-        """The loss of the setting on the judged batches, and how reliable it is; `losses` gets this loss."""
+        """The loss of the setting on the cases `judged`, and how reliable it is. `losses` gets this loss."""
         count = len(self.batches)
         self.loss(setting)
         self._largest(setting, self.judged, np.inf)
@@ -179,7 +179,7 @@ class Trials:
         return sums
 
     def _loss_made(self, setting: Setting, numbers: Iterable[int] | None = None) -> float:
-        """The largest loss of a setting's graph on the batches `numbers`, by default on all batches that are compared.
+        """The largest loss of a setting's graph on the batches `numbers`, by default on all compared batches.
 
         If the graph cannot be made or run, the setting has `failed` and the loss is infinite.
         """

@@ -1,8 +1,7 @@
 """Find the causes that keep operations out of integer partitions, the fused kernels that multiply 8-bit integers.
 
 products.py finds the causes for matmuls and convolutions. Any other operation is outside because a fusion stopped
-between two operations: one computes a value in f32, the other reads it. The cause depends first on the reading
-operation, and then on the rules of the fusion.
+between two operations: one computes a value in f32, the other reads it.
 """
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 
 CHAIN = Fuse("eltwise", floats=True).name
-"""The name of the fusion of elementwise operations without an anchor such as a layer or pool."""
+"""The name of the fusion of elementwise operations without a layer, pool or other anchor."""
 
 
 def causes(analysis: Analysis) -> list[Cause]:
@@ -76,7 +75,7 @@ class Analysis(Fusions):
         if product is not None:
             return [self._product(product)]
         last = members[-1]
-        if last.op.name in QUANTIZES:  # a pass quantized a layer: the user's graph has no quantize here
+        if last.op.name in QUANTIZES:  # a pass quantized a layer, so the user's graph has no quantize here
             made = self.given.node(last).op.name not in QUANTIZES
             return [] if made else self._before(members, last)
         found = []
@@ -95,7 +94,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the chain `members` up to the quantize `last` is not in the partition that computes the operand."""
+        """Why the chain `members`, up to the quantize `last`, is not in the partition that computes its operand."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
@@ -124,7 +123,7 @@ class Analysis(Fusions):
         return 2 if way_up(value, self.given) else 3
 
     def _ended(self, value: Value, user: Node, members: list[Node], last: Node) -> Reason:
-        """Why the node that computes `value`, and `user` in the chain that ends in `last`, are not in one partition."""
+        """Why `user`, in a chain up to the quantize `last`, is not in the partition that computes `value`."""
         maker = value.node
         if maker is None:
             stage = self.given.stage(value)
@@ -178,7 +177,7 @@ class Analysis(Fusions):
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
         """Why the partition of `maker` cannot contain all `members` together, although partitions can contain each."""
         why, beside = partial(reason, last, fusion), self.beside(maker)
-        if not self.anchors(maker):  # a later pass replaced the partition's anchor
+        if not self.anchors(maker):  # a later pass has replaced the partition's anchor
             return why("several", maker, maker.outputs[0])
         read = self.given.under(next(maker.operands))
         integers = read.node is not None and maker.op.name in ANCHORS and self.kind(read.node) == "integer"
@@ -194,7 +193,7 @@ class Analysis(Fusions):
         return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is the quantize
 
     def _apart(self, value: Value, maker: Node, members: Sequence[Node], last: Node, fusion: str) -> Reason:
-        """Why a chain that ends in a quantize did not fuse, if the operation before the chain is in no partition."""
+        """Why a chain that ends in a quantize did not fuse, if no partition computes the chain's operand."""
         path = self.up(value) or way_up(value, self.given) or [value, *(v for v in maker.operands if v.data is None
                                                                         and v.dtype.kind == "float")][:2]
         if len(path) < 2:
@@ -207,10 +206,7 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """The reason why `node` is in no partition.
-
-        `node` reads `source`. After `node` come `more` further operations, then `last`.
-        """
+        """Why `node` is in no partition. `node` reads `source`; `more` operations and then `last` come after it."""
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
         if source.node is None or source.node.op.name not in DEQUANTIZES:
@@ -272,7 +268,7 @@ class Analysis(Fusions):
         return why("before a quantize", user, user.outputs[0], source=value)
 
     def _unread(self, value: Value, last: Node) -> Reason:
-        """Why the result of `last` stays in f32 up to `value`, a value that no operation of the graph reads."""
+        """Why the result of `last` stays in f32 up to `value`, which no operation of the graph reads."""
         why = partial(reason, last, CHAIN)
         if (stage := self.given.stage(value)) is not None:
             return why("later stage", None, value, stage=stage)

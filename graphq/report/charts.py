@@ -19,7 +19,7 @@ Box = Callable[[int], tuple[str, str]]
 
 
 def timeline(profile: Profile, box: Box) -> str:
-    """The timeline of a run: its pieces by threads, and how busy each thread was; `box` takes the number of a step."""
+    """The timeline of a run: its pieces by threads, and how busy each thread was."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
     scale, busy = width / (profile.elapsed or 1.0), profile.busy
     tracks = {thread: list(busy).index(name) for thread, name in profile.tracks.items()}
@@ -38,7 +38,7 @@ def timeline(profile: Profile, box: Box) -> str:
 
 
 def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box) -> str:
-    """The chart of the arena: the addresses and the lifetime of each buffer; `box` takes the number of a buffer."""
+    """The chart of the arena: the addresses and the lifetime of each buffer."""
     column = min(max(860 / max(steps, 1), 4), 40)
     scale = MEMORY_HEIGHT / max(nbytes, 1)
     shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size_text(nbytes * k // 8))
@@ -75,7 +75,7 @@ def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], number
 
 
 def steps_table(profile: Profile, box: Box) -> str:
-    """A table of the steps of a profile, the longest first; `box` takes the number of a step."""
+    """A table of the steps of a profile, the longest first."""
     total, known = profile.seconds or 1.0, any(t.share is not None for t in profile.steps)
     rows = ((box(t.number)[0], (
         f"{1e3 * t.seconds:.4g}", f"{t.seconds / total:.1%}", f"{t.gops:.4g}" if t.gops else "",

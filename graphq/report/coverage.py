@@ -131,7 +131,7 @@ def kind_of(node: Node) -> Kind:
 
 
 def factors(partition: Node) -> str:
-    """The dtype of the floats that a partition's layer multiplies; "" if it multiplies integers or nothing."""
+    """The dtype of the floats that a partition's layer multiplies; "" if it multiplies integers, or has no layer."""
     anchor = next((n for n in partition.attrs["body"].nodes if n.op.name in MACS), None)
     return "" if anchor is None or multiplies_integers(partition) else next(anchor.operands).dtype.name
 

@@ -1,9 +1,9 @@
 """Make the texts about the boxes of a report page (page.py), as records.
 
-The page's script shows the record of the box under the pointer or, at the side, the record of a chosen box. A record
-has a title `t` and rows `r`. A row has a label, a text and perhaps a CSS class; the first row describes the box. Links
-`go` lead to other boxes; each has the name of a set of records, the box's id, and a text. With a profile, `s` is the
-box's share of the time. The page's search finds titles and first rows.
+The page shows the record of the box under the pointer or, at the side, of a chosen box. A record has a title `t` and
+rows `r`. A row has a label, a text and perhaps a CSS class; the first row describes the box. Links `go` lead to other
+boxes; each has the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of the
+time.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
     """The records of the boxes of the graph after the passes, by box ids.
 
     `times` has the time of each step by the step's number. `places` maps a value's label to the id of its box in the
-    graph as written. Links call the two graphs' sets of records `after` and `before`.
+    graph as written. `after` and `before` name the sets of records of both graphs, for links.
     """
     total = sum(t.seconds for t in times.values())
     types = _types(report, [n.operation for n in report.nodes])

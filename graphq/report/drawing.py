@@ -54,7 +54,7 @@ class Layout:
 
 
 def available() -> bool:
-    """Whether pygraphviz is installed: only then can graphs be laid out."""
+    """Whether pygraphviz is installed, which computes layouts."""
     try:
         import_module("pygraphviz")
     except ImportError:
@@ -101,7 +101,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _node(attributes: Mapping[str, str], height: float) -> Place:
-    """The place of a node's box; Graphviz's y axis points up, and its positions are the centers of nodes."""
+    """The place of a node's box, from the center that Graphviz gives; Graphviz's y axis points up."""
     (x, y), w, h = (_numbers(attributes["pos"]), INCH * float(attributes["width"]), INCH * float(attributes["height"]))
     return Place(x - w / 2, height - y - h / 2, w, h)
 
@@ -134,10 +134,10 @@ CLEAR = 3
 """The pixels between the text of a title and an edge."""
 
 LONGEST = 36
-"""The largest number of characters in a line; `shortened` cuts longer texts."""
+"""The most characters of a line; `shortened` cuts longer texts."""
 
 PIECES = re.compile(r"(?<=[/._:])")
-"""Matches the positions where a name may be cut: after separators of the name's parts."""
+"""Matches the positions where a name may be cut: after separators."""
 
 Lines = Callable[[Box], Sequence[str]]
 
@@ -221,7 +221,7 @@ def shortened(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _cut(line: str, parts: Sequence[str], begins: Counter[str], ends: Counter[str]) -> str:
-    """A line as `shortened` makes it; `begins` and `ends` count the lines that share a start or an end."""
+    """Cut a line as `shortened` says; `begins` and `ends` count the lines that share a start or an end."""
     first, last = 0, len(parts)
     while last - first > 1 and len("".join(parts[first:last])) > LONGEST - 2:
         if begins["".join(parts[:first + 1])] >= ends["".join(parts[last - 1:])]:
@@ -242,8 +242,8 @@ def _with_titles(outline: Outline, boxes: Sequence[Box],
                  sizes: Mapping[str, tuple[float, float]]) -> tuple[Layout, dict[str, Place]]:
     """The layout, and places for the titles of outer boxes where no edge runs.
 
-    A box that is too narrow for its title next to the edges gets more room in a second layout. If that is still too
-    little, its title is at the left.
+    A second layout gives more room to boxes that are too narrow for their titles. If that is still too little, the
+    title is at the left.
     """
     room = {box.id: (2 * sizes[box.id][0], sizes[box.id][1]) for box in boxes if box.inside}
     for _ in range(2):
@@ -269,7 +269,7 @@ def _beside_edges(place: Place, size: tuple[float, float], edges: np.ndarray) ->
 
 
 def _along(edges: Iterable[Sequence[tuple[float, float]]]) -> np.ndarray:
-    """Points along all edges, at most about four pixels apart: their x, then their y."""
+    """Points along all edges, at most about four pixels apart: an array of their x and one of their y."""
     found = [np.empty((2, 0))]
     for points in edges:
         for k in range(0, len(points) - 1, 3):

@@ -1,8 +1,8 @@
 """Kernel evidence: instructions of a plan's native steps (kernel calls), and each step's share of the machine's peak.
 
 All code in a step's modules is counted, even code that no call reaches. Most modules have the code of a single kernel.
-An exception is the module that recomputes outputs near rounding ties: it has code for all layouts of activations, and a
-step uses only one layout.
+The module that recomputes outputs near rounding ties has code for all layouts of activations, although a step uses only
+one layout.
 """
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def count(text: str) -> dict[str, int]:
 
 
 def prepare_counts(modules: Iterable[Module]) -> None:
-    """Make and count the assembly of modules in parallel; if this fails for a module, `instructions` tries it again."""
+    """Make and count the assembly of modules in parallel. A failure is ignored: `instructions` then tries again."""
     sources = {module.source.text: module.source for module in modules if module.source.text not in _instruction_counts}
     jobs = [(text, Job("assembly", source)) for text, source in sources.items()]
     for text, job in jobs:
@@ -81,9 +81,9 @@ class Evidence:
     `counts` has the number of each decisive instruction in the assembly of the step's modules, or the reason why there
     is no assembly. `seconds` is the median of single runs with warm caches. For a step with multiply-accumulates,
     `rate` is their number per second, and `peak` is the number that the instruction `decisive` reaches on `threads`
-    cores; `decisive` and `peak` are None if no multiplying instruction is found. For any other step `decisive` is None,
-    `rate` is the bytes of the step's buffers per second, and `peak` is the bytes per second of a copy of the same size.
-    `exact` is the share of products that vpmaddubsw computes, if weights are sorted for it.
+    cores; both are None if no multiplying instruction is found. For any other step `decisive` is None, `rate` is the
+    bytes of the step's buffers per second, and `peak` is the bytes per second of a copy of the same size. `exact` is
+    the share of products that vpmaddubsw computes, if weights are sorted for it.
     """
 
     kernel: str

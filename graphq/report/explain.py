@@ -40,7 +40,7 @@ def shared(causes: Sequence[Cause]) -> float | None:
 def timed(report: Report, profile: Profile) -> Report:
     """The report with each cause's share of the profile's time.
 
-    The share counts the nodes that contain the cause's operations after the passes, except integer partitions. A node
+    The share covers the nodes after the passes that contain the cause's operations, except integer partitions. A node
     with several causes counts only for the first cause. Raises InputError for the profile of a different model.
     """
     if len(profile.steps) != len(report.steps):
@@ -123,11 +123,11 @@ def _text(report: Report, full: bool) -> str:
 def about(report: Report, name: str, source: Graph) -> ValueRecord:
     """The record of one value: its partition and kernels, or why it is in no partition.
 
-    `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. A value of the
-    user's graph `source` that is not in the report was replaced when open sizes became known. Raises GraphError for an
-    unknown name; the message suggests similar names.
+    `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. A value that is
+    only in the user's graph `source` was replaced when open sizes became known. Raises GraphError for an unknown name;
+    the message suggests similar names.
     """
-    parts = [*_parts(report), report]  # the report on stages last: it has no operations, but all inputs
+    parts = [*_parts(report), report]  # the whole report comes last; it has all inputs
     for part in parts:
         known_as = (f"%{name}", f"%{quote(name)}", name, quote(name), part.outputs.get(name), part.names.get(name),
                     report.outputs.get(name))
@@ -153,7 +153,7 @@ def _value(report: Report, label: str) -> ValueRecord:
     if label not in report.became:
         users = tuple(n.operation.text for n in report.nodes if label in n.operation.inputs)
         return ValueRecord(report.graph, label, next(t for t in report.inputs if t.label == label), users=users)
-    # if several operations have the label, the last one counts: an operation of the user's graph
+    # A later operation with the same label replaces an earlier one, so operations of the user's graph win.
     operations = (*(n.operation for n in report.nodes if n.partition is None), *report.source)
     made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \
@@ -222,7 +222,6 @@ def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
 
 
 def _outside(node: GraphNode) -> str:
-    """The operation of a node outside of partitions, with the node's note below it."""
     return "\n    ".join([f"  {node.operation.text}", *node.note.splitlines()])
 
 
@@ -267,7 +266,7 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _patterns(patterns: Sequence[Pattern]) -> list[str]:
-    """Lines on the partitions of oneDNN Graph with an anchor: its name, and the results of their operations."""
+    """Lines on the partitions of oneDNN Graph with an anchor: the anchor's name, and the results of the operations."""
     lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
     return lines + [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in ("eltwise", "reorder")]
 

@@ -143,7 +143,7 @@ class Fusions:
 
 
 def _homes(after: Graph) -> dict[Node, Node]:
-    """Map each node before the fusions to the node of `after` that contains it (the last, if a pass made several).
+    """Map each node before the fusions to the node of `after` that contains it (the last node, if there are several).
 
     A reorder or constant that a pass added next to an operation of another kind does not count.
     """

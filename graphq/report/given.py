@@ -146,7 +146,7 @@ class Given:
         return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """A refusal in types and axes of the user's graph; `values` maps the partition's values to the graph's."""
+        """Express a refusal in the user's types and axes. `values` maps the partition's values to the graph's."""
         def words(mention: Mention) -> str:
             inner = mention.value if isinstance(mention, Axes) else mention
             readers = [v.node for user in inner.users if (v := values.get(user.outputs[0])) is not None]
@@ -162,7 +162,7 @@ class Given:
 
 
 def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
-    """Yield a Place, then Places of values with the same elements before and after reorders, nearest first."""
+    """Yield a Place, and the Places of values with the same elements before and after reorders, nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # the loop appends to `work`
         yield at

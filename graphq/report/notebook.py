@@ -32,7 +32,6 @@ class ReportText(str):
         return str, (str(self),)
 
     def _repr_html_(self) -> str:
-        """The report as tables, for notebooks."""
         return self._html()
 
 

@@ -29,7 +29,7 @@ from graphq.report.views import Views
 from graphq.report.wrapping import PAGE
 
 SHOWN = 60
-"""The largest number of causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
+"""The most causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
 
 HELP = """<p class="note mouse">Hover over a box for its details; click to keep them here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>

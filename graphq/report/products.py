@@ -77,7 +77,7 @@ def _uncast(value: Value, given: Given) -> Value:
 
 def _refused(family: Family, node: Node, operands: Sequence[Value | None], replaced: Collection[int],
              given: Given) -> Unsupported | None:
-    """Why kernels could not compute the layer if its operands `replaced` were dequantized; None if they could."""
+    """Why kernels would refuse the layer even if its operands `replaced` were dequantized; None if they would not."""
     body, constants, own = Graph("body"), [], dict[Value, Value]()
 
     def taken(value: Value) -> Value:

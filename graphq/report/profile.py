@@ -158,7 +158,6 @@ class Profile:
         return str(self)
 
     def _repr_html_(self) -> str:
-        """The steps as a table and the timeline, for notebooks."""
         from graphq.report.notebook import profile_html
 
         return profile_html(self)
@@ -219,7 +218,8 @@ def merged(parts: Sequence[Profile]) -> Profile:
 
 
 PROCESS = 1
-"""The `pid` of all events, and the `tid` of the calling thread. Not 0, because Perfetto's idle thread is 0."""
+"""The `pid` of all events, and the `tid` of the calling thread. It must not be 0, the number of Perfetto's idle thread.
+"""
 
 
 def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -252,7 +252,7 @@ def _microseconds(seconds: float) -> float:
 
 
 def _figures(step: StepTime) -> dict[str, float]:
-    """Figures of a step's speed: the profile's medians, for all pieces of the step together."""
+    """Numbers on the speed of a step: the profile's medians, for all pieces of the step together."""
     found = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
              "share of peak": step.share or 0.0}
     return {name: float(f"{x:.4g}") for name, x in found.items() if x}

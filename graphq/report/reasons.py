@@ -1,9 +1,8 @@
 """Reasons why operations are outside of integer partitions, as records, and the English text of each kind.
 
 A text is a template. Its fields are `node` (the operation outside), `op` and `value` (the obstacle), and the keys of
-`about`. `{value}` is replaced by `say(value)`, and `{value:dtype}` by `say(value, how="dtype")`. Vertical bars enclose
-text before and after a field; this text is left out if the field is None. For example, `{refused:|: }` is ": it moves
-f32", or empty if `refused` is None.
+`about`. `{value}` is replaced by `say(value)`, and `{value:dtype}` by `say(value, how="dtype")`. `{value:line| (|)}`
+puts " (" before the field and ")" after it, or nothing if the field is None.
 """
 from __future__ import annotations
 
@@ -250,7 +249,7 @@ _VALUE: Mapping[str, Callable[[Value, Given], str]] = {
     "scales": _scales,
 }
 
-_NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # n: a node; at: its node in the user's graph
+_NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # n: a node; at: the same node in the user's graph
     "": lambda n, at, given: f"{at.op.title(at.attrs)} ({at.graph.label(at.outputs[0])})",
     "op": lambda n, at, given: n.op.name,
     "title": lambda n, at, given: at.op.title(at.attrs),
@@ -262,7 +261,7 @@ _NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # n: a node; at: it
     "does": lambda n, at, given: "moves f32" if n.op.name in MOVES else "runs outside of partitions, in f32",
 }
 
-_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # the last five name the users of a value
+_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # the last five texts name the users of a value
     "": lambda things, given: listing(_said(things, given), "and"),
     "edit": lambda things, given: "; ".join(_said(things, given, "edit")),
     "scales": lambda things, given: listing(_said(things, given, "scales"), "and"),

@@ -75,7 +75,7 @@ class Partition:
 class GraphNode:
     """Node number `id` of the graph after the passes: its operation, how it runs, and its steps in the plan.
 
-    `macs` are its multiply-accumulates if shapes are known. `note` says why ONNX's reference runs it, if it does.
+    `macs` are its multiply-accumulates if shapes are known. If ONNX's reference runs the node, `note` says why.
     """
 
     id: int
@@ -94,7 +94,7 @@ class Cause:
 
     `node` describes the operation, and `value` is its result. `id` is the number of the node that the operation became
     (None: it no longer exists). `fusion` is the pass that was closest to a match, `check` the check that failed.
-    `blocking_node` and `blocking_value` are the obstacle, None if it is the graph's border or a type. `also` are the
+    `blocking_node` and `blocking_value` are the obstacle; None for an input, an output or a type. `also` are the
     results of other operations that are outside for the same reason. `share` is the cause's share of a profile's time.
     """
 
@@ -169,9 +169,9 @@ class Report:
 
     `planned` says whether there is a plan yet. The report's numbers hold for the `sizes` of open dimensions; `classes`
     are lines on the ranges of sizes that have plans. `source` are the user's operations. `became` maps each result of
-    the user's operations or of passes to the node that contains it after the passes, or to None if the result was
-    computed at compile time or merged with an equal result. `names` maps the names of an ONNX file's nodes to the
-    labels of their results. `patterns` are the partitions that oneDNN Graph would make of the user's graph.
+    the user's operations or of passes to the node that contains it after the passes (None: it was computed at compile
+    time, or merged with an equal result). `names` maps the names of an ONNX file's nodes to the labels of their
+    results. `patterns` are the partitions that oneDNN Graph would make of the user's graph.
     """
 
     graph: str

@@ -63,9 +63,8 @@ def ties(graph: Graph) -> list[str]:
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
     """Why a quantize does not recompute outputs near ties: its operand may be inexact in the last bits.
 
-    An operand may be inexact if it depends on functions such as exp, or on the sums of other partitions. Returns
-    None if the operand is exact, or if a sum of the quantize's own partition `outer` comes after these operations,
-    because that sum's error bound covers them.
+    Functions such as exp, and sums of other partitions, are inexact. Returns None if the operand is exact, or if a sum
+    in the quantize's own partition `outer` comes after them: that sum's error bound covers them.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
@@ -120,7 +119,7 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
 
 
 def _onnx_names(graph: Graph) -> dict[str, str]:
-    """For each node of an ONNX file, by the node's name: the label of its first result."""
+    """The label of the first result of each node of an ONNX file, by the node's name."""
     return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}
 
 
@@ -153,7 +152,7 @@ def patterns(graph: Graph) -> tuple[Pattern, ...]:
 
 
 def tensor(value: Value) -> Tensor:
-    """The record of a value; open dimensions are None, whatever the sizes of a call were."""
+    """The record of a value. Open dimensions are None."""
     t: TensorType = value.type
     shape = None if t.shape is None else tuple(None if d is None or is_open(d) else int(d) for d in t.shape)
     known = shape is not None and None not in shape

@@ -11,10 +11,10 @@ PAGE = 100
 """The columns of texts in pages."""
 
 START = re.compile(r" *(?:(?:why|edit|also): +)?")
-"""Matches the indent of a line and its title, if any. Continuation lines are aligned with the text after them."""
+"""Matches the indent of a line and its title, if any. Continuation lines are aligned with the text after the title."""
 
 WORD = re.compile(r'(?:"(?:[^"\\]|\\.)*"|\S)+(?: : \S+)?')
-"""A word with the type after it, if it has one; a quoted name is part of one word, also if it contains spaces."""
+"""A word and the type after it, if any. A quoted name counts as a part of one word."""
 
 
 def columns() -> int:

@@ -62,6 +62,7 @@ class Fixpoint:
         return f"Fixpoint({', '.join([repr(self.name), *map(pass_name, self.passes)])})"
 
     def __call__(self, graph: Graph) -> int:
+        """Apply the passes until none changes the graph. Returns the number of changes."""
         return self.apply(graph)[0]
 
     def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:

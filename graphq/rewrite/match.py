@@ -23,6 +23,7 @@ class Nodes(tuple[Node, ...]):
     __slots__ = ()
 
     def __call__(self, op: str) -> tuple[Node, ...]:
+        """The nodes of operation `op`, in the match's order."""
         return tuple(n for n in self if n.op.name == op)
 
 

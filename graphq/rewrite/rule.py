@@ -89,6 +89,7 @@ class Rewrite:
         return type(self).__name__
 
     def __call__(self, graph: Graph) -> int:
+        """Apply to the whole graph until nothing matches. Returns the number of rewrites."""
         return _Application(self, graph, explain=False, parts=False).run()
 
     def apply(self, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
