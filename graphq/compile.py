@@ -22,7 +22,7 @@ from graphq.model.files import load_graph
 if TYPE_CHECKING:
     import graphq
 else:
-    graphq = sys.modules["graphq"]  # annotations contain this name, and some tools evaluate annotations
+    graphq = sys.modules["graphq"]  # for tools that evaluate annotations with this name
 
 
 Precision: TypeAlias = Literal["f32", "bf16"]

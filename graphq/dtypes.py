@@ -103,7 +103,7 @@ def as_dtype(x: DTypeLike | str) -> DType:
     if isinstance(x, str) and x in DTYPES:
         return DTYPES[x]
     try:
-        return _BY_NUMPY[np.dtype("" if x is None else x)]  # not None, because np.dtype(None) is f64
+        return _BY_NUMPY[np.dtype("" if x is None else x)]  # np.dtype(None) would be f64
     except (KeyError, TypeError, ValueError, SyntaxError):
         name = str(x) if isinstance(x, np.dtype) else repr(x)
         raise GraphError(f"unknown dtype {name}; graphq has {', '.join(DTYPES)}") from None

@@ -123,6 +123,6 @@ def recount(live: Callable[[], int]) -> None:
 def size_text(nbytes: int) -> str:
     """A number of bytes as text: `3.5 GiB`."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes > 999 / 1024 * scale:  # 1,000 or more of the smaller unit
+        if nbytes > 999 / 1024 * scale:  # more than 999 of the smaller unit
             return f"{nbytes / scale:.3g} {unit}"
     return f"{nbytes} B"

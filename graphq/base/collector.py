@@ -36,4 +36,4 @@ def _on_again() -> None:
         gc.enable()
 
 
-os.register_at_fork(after_in_child=_on_again)  # the thread that would end the pause does not exist in the child
+os.register_at_fork(after_in_child=_on_again)  # the child lacks the thread that would end the pause

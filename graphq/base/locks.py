@@ -106,7 +106,7 @@ def files_needed(what: str) -> Iterator[None]:
     """Raise CompileError if a `with` block fails because too many files are open. `what` begins the message."""
     try:
         yield
-    except (OSError, ImportError) as e:  # shared libraries raise ImportError
+    except (OSError, ImportError) as e:  # ImportError if a shared library cannot be opened
         if not any(os.strerror(number) in str(e) for number in (errno.EMFILE, errno.ENFILE)):
             raise
         raise CompileError(f"{what}: {e}") from None

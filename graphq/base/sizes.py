@@ -217,7 +217,7 @@ def _is_number(x: Any) -> bool:
 
 
 class Size:
-    """A number that depends on open sizes. It acts like an int: its value in the trace's example.
+    """A number that depends on open sizes. It acts like an int that has its value in the trace's example.
 
     Arithmetic returns Sizes. Comparisons, conversions, and uses as an index or by NumPy need the value, so each adds a
     guard to the trace. Texts (`str`, `format`) and `hash` add no guard: texts show the symbol of an open size, and `?`

@@ -27,7 +27,7 @@ from graphq.model.planned import Options
 from graphq.model.plans import Plans
 from graphq.rewrite.rule import Refusal
 
-if TYPE_CHECKING:  # only reports need these modules; reports import them when they run
+if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
     from graphq.model.staged import Staged

@@ -19,7 +19,7 @@ from graphq.plan.runtime import OpenPlan, Runner
 from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 
-if TYPE_CHECKING:  # only reports need these modules; reports import them when they run
+if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile

@@ -128,7 +128,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     for node in progress(graph.nodes, "plan"):
         if node not in strips:
             add(node)
-        elif node is strips[node][-1]:  # earlier, some operands have no buffers
+        elif node is strips[node][-1]:  # only now do all operands have buffers
             with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)

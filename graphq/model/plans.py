@@ -139,7 +139,7 @@ class Plans:
     def _passed(self, plan: OpenPlan, shapes: Shapes, runner: Runner | None = None) -> Passed:
         assert plan.passed is not None
         sizes, leaves = self._places.sizes(shapes), plan.trace.leaves
-        # sizes are symbols in the plan's graph, except for a class of one size, which is a plain number
+        # In the plan's graph, an open size is a Size, but a plain number if its class has only one size.
         given: list[Any] = [n if is_single(size_class(n)) else Size(plan.trace, slot)
                             for n, slot in zip(plan.trace.assumed.values(), leaves, strict=True)]
         again = partial(self._graph_at, self._places.shapes(tuple(given)) if given else shapes)
@@ -200,7 +200,7 @@ class Plans:
         """
         latest = self._latest
         if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
-            return latest[1]  # the runner is the most recently used one already
+            return latest[1]  # already the most recently used
         made = self._by_shapes.get(shapes)
         if made is None and not self.for_each_shape:
             made = self._at_sizes(self._places.sizes(shapes))

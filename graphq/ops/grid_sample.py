@@ -86,7 +86,7 @@ def _cubic(x: Array) -> list[Array]:
 
 
 def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple[Array, Array]:
-    """Convert positions to valid indices; returns the indices, and whether each position counts or reads as 0."""
+    """The valid indices for positions, and for each position whether its element is read (otherwise it gives 0)."""
     there = (place >= 0) & (place < size)
     if padding == "reflection":
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
@@ -97,7 +97,7 @@ def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple
 
 
 def _mirrored(beyond: Array, low: float, high: float) -> Array:
-    """Mirror a position, `beyond` below the edge `low`, at both edges until it lies between them."""
+    """Mirror the position `low - beyond` at the edges `low` and `high` until it lies between them."""
     span = np.float32(high - low)
     turns = np.trunc(beyond / span)
     rest = beyond - turns * span

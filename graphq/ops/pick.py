@@ -182,8 +182,9 @@ def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 
         raise GraphError(f"scatter_elements: updates {show(updates.shape)} must have the shape of the indices, "
                          f"{show(indices.shape)}")
     places = _along(indices, src, axis, "scatter_elements")
+    # `ufunc.at` is several times faster on flat arrays.
     flat = _placed(src.reshape(-1), (places.reshape(-1),), updates.reshape(-1), reduction)
-    return flat.reshape(src.shape)  # NumPy combines flat arrays several times as fast
+    return flat.reshape(src.shape)
 
 
 def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:

@@ -36,7 +36,7 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
         own = node.graph
         assert weights is not None
         transposed = node.attrs["transpose_b"]
-        w = weights.T if transposed else weights  # weights [k, n]
+        w = weights.T if transposed else weights  # [k, n]
         block = scheme.block if len(w) % scheme.block == 0 else len(w)
         key = product.factors[1], transposed, product.name if product.name in found else None
         with own.before(node):

@@ -120,7 +120,7 @@ def layer_of(product: Product) -> Node | None:
     if node is None or node.op.name != "lstm" or node.operand(1).data is None or product.weights is None \
             or product.bias is not None and product.bias.data is None:
         return None
-    return node if not quantizes_state(node) and node.inputs[6:7] in ((), (None,)) else None  # 6: peepholes
+    return node if not quantizes_state(node) and node.inputs[6:7] in ((), (None,)) else None  # operand 6: peepholes
 
 
 def quantize_states(node: Node, scheme: Scheme) -> None:

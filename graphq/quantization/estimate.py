@@ -38,7 +38,7 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Add contrast and noise to a float array; an integer array is returned unchanged."""
     if x.dtype.kind != "f" or not x.size:
         return x
-    unit = np.ldexp(1.0, np.frexp(np.abs(x).max())[1] - 1).astype(x.dtype)  # squares of numbers near 1 are finite
+    unit = np.ldexp(1.0, np.frexp(np.abs(x).max())[1] - 1).astype(x.dtype)  # `x / unit` has finite squares
     with np.errstate(invalid="ignore"):  # infinities become NaN; calibration rejects both
         near = x / unit
         mean = near.mean()

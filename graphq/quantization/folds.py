@@ -8,8 +8,8 @@ import numpy as np
 MOST_COMPARED = 8
 """The largest number of held-out batches that a fold compares."""
 FEW = 8
-"""With at most FEW batches, settings are also compared on changed copies; with more, only on copies times SIZES. Unless
-there is a single batch, copies do not decide between settings; they only show how reliable the loss is."""
+"""Up to this many batches, losses are also measured on changed copies; with more batches, only on copies times SIZES.
+Copies decide between settings only if there is a single batch."""
 
 
 class Fold(NamedTuple):

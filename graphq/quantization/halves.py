@@ -66,6 +66,6 @@ def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Valu
     if node.attrs.get("mode") == "stepwise":
         return out.add_node(node.op, operands, {**node.attrs, "mode": "none"})
     if node.attrs.get("dtype") in HALVES:
-        wide = {"dtype": f32} if node.op.attributes["dtype"].required else {}  # else f32 follows from the operands
+        wide = {"dtype": f32} if node.op.attributes["dtype"].required else {}  # otherwise the operands' f32 decides
         return out.add_node(node.op, operands, {**{k: x for k, x in node.attrs.items() if k != "dtype"}, **wide})
     return out.add_again(node, operands)

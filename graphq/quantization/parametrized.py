@@ -93,7 +93,7 @@ class Parametrized:
             if not self.twins:
                 y.graph.replace_uses(y, other)
             elif (axis := product.result_axis()) is not None and y.shape is not None:
-                # Without weights, the number of columns may differ from batch to batch.
+                # Without weights, also average over channels: their number may differ from batch to batch.
                 others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
                 with right_after(g, y):
                     d, z = in_unit(g, product.name, g.subtract(y, other), y)

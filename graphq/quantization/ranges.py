@@ -140,7 +140,7 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
         return t.low, t.high
     even = _evenly(t, top, bins)
     best, threshold = np.inf, top
-    if not even[:levels].any():  # without small elements, clipping gains nothing
+    if not even[:levels].any():  # all elements are large: clipping gains nothing
         return t.low, t.high
     for size in range(levels, bins + 1, max(1, bins // 256)):
         p = even[:size].copy()

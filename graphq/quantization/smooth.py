@@ -25,7 +25,7 @@ from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""The values of alpha that `smooth` tries. At 1 the channels of activations get equal ranges, at 0 those of weights."""
+"""The values of alpha that `smooth` tries. At 1 channels get equal ranges in activations, at 0 in weights."""
 WORTH = 0.8
 """`smooth` divides a tensor's channels only if that reduces the estimated noise to less than this fraction."""
 UNSEEN = 4.0

@@ -190,7 +190,7 @@ class Analysis(Fusions):
         blocked = next((n for n in beside if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if blocked is not None:
             return self._product(blocked)._replace(node=last)
-        return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is the quantize
+        return why("length", maker, value, middle=beside[-2].outputs[0])  # beside[-1] is a quantize
 
     def _apart(self, value: Value, maker: Node, members: Sequence[Node], last: Node, fusion: str) -> Reason:
         """Why a chain that ends in a quantize did not fuse, if no partition computes the chain's operand."""
@@ -233,7 +233,7 @@ class Analysis(Fusions):
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         stays = self._stays(last)
-        homes = (None, self.home[last])  # equal dequantizes outside of fusions are merged
+        homes = (None, self.home[last])  # a merged dequantize has no home
         readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
         # `narrow`: the same partition computes the 8-bit operand of the dequantize.
         narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)

@@ -130,7 +130,7 @@ class Fusions:
         return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
-        """The end of the chain from `node` to the first value with several users; None if a quantize reads from it."""
+        """The first value with several users in the chain after `node`; None if a quantize reads from the chain."""
         end = node.outputs[0]
         while node.op.name not in QUANTIZES:
             end = node.outputs[0]

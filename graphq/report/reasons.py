@@ -72,7 +72,7 @@ _PRODUCT = "{op}{more:|, with | more before it,} stands between the {node:title}
 _BEFORE_MOVE = "dequantize after the {op:title}, or quantize and dequantize {value}"
 
 REASONS: Mapping[str, Texts] = {
-    # texts for a chain that ends in a quantize, `node`
+    # Texts for `node`, a quantize at the end of a chain.
     "input": Texts(BORDER, "{value} is an input of the graph in {value:dtype}",
                    "pass {value} as {node:dtype}, and dequantize it"),
     "earlier stage": Texts("one stage", "an earlier stage computes {value} in {value:dtype}: {stage}",
@@ -104,7 +104,7 @@ REASONS: Mapping[str, Texts] = {
     "move between": Texts(LANES, "{op} stands between {source} and the {node:op}",
                           "move the {op:title} behind the {node:op}: there it moves integers"),
 
-    # texts for an operation in no partition, `op`
+    # Texts for `op`, an operation in no partition.
     "outside": Texts(LANES, "{op}{more:|, with | more after it,} stands between {source} and the {node:op}, and "
                      "{op:does}", "quantize {source} before the {op:title}, and let that read the dequantize"),
     "outside, refused": Texts(
@@ -120,7 +120,7 @@ REASONS: Mapping[str, Texts] = {
                             "dequantize after the {op:title}"),
     "dequantized, refused": Texts(COMPUTED, "{op} reads {value} in {value:dtype}: {refused}", "{refused:edit}"),
 
-    # texts for a chain that begins with a dequantize and ends in f32
+    # Texts for a chain that begins with a dequantize and ends in f32.
     "later stage": Texts("one stage", "a later stage reads {value} in {value:dtype}: {stage}",
                          "dequantize after that operation, or quantize {value} before it"),
     "dequantize returned": Texts(BORDER, "{value}, a dequantize, is returned in {value:dtype}",
@@ -136,7 +136,7 @@ REASONS: Mapping[str, Texts] = {
     "result": Texts("the result is quantized", "{op} reads {source} in {source:dtype}, and its result is not quantized",
                     "quantize the result of the {op:title}"),
 
-    # texts for a layer, `node`
+    # Texts for `node`, a layer.
     "no fusion": Texts("operation", "no fusion supports {op:op}", _IN_PARTS),
     "no convolution": Texts("operation", "{refused}", _IN_PARTS),
     "operands": Texts(OPERANDS, "{obstacles}", "{obstacles:edit}"),
@@ -149,7 +149,7 @@ REASONS: Mapping[str, Texts] = {
                                "compile with duplicate_dequantize and canonicalize after channels_last, as PIPELINE "
                                "does"),
 
-    # phrases for an operand of a layer
+    # Phrases for an operand of a layer.
     "activations from input": Texts(OPERANDS, "its activations, {value}, are an input of the graph in {value:dtype}",
                                     "quantize and dequantize {value}, or pass it as u8 and dequantize it"),
     "weights from input": Texts(OPERANDS, "its {role}, {value}, {are} an input of the graph in {value:dtype}",

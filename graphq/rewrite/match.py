@@ -256,7 +256,7 @@ def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node]
     if isinstance(p, Repeat):
         first = _makers(p.inner, graph, near)
         return found if p.inner is None else None if first is None else _followed(p.ops, first)
-    # A root must use a match of each operand pattern. If few nodes match an operand pattern, only their users remain.
+    # Each operand pattern must match an operand of the root. If only few nodes match it, only their users can be roots.
     for x in () if near else p.operands or ():
         makers = _makers(x, graph, near) if found else None
         users = None if makers is None else list(dict.fromkeys(_users(p.ops, makers)))

@@ -81,7 +81,7 @@ class _Search:
             return self.accepts(lambda: subgraph(whole, [*constants, *nodes]))
 
         nodes = [n for n in whole.nodes if n.op.name != "constant"]
-        fails(nodes)  # removes unused inputs
+        fails(nodes)  # a graph of all nodes has no unused inputs
         ddmin(nodes, fails)
 
     def simplify(self) -> bool:

@@ -42,7 +42,7 @@ def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
     for words, attrs, sizes in changes[:MOST]:
         try:
             yield words, rebuilt(graph, types=partial(_resized, sizes=sizes), attributes=attrs)
-        except (GraphqError, ValueError, TypeError, IndexError):  # some type rules call NumPy functions
+        except (GraphqError, ValueError, TypeError, IndexError):  # NumPy raises the last three in type rules
             continue
 
 
