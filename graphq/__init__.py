@@ -52,7 +52,6 @@ def _partitions(self: Graph) -> list[Partition]:
 
 
 def _repr_html_(self: Graph) -> str:
-    """A picture of the graph, for notebooks."""
     from graphq.report.page import graph_html
 
     return graph_html(self, repr(self))

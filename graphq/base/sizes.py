@@ -96,7 +96,7 @@ class Trace:
         return self._known[key]
 
     def factors(self, slot: int) -> tuple[int, int]:
-        """The size and the plain factor that `multiple` multiplied to get the value in `slot`; otherwise (slot, 1)."""
+        """The slot of a size and a plain factor, if `multiple` put their product into `slot`; otherwise (slot, 1)."""
         return self._multiples.get(slot, (slot, 1))
 
     def multiple(self, slot: int, factor: int) -> Size:
@@ -184,7 +184,6 @@ def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
 
 
 def _changes(function: Callable[..., Any]) -> Any:
-    """Make a method of Size for a `function` of one argument; the result is a Size."""
     def method(self: Size) -> Any:
         return Size(self.trace, self.trace.call(function, self))
 

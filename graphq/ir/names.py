@@ -64,8 +64,7 @@ SHOWN = 4
 class Labels:
     """The labels of a graph's values. Each change of the graph renumbers unnamed values, unless numbers are `kept`.
 
-    If the graph keeps a history of passes for reports, `origins` maps each value to its `Origin`, and new nodes have an
-    `origin`. Otherwise `origins` is None.
+    If the graph keeps a history of passes, `origins` maps each value to its `Origin`; otherwise it is None.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -81,7 +81,6 @@ class _Outliner:
         return boxes
 
     def nodes(self, graph: Graph, prefix: str) -> list[Box]:
-        """The boxes of a graph's operations. An operation on constants has a box if the graph returns its result."""
         return [self.node(node, f"{prefix}n{k}") for k, node in enumerate(graph.nodes)
                 if not self.constant(node) or any(v.is_output for v in node.outputs)]
 

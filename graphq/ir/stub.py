@@ -88,7 +88,6 @@ def _default(value: Any) -> str:
 
 
 def _result(op: Op) -> str:
-    """The return type of a builder method: a Value, a pair of Values, or Any if the number of results varies."""
     result = str(inspect.signature(op.infer).return_annotation)
     return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
 

@@ -14,8 +14,8 @@ Consistent = dict[Node, tuple[object, ...]]
 def verify(graph: Graph, consistent: Consistent | None = None) -> None:
     """Raise VerifyError, with the node and the rule, if the graph is inconsistent.
 
-    `consistent` is a cache for repeated calls, empty at first. The attributes and types of a node are checked again
-    only if something that they depend on has changed.
+    `consistent` is a cache for repeated calls, empty at first. Attributes and types of a node are checked again only
+    after a change of something that they depend on.
     """
     consistent = {} if consistent is None else consistent
     wanted: dict[Value, set[Use]] = {}
@@ -54,7 +54,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
-    """Check one node. Add its outputs to `wanted`, the uses that each value must have, and add its own uses."""
+    """Check one node. `wanted` maps the values defined so far to their uses; add the node's outputs and uses."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue

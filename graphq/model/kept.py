@@ -8,8 +8,7 @@ the model is compiled and kept again.
 If a later call needs a new plan for open sizes, the plan gets a file of its own. That file contains only the data that
 the model's file lacks, and can be used only with the model's file.
 
-A separate thread writes the files: the first result need not wait for the disk, or for the compilation of kernels that
-only other sizes need. The process waits for this thread before it ends.
+A separate thread writes the files, so no call waits for them. The process waits for this thread before it ends.
 """
 from __future__ import annotations
 
@@ -119,7 +118,6 @@ class Kept:
         return model
 
     def _added(self, saved: Saved, folder: Path) -> list[Added]:
-        """The usable plans of a model that are in files of their own."""
         found = []
         for path in cache.plan_files(folder, self.digest)[:MOST_PLANS]:
             try:
@@ -189,7 +187,6 @@ class Kept:
         save(path, plans, rows_mix, key=self.digest)
 
     def _write_plan(self, path: Path, plan: OpenPlan, plans: Plans, rows_mix: str | None) -> None:
-        """Write a plan that a call added, or the whole model if the model's file is missing."""
         if not path.is_file():
             return self._write_model(path, plans, rows_mix)
         sizes = tuple(plan.trace.assumed.values())
@@ -203,7 +200,6 @@ class _NotKept(Exception):
 
 
 def _why_not() -> str | None:
-    """Why this process keeps no models; None if it keeps models."""
     if os.environ.get("GRAPHQ_DEBUG"):
         return "GRAPHQ_DEBUG is set"
     foreign = [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]
@@ -211,7 +207,6 @@ def _why_not() -> str | None:
 
 
 def _of_file(path: Path) -> Iterator[bytes]:
-    """The bytes of a file for the digest, in parts. Raises _NotKept, OSError and ValueError."""
     with regular_file(path) as (file, nbytes):
         if 2 * nbytes > cache.MOST_OF_A_MODEL:
             raise _NotKept("it is too large")
@@ -221,7 +216,6 @@ def _of_file(path: Path) -> Iterator[bytes]:
 
 
 def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
-    """The bytes of a graph for the digest: the graph as JSON, then its arrays. Raises _NotKept."""
     if len(graph.nodes) < FEWEST:
         raise _NotKept
     if 2 * constant_bytes(graph) > cache.MOST_OF_A_MODEL:

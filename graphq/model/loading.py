@@ -17,7 +17,7 @@ log = logging.getLogger("graphq")
 
 def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
                   threads: int | None = None) -> CompiledGraph:
-    """Load the model that `CompiledGraph.save` wrote to `path`. Its results are the same, bit for bit.
+    """Load a model that `CompiledGraph.save` wrote to `path`. Results are the same as before, bit for bit.
 
     The file is mapped into memory: all processes that load it share the weights. `isa` and `threads` are as for
     `compile`; by default they are as in the saved model, but at most the machine's best level and the process's cores.
@@ -25,8 +25,8 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
     is compiled again; a log message and `model.origin` give the reason.
 
     Code is used only from a file that belongs to this user or to root, and that nobody else can write to. From any
-    other file only the graph is used, and compiled with the defaults of `compile`, so the file can do no more harm than
-    an ONNX file. graphq reads such a file into memory, since others could change it while it is mapped.
+    other file only the graph is used, so the file can do no more harm than an ONNX file. The graph is then compiled
+    with the defaults of `compile`, and the file is not mapped, because others could change it.
 
     Raises ParseError if there is no such file, or if it is damaged or was not written by `save`; CompileError if it
     would take too much memory.

@@ -32,8 +32,7 @@ image five times.
 def size_class(size: int) -> int:
     """The class of a size. Class 0 has size 0, class 1 size 1, class 2 sizes 2 to 15, class 3 sizes 16 to 127, ...
 
-    A plan chooses tiles, and divides work among threads, for one size. It is nearly as fast at other sizes of the
-    class.
+    A plan chooses tiles and divides work for one size, and is nearly as fast at other sizes of the class.
     """
     return size if size < 2 else 2 + (size.bit_length() - 2) // 3
 

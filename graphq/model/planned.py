@@ -149,7 +149,7 @@ class Passed(NamedTuple):
 
 
 class ConstantInputs:
-    """The arrays of inputs marked constant: the arrays of the first call that made a plan are kept.
+    """The arrays of inputs marked constant, kept from the first call that made a plan.
 
     A model and the models that it keeps for `fetch` share one object.
     """

@@ -1,7 +1,8 @@
 """Build the plan of a graph after the passes: buffers for its values, and steps for its nodes.
 
-A chain of partitions runs strip by strip if the values between the partitions are large and nothing else reads them: a
-strip of rows goes through all partitions before the next strip does (`graphq.plan.builder`).
+A chain of partitions may run strip by strip: a strip of rows goes through all partitions before the next strip does
+(`graphq.plan.builder`). This saves memory traffic if the values between the partitions are large. No other node may
+read these values.
 """
 from __future__ import annotations
 
@@ -41,8 +42,7 @@ of a result, such as attention masks, do not count, because a strip reads only s
 def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
     """Map each node that runs strip by strip to the nodes of its chain, in order: partitions, and views between them.
 
-    The choice is made for the example values of open sizes, because it affects only speed and memory. `lower` lowers a
-    partition.
+    The choice affects only speed and memory, so open sizes count with their example values. `lower` lowers a partition.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:

@@ -1,11 +1,9 @@
 """Make, keep and find the plans of a graph, and the runners of plans for the shapes of calls.
 
-A plan is made with a `Size` instead of each open dimension (`base.sizes`): an integer that records all computations
-with it in a trace, and the comparisons with it as guards. The plan, an `OpenPlan`, holds for all sizes that give the
-guards the same outcome. A `Runner` runs an OpenPlan at one set of shapes: it has the numbers, the tables and an arena
-(memory for values between steps). A graph of fixed shape has one OpenPlan with an empty trace. If a guard fails, or if
-sizes are of another class (`size_class`), the first call with these sizes makes a new plan. Plans share equal arrays,
-such as weights, and all shapes share arenas.
+A plan (`OpenPlan`) is made with open sizes (`base.sizes`), on one example of a class of sizes (`size_class`). It holds
+for all sizes of the class for which the guards of its trace have the same answers as in the example. Otherwise the
+first call with new sizes makes a new plan. A `Runner` runs a plan at one set of shapes: it has numbers for the sizes,
+and an arena (memory for values between steps). Plans share equal arrays, such as weights, and all shapes share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
@@ -217,7 +215,6 @@ class Plans:
         return self._places.shapes_of(arrays, not self.for_each_shape)
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
-        """Make a plan for only these shapes, unless a concurrent caller has made it, and return the plan's runner."""
         with self._making.setdefault(shapes, Lock()).hold:
             with self._order.hold:  # another thread may be moving the entry
                 made = self._by_shapes.get(shapes)
@@ -313,7 +310,6 @@ class Plans:
         return made
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        """For each plan of the class, the first guard that fails at these sizes, as text."""
         names = [d.name for d in self.dimensions]
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 

@@ -28,8 +28,8 @@ OTHER = 32
 class Place(NamedTuple):
     """The row axis of a value, and the other axes that a reshape has merged with it.
 
-    `before` is the product of the merged dimensions before the rows, `after` the product of the dimensions after them.
-    Index i along `axis` belongs to row `i // after % rows`.
+    `before` is the product of the merged dimensions before the rows, `after` the product of the merged dimensions after
+    the rows. Index i along `axis` belongs to row `i // after % rows`.
     """
 
     axis: int

@@ -99,8 +99,8 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, modules: in
     """The entries of a file's index for code and arrays, and the file's sections.
 
     The first sections have the `texts` as JSON. The first `arrays` arrays and the first `modules` kernel modules are
-    left out, because another file has them. Unless the file is `urgent`, kernels that no run needs are compiled only on
-    cores that nobody else needs.
+    left out, because another file has them. Kernels that no run needs are compiled only on idle cores, except if
+    `urgent`.
     """
     new = list(writer.modules.values())[modules:]
     codes = [(m, m.code if urgent else m.code_in_time) for _, m in progress(new, "kernels")]

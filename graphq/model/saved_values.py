@@ -238,7 +238,6 @@ def _is_found(x: Any) -> bool:
 
 @cache
 def _found(module: str, name: str) -> Any:
-    """Find a function or class by name: graphq's own or in FUNCTIONS. Raises an error if it does not exist."""
     if module != "graphq" and not module.startswith("graphq."):
         return FUNCTIONS[f"{module}.{name}"]
     found = reduce(getattr, name.split("."), import_module(module))

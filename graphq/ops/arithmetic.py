@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> TensorType:
-    """Both operands have the same dtype that the function accepts (TAKES, NUMBERS); shapes broadcast as in NumPy."""
+    """Both operands have one dtype that the function accepts (TAKES, NUMBERS); shapes broadcast as in NumPy."""
     expect_dtype("src_0", src_0, TAKES.get(function, NUMBERS))
     expect_same_dtype(src_0=src_0, src_1=src_1)
     return TensorType(src_0.dtype, broadcast(src_0.shape, src_1.shape))

@@ -80,10 +80,10 @@ def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_bo
 
 def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
                     attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """For a constant condition, add the chosen branch to the graph; otherwise an if_else with specialized bodies.
+    """Replace an if_else with a constant condition by the chosen branch; otherwise specialize its bodies.
 
     In specialized bodies, inputs have the operands' types, and constant operands are constants. Returns the results, or
-    None if this would change nothing or if a body does not fit the operands.
+    None if nothing changes or if a body does not fit the operands.
     """
     cond, *srcs = (v for v in operands if v is not None)
     bodies = attrs["then_body"], attrs["else_body"]
@@ -101,7 +101,6 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
 
 
 def _known(body: Graph, srcs: Sequence[Value]) -> Graph:
-    """A copy of the body with the types of these operands. Constant operands become constants of the copy."""
     pairs = [(str(v.name), x) for v, x in zip(body.inputs, srcs, strict=True)]
     return body.specialize({n: x.type for n, x in pairs if x.data is None},
                            {n: x.data for n, x in pairs if x.data is not None})

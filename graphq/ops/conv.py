@@ -143,7 +143,6 @@ def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int
 
 
 def _chunks(images: int, rows: int, elements: int) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of images and of rows that select about COLUMNS elements; one image has `elements` elements."""
     step = max(1, COLUMNS // max(1, elements))
     part = rows if elements <= COLUMNS else max(1, rows * COLUMNS // elements)
     for n in range(0, images, step):

@@ -100,7 +100,6 @@ def log(src: Array) -> Array:
 
 
 def _at_most_1(size: float) -> float:
-    """`Curve.largest` for functions with results from -1 to 1."""
     return 1.0
 
 
@@ -221,7 +220,6 @@ def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
 
 
 def _largest_clamped(low: float, high: float, size: float) -> float:
-    """The largest magnitude after clamp for numbers of magnitude at most `size` (`Curve.largest`)."""
     limits = [abs(low), abs(high)]
     return float(np.max(limits if np.isfinite(limits).all() else [size, *(x for x in limits if np.isfinite(x))]))
 

@@ -106,7 +106,6 @@ def _mirrored(beyond: Array, low: float, high: float) -> Array:
 
 def _sum(src: Array, sizes: list[int], taps: list[list[tuple[Array, Array, Array]]], index: Array,
          there: Array) -> Array:
-    """The weighted sum over the taps of the axes that remain; `index` is the flat index along earlier axes."""
     if not taps:
         return np.where(there[:, None], np.take_along_axis(src, index[:, None], axis=2), np.float32(0))
     terms = [weight[:, None] * _sum(src, sizes[1:], taps[1:], index * sizes[0] + k, there & known)

@@ -25,7 +25,6 @@ def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
 
 
 def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
-    """`x - zero_point` in f64, with one zero point, or one for each index along `axis`."""
     if zero_point is None:
         return x.astype(np.float64)
     z = zero_point.astype(np.float64)
@@ -35,7 +34,6 @@ def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
 
 
 def _wrapped(y: Array) -> Array:
-    """Convert integers in f64 to s32, modulo 2**32."""
     return np.asarray(y.astype(np.int64).astype(np.int32))
 
 

@@ -39,7 +39,6 @@ def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *
 
 
 def _spatial_axes(src: TensorType, tensor: TensorType | None, name: str, values: Sequence[float]) -> int | None:
-    """The number of spatial axes, if known. Raises GraphError if it is not the number of sizes or scales."""
     count = None if src.shape is None else len(src.shape) - 2
     given: Dim = len(values)
     if tensor is not None:

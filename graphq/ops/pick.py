@@ -101,7 +101,6 @@ def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) ->
 
 
 def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
-    """Check that ranks are equal, and that `indices` is not larger than `src` along axes other than `axis`."""
     if src.shape is None:
         return
     k = normal_axis(axis, src.shape)

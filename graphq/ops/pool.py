@@ -103,6 +103,5 @@ class _Axis:
         return window.padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
 
     def tap(self, x: Array, axis: int, tap: int) -> Array:
-        """The element at position `tap` of each window of the padded `x`."""
         first = tap * self.dilation
         return x[(*[slice(None)] * axis, slice(first, first + (self.out - 1) * self.stride + 1, self.stride))]

@@ -4,9 +4,6 @@ quantize and dequantize have scales and zero points as attributes. If `qtype` is
 zero point; if it is per_channel, one of each for every index along `axis`. Scales are rounded to f32 and may have any
 sign. quantize divides by the scales, so it refuses 0. Absent zero points count as zeros.
 
-Weights of a transposed convolution may have different scales in every group. Then dequantize has `group_axis`, splits
-this axis into groups, and uses scale k * channels + c for channel c of group k.
-
 quantize_linear and dequantize_linear have scales and zero points as operands: one for all elements, one for each index
 along `axis`, or (if `block_size` > 0) one for each block of `block_size` elements along `axis`. The last block may be
 smaller.
@@ -116,9 +113,9 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
                zps: list[int] | None = None, group_axis: int | None = None) -> Array:
     """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-    per_channel has one scale and zero point for each index along `axis`. If `group_axis` is given, `src` is split along
-    this axis into (number of scales / number of channels) groups, and channel c of group k has scale `k * channels +
-    c`.
+    per_channel has one scale and zero point for each index along `axis`. `group_axis` is for weights of transposed
+    convolutions: `src` is split along this axis into (number of scales / number of channels) groups, and channel c of
+    group k has scale `k * channels + c`.
     """
     if group_axis is not None:
         groups = len(scales) // src.shape[axis]

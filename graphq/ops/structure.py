@@ -152,8 +152,8 @@ def infer_static_reshape(src: TensorType, *, shape: tuple[int, ...], special_zer
 def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) -> Array:
     """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-    One dimension may be -1: it follows from the others. A 0 means a dimension of 0 or, with `special_zero`, the
-    dimension of `src` at the same position.
+    One dimension may be -1: it follows from the others. With `special_zero`, a 0 means the dimension of `src` at the
+    same position.
     """
     return np.reshape(src, cast("tuple[int, ...]", reshaped(src.shape, tuple(shape), special_zero)))
 

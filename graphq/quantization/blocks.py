@@ -53,8 +53,8 @@ def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) 
 def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
     """The scale of each block, [k / block, n], with the least squared error.
 
-    Some of the scales that are tried clip the largest weight. Errors are divided by a power of two near the block's
-    largest weight, so that f32 can hold their squares.
+    Scales that clip the largest weight are tried as well. Errors are divided by a power of two near the block's largest
+    weight, so that f32 can hold their squares.
     """
     parts = w.reshape(-1, block, w.shape[1])
     top = np.abs(parts).max(axis=1)

@@ -22,7 +22,7 @@ def bodies(node: Node) -> dict[str, Graph]:
 
 
 def with_bodies(graph: Graph) -> dict[Graph, Node | None]:
-    """The graph and all bodies in it, each with its node (None for the graph); a body comes after its outer graph."""
+    """The graph and all bodies in it, each with the node that has it (None for the graph); outer graphs come first."""
     found: dict[Graph, Node | None] = {graph: None}
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
         for body in bodies(node).values():
@@ -31,7 +31,7 @@ def with_bodies(graph: Graph) -> dict[Graph, Node | None]:
 
 
 def around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
-    """The node, and the nodes whose bodies contain it, innermost first; `owners` is `with_bodies` of the graph."""
+    """The node, then the nodes whose bodies contain it, innermost first. `owners` is the result of `with_bodies`."""
     inner: Node | None = node
     while inner is not None:
         yield inner
@@ -101,8 +101,8 @@ def raise_inputs(graph: Graph) -> None:
 def raise_statistics(graph: Graph, found: Mapping[Graph, Mapping[str, Value]]) -> dict[str, Value]:
     """Turn the counts (s32) and extremes (f32) of tensors, including tensors in bodies, into values of the outer graph.
 
-    `found` has them for the graph and each body. A branch that does not run, and a loop without iterations, give the
-    statistics of a tensor without elements.
+    `found` has these statistics for the graph and each body. A branch that does not run, and a loop without iterations,
+    give the statistics of a tensor without elements.
     """
     raised = dict(found.get(graph, {}))
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):

@@ -87,7 +87,6 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 
 def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Sequence[Sequence[np.ndarray]],
            advised: Mapping[str, Any]) -> float:
-    """The loss, on these batches, of the graph that the advice makes; infinite if that graph cannot be made."""
     from graphq.quantization.quantize import quantize  # late, because `quantize` imports this module
 
     try:
@@ -234,7 +233,6 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
 
 
 def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
-    """The model that returns the named tensors, and then the graph's outputs, under names that no tensor has."""
     g, prefix = graph.copy(), "output"
     values = values_by_name(g)
     while any(name.startswith(prefix) for name in names):
@@ -245,12 +243,12 @@ def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
 
 
 def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
-    """Add a boolean input to a quantized graph; if it is true, a layer is computed as in the f32 graph.
+    """Add a boolean input to a quantized graph that switches one layer to f32. Returns False if this is not possible.
 
-    Returns False, and changes nothing, if the graph computes the layer without a dequantize, or computes operands only
-    after the layer's result.
+    The graph is then unchanged. A layer cannot be switched if no dequantize belongs to it, or if an operand of the f32
+    layer is computed only after the layer's result.
 
-    The layer's f32 copy starts from the nearest inputs and `shared` tensors before the layer, with the values that the
+    The f32 layer starts from the nearest inputs and `shared` tensors before the layer, with the values that the
     quantized graph gives them. Everything between these tensors and the layer is copied from the f32 graph, such as
     weights and operations without a name. The switch therefore works for every form of a quantized layer: a sum with
     its bias, two 8-bit layers, or a layer on divided channels.

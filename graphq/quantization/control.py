@@ -104,7 +104,6 @@ class _Trials:
         return self.run(key, compile(self.made(setting, excluded), cache="kernels"))
 
     def run(self, key: str, model: CompiledGraph) -> tuple[float, float]:
-        """Measure a model's accuracy and the milliseconds of a run; report both, and keep them under `key`."""
         if key not in self.known:
             accuracy = float(self.evaluate(model))
             if not np.isfinite(accuracy):

@@ -56,11 +56,10 @@ def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 class Estimate:
     """The measured losses (1 - cosine of outputs with f32), and how reliable they are.
 
-    `losses` has the loss on each held-out batch, and is empty if there is a single batch. `changed` is the largest loss
-    on changed, smaller and larger copies of the batches; None if there are many batches. Then `sized` is the largest
-    loss on smaller and larger copies. `batches` is the number of batches, and `repeated` the number of batches that are
-    equal to an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so
-    far.
+    `losses` has the loss on each held-out batch, and is empty if there is a single batch. With few batches, `changed`
+    is the largest loss on changed, smaller and larger copies of the batches. With many batches it is None, and `sized`
+    is the largest loss on smaller and larger copies. `batches` is the number of batches; `repeated` of them equal an
+    earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far.
     """
 
     losses: tuple[float, ...]
@@ -84,7 +83,7 @@ class Estimate:
 
     @property
     def enough(self) -> int:
-        """The number of batches that would be enough, if the excess of new data falls as 1 / number of batches."""
+        """The number of batches that would be enough, if new data exceed n batches by a share that falls as 1 / n."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
         return max(self.batches * (1 + self.alike), LEAST_ASKED + self.repeated, EVEN_FROM * self.uneven, asked)
 

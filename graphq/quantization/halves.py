@@ -15,7 +15,7 @@ PAST = 5, 6
 def in_f32(graph: Graph) -> Graph:
     """Copy a graph with f32 instead of f16 and bf16; inputs and outputs keep their types.
 
-    Constants keep their numbers. Roundings to 16 bits between operations are left out, so results are more exact.
+    Constants keep their numbers. Results are more exact, because values between operations are not rounded to 16 bits.
     Operands, results and bodies of ONNX's If, Loop and Scan keep their types, and so do caches of attention.
     """
     if not any(v.dtype in HALVES for n in graph.nodes for v in n.outputs):
@@ -35,7 +35,6 @@ def in_f32(graph: Graph) -> Graph:
         return casts[x]
 
     def narrow(v: Value) -> Value:
-        """The value in its type of the original graph."""
         return new[v] if new[v].dtype == v.dtype else out.type_cast(new[v], dtype=v.dtype)
 
     for node in graph.nodes:

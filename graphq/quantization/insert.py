@@ -32,8 +32,7 @@ def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> 
     """Weights as s8 integers in the range of `scheme.weight_bits`, and their scales.
 
     A scale maps the largest weight of its output channel, or of the tensor, to the largest integer. Nothing is clipped:
-    at 8 bits clipping costs more than it gains. Rounding errors cancel over many products, but the parts cut off large
-    weights add up (docs/quantization.md has figures).
+    at 8 bits clipping costs more than it gains (docs/quantization.md has figures).
     """
     return integers(weights, *_along(product, scheme))
 
@@ -67,7 +66,7 @@ def _tops(weights: np.ndarray, axis: int | None) -> np.ndarray:
 
 
 def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[str, str]:
-    """For each of these layers with channels that become zeros, because scales are subnormal: a sentence about it."""
+    """A sentence for each of these layers that has channels with subnormal scales: the channels become zeros."""
     found = {}
     for p in kept(graph, scheme):
         if p.name in names and p.weights is not None:

@@ -98,7 +98,7 @@ def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
-    """Add `shifts`, by layer name, to the biases that can take them; returns the number of changed biases."""
+    """Add `shifts`, by layer name, to biases where possible (`correctable`); returns how many biases changed."""
     count = 0
     for product in list(products(graph)):
         shift = shifts.get(product.name)

@@ -44,7 +44,8 @@ BYPASS = {name: np.array(1, np.float32) for name in ("step", "low", "high")}
 class Difference:
     """The difference that quantization makes at one layer, over all batches.
 
-    `shift` is the mean of f32 - quantized, per channel if there are weights; `noise` and `signal` are mean squares.
+    `shift` is the mean of f32 - quantized, per channel if there are weights. `noise` is the mean square of this
+    difference, and `signal` the mean square of the f32 result.
     """
 
     shift: np.ndarray
@@ -187,7 +188,6 @@ def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
 
 
 def _fake_inputs(name: str, k: int, parts: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-    """The inputs of an operand's fake quantization; it is switched off if `parts` is None."""
     return {f"{name}/on{k}": np.array(parts is not None)} | {
         f"{name}/{part}{k}": x for part, x in (parts or BYPASS).items()}
 

@@ -177,8 +177,8 @@ def is_quantized(graph: Graph) -> bool:
 def left_in_floats(graph: Graph) -> dict[str, int]:
     """Count the operations of a `prepared` graph that multiply in floats and are never quantized.
 
-    These are recurrent operations, and nodes that stayed ONNX operators (by ONNX's names): layers that ONNX's reference
-    runs, layers with operands of unknown shape, and If, Loop and Scan, whose bodies may hold layers.
+    These are recurrent operations, and nodes that stayed ONNX operators, by ONNX's names: layers that ONNX's reference
+    runs, layers with operands of unknown shape, and If, Loop and Scan, because their bodies may hold layers.
     """
     taken = {p.node for p in products(graph)}
     return dict(Counter(n.attrs.get("op_type", n.op.name) for g in with_bodies(graph) for n in g.nodes

@@ -94,7 +94,6 @@ OLD_NAMES = {"16 bits": "layers_int16", "weights of 16 bits": "weights_int16", "
 
 
 def _facts(made: Graph, scheme: Scheme, unheld: Mapping[str, str]) -> dict[str, Any]:
-    """The facts of a quantized graph for reports; `unheld` has a sentence for each layer that integers cannot hold."""
     facts = {"layers_int16": list(scheme.wide), "weights_int16": list(scheme.wide_weights),
              "layers_f32": list(scheme.exclude), "between_layers": list(scheme.between), "out_of_range": dict(unheld),
              "not_quantized": left_in_floats(made)}

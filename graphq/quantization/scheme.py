@@ -25,28 +25,28 @@ ONE_MODE: Mapping[str, Mode] = {
 class Scheme:
     """How a graph is quantized; `quantize` checks it against the graph.
 
-    `mode`: "static" quantizes activations by statistics. "dynamic" quantizes them with the range of each tensor, found
-    at run time. "weight_only" leaves them in f32 and stores weights of matmuls in `weight_bits`.
-
-    `activations`: u8, s8, u16 or s16. `symmetric`: the zero point is the middle of the integers; u8 data that are never
-    negative have zero point 0. `method`: how the range of a tensor follows from its histogram (`ranges`). `percentile`:
-    the percentage of magnitudes that the method of this name keeps. `headroom`: ranges are this many times as wide as
-    the method says. Method "automatic" lets the search in `automatic` choose everything that is not set here.
-
-    `per_channel`: weights have a scale per output channel. `weight_bits`: 8, or 7, whose products are exact in 16 bits
-    and therefore faster on CPUs without VNNI (`insert`); with mode "weight_only" also 4, in blocks of `block` along the
-    sum. `rounding`: "nearest", or "gptq", which needs batches and mode "weight_only". `bias`: "s32", with the product
-    of both scales, or "f32". `rows`: dynamic ranges per row of a matmul's input (per token). `states`: states of LSTMs
-    and their inputs are integers, with a new range in each step (com.microsoft's DynamicQuantizeLSTM); mode "dynamic"
-    always does this.
-
-    `exclude`: layers that stay in f32. `wide`: layers with 16-bit activations; `wide_weights`: layers with 16-bit
-    weights. Each costs one more 8-bit layer, for the remainder that the first 8 bits leave. Layers are named as
-    `selection` says: by the names of their results, patterns, operations, or the two names that enclose a part of the
-    graph. `between`: values between layers that are quantized for sums, concats and pools (between.py); ("*",) means
-    all. `preset`: the choices of method "automatic". "performance" uses no 16 bits, and quantizes all values between
-    layers; "accuracy" quantizes none of these values; "mixed" uses both if it pays. `limits`: the range (low, high) of
-    tensors by name, instead of the method's range.
+    - `mode`: "static" quantizes activations with ranges from statistics, "dynamic" with ranges found at run time.
+      "weight_only" leaves activations in f32, and stores weights of matmuls in `weight_bits`.
+    - `activations`: u8, s8, u16 or s16.
+    - `symmetric`: the zero point is the middle of the integers, or 0 for u8 data that are never negative.
+    - `method`: how a tensor's range follows from its histogram (`ranges`). "automatic" searches for the best setting;
+      only the fields that are set stay as they are.
+    - `percentile`: the percentage of magnitudes that method "percentile" keeps.
+    - `headroom`: ranges are this many times as wide as the method says.
+    - `per_channel`: weights have a scale per output channel.
+    - `weight_bits`: 8, or 7, which is faster on CPUs without VNNI (`insert`). Mode "weight_only" also allows 4, in
+      blocks of `block` along the sum.
+    - `rounding`: "nearest", or "gptq", which needs batches and mode "weight_only".
+    - `bias`: "s32", with the product of both scales, or "f32".
+    - `rows`: dynamic ranges per row of a matmul's input (per token).
+    - `states`: LSTMs have integer states and inputs, with a new range in each step. Mode "dynamic" always does this.
+    - `exclude`: layers that stay in f32, named as `selection` says.
+    - `wide`, `wide_weights`: layers with 16-bit activations or weights. Each costs one more 8-bit layer, for the
+      remainder that the first 8 bits leave.
+    - `between`: values between layers that are quantized for sums, concats and pools (between.py); ("*",) means all.
+    - `preset`, for method "automatic": "performance" uses no 16 bits, and quantizes all values between layers;
+      "accuracy" quantizes none of these values; "mixed" uses both if it pays.
+    - `limits`: the range (low, high) of tensors by name, instead of the method's range.
     """
 
     mode: Mode = "static"
@@ -118,8 +118,7 @@ class Candidate(NamedTuple):
     """How a tensor's range is chosen, and whether its channels are divided first (`smooth`: only with min_max).
 
     The range is widened by `Statistics.unseen`**`margin`; `unseen` is the ratio by which a new batch is expected to
-    exceed the statistics. A fixed ratio would not do: more batches need a smaller ratio, and comparisons use fewer
-    batches than the final statistics.
+    exceed the statistics. A constant ratio would not fit, because more batches need a smaller ratio.
     """
 
     method: Method

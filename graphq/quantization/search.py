@@ -72,8 +72,7 @@ class Search(Trials):
     def ranges(self) -> list[Candidate]:
         """The ways to choose ranges that are tried for all tensors: METHODS, and extremes of smoothed tensors.
 
-        With one batch, extremes with a margin are tried as well: a single batch does not show by how much others exceed
-        it.
+        With one batch, extremes with a margin are tried as well, because new batches may exceed this batch.
         """
         margins = (1.0, 0.0) if len(self.batches) == 1 else (0.0,)
         extremes = [[Candidate("min_max", smooth, m) for m in margins] for smooth in (False, True)]
@@ -82,8 +81,8 @@ class Search(Trials):
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The setting of least loss; the first setting if its loss is small enough.
 
-        With a single batch, the result is the best setting with a margin for every tensor, except if another setting
-        loses much less: by a share RECOVERS, and by more than CAUTION.
+        With a single batch, a setting without margins is chosen only if it loses much less than the best setting with a
+        margin for every tensor: by a share RECOVERS, and by more than CAUTION.
         """
         first = settings[0]
         if self.loss(first) <= GOOD:
@@ -251,10 +250,9 @@ class Search(Trials):
         return best
 
 def cautious(noise: Mapping[Candidate, float]) -> Candidate:
-    """The candidate of widest range among those whose noise exceeds the least noise by little (RECOVERS).
+    """The candidate of widest range among those whose noise is hardly above the least noise (RECOVERS).
 
-    A few batches do not show by how much new data exceed them, and ranges that are too narrow lose more than ranges
-    that are too wide.
+    New data may exceed a few batches, and too narrow ranges lose more than too wide ranges.
     """
     near = [c for c, x in noise.items() if (1 - RECOVERS) * x <= min(noise.values())]
     return max(near, key=lambda c: (c.margin, c.method == "min_max", -noise[c]))

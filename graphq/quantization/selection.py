@@ -1,9 +1,9 @@
 """How users name layers: by name, by pattern, by operation, or as the part of a graph between two names.
 
-- "encoder/fc1" is the layer whose result, or whose node in an ONNX file, has this name
-- "encoder/*" means the layers whose names match; `*` matches any letters
-- "op:Conv" means the layers of an operation, by graphq's or ONNX's name
-- "a..b" means the layers on a path from value a to value b, both included; a node's name stands for its first result
+- "encoder/fc1": the layer whose result or ONNX node has this name
+- "encoder/*": the layers whose names match; `*` matches any letters
+- "op:Conv": the layers of an operation, by graphq's or ONNX's name
+- "a..b": the layers on paths from value a to value b, including both; a node's name means its first result
 """
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": 
 
 
 def resolved(graph: Graph, scheme: Scheme) -> Scheme:
-    """The scheme with names of a `prepared` graph's layers instead of the texts that select them.
+    """The scheme with layer names instead of the texts that select layers of a `prepared` graph.
 
-    Raises GraphError if a text selects no layer, if a text selects layers for 16 bits but the scheme excludes all of
-    them, or if limits are given for a tensor that is not quantized.
+    Raises GraphError if a text selects no layer, if the scheme excludes all layers that a text selects for 16 bits, or
+    if limits are given for a tensor that is not quantized.
     """
     exclude = selected(graph, scheme.exclude)
     for part in ("wide", "wide_weights"):

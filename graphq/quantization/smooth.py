@@ -139,7 +139,7 @@ class _Load(NamedTuple):
 def expected_ranges(channels: Channels) -> np.ndarray:
     """The magnitudes that the channels are expected to reach on data that calibration did not see.
 
-    For each channel, take the ratio of its largest magnitude in any batch to the largest in the other batches. Any
+    For each channel, divide its largest magnitude in any batch by its largest magnitude in the other batches. Any
     channel may exceed its own largest magnitude by the 98th percentile of these ratios (UNSEEN after only one batch).
     No channel is expected to exceed the largest magnitude of the whole tensor.
     """

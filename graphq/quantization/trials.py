@@ -37,8 +37,8 @@ Case: TypeAlias = tuple[tuple[int, ...], int]
 class Trials:
     """Batches and their `folds`, the results of calibration, and the losses of the settings tried so far.
 
-    Every setting starts from `scheme`, with the layers in f32 that are faster in f32. `level` is the ISA level that the
-    graph is compiled for.
+    Every setting starts from `scheme`; in it, layers that are faster in f32 stay in f32. `level` is the ISA level that
+    the graph is compiled for.
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
@@ -81,7 +81,7 @@ class Trials:
         self._model: tuple[Setting, CompiledGraph] | None = None
 
     def _without_slow(self, scheme: Scheme) -> Scheme:
-        """The scheme without layers that are `faster_in_floats`; layers that the scheme mentions stay."""
+        """The scheme with f32 for layers that are `faster_in_floats`, except for layers that the scheme mentions."""
         slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p) and not self._said(p)]
         return replace(scheme, exclude=(*scheme.exclude, *slow))
 
@@ -139,7 +139,6 @@ class Trials:
         return largest
 
     def _compare(self, setting: Setting, seen: tuple[int, ...], k: int) -> float:
-        """The loss on batch k, with the statistics of the batches `seen`; 0 if outputs are empty."""
         if setting.scheme.mode != "dynamic" and not setting.scheme.states:
             return self._loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
         return self._loss_made(setting, [k])

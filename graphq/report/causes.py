@@ -222,7 +222,6 @@ class Analysis(Fusions):
         return why(kind) if refused is None else why(f"{kind}, refused", refused=refused)
 
     def _all_like(self, value: Value, user: Node) -> tuple[Value, ...]:
-        """The operand `value` of `user`, and other operands of the same dtype that integer partitions compute."""
         return tuple(v for v in map(self.given.under, user.operands) if v is value or v.node is not None
                      and v.dtype == value.dtype and self.kind(v.node) == "integer")
 

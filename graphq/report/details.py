@@ -67,7 +67,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
 
 
 def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[str, str], dict[str, str]]:
-    """The records of the graph as written, the CSS classes of its boxes, and ids of boxes by labels of values."""
+    """The records of the graph as written, the CSS classes of its boxes, and the ids of boxes by labels of values."""
     records: dict[str, Record] = {}
     kinds: dict[str, str] = {}
     places: dict[str, str] = {}

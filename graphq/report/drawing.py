@@ -107,7 +107,6 @@ def _node(attributes: Mapping[str, str], height: float) -> Place:
 
 
 def _clusters(graph: Any) -> Iterator[tuple[str, Any]]:
-    """The clusters of Graphviz (boxes that contain other boxes), at any depth."""
     for inner in graph.subgraphs_iter():
         yield inner.name.removeprefix("cluster_"), inner
         yield from _clusters(inner)
@@ -173,8 +172,8 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
 def described(box: Box) -> tuple[str, ...]:
     """The lines of a box: its operation and type, the scale of a quantization, and the name of its result.
 
-    A value without a name has its label, except in partitions, because a partition's body has labels of its own. A box
-    with boxes inside has only a title.
+    The label of an unnamed value is shown, except in partitions, whose bodies have labels of their own. A box with
+    boxes inside has only a title.
     """
     if box.inside:
         return (box.node.attrs["anchor"],) if box.kind == "partition" and box.node is not None else box.lines[:1]

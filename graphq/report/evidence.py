@@ -79,11 +79,11 @@ class Evidence:
     """Measurements of a native step; `tile` is None if its kernel has no tile.
 
     `counts` has the number of each decisive instruction in the assembly of the step's modules, or the reason why there
-    is no assembly. `seconds` is the median of single runs with warm caches. For a step with multiply-accumulates,
-    `rate` is their number per second, and `peak` is the number that the instruction `decisive` reaches on `threads`
-    cores; both are None if no multiplying instruction is found. For any other step `decisive` is None, `rate` is the
-    bytes of the step's buffers per second, and `peak` is the bytes per second of a copy of the same size. `exact` is
-    the share of products that vpmaddubsw computes, if weights are sorted for it.
+    is no assembly. `seconds` is the median of single runs with warm caches. `rate` is the step's speed, and `peak` the
+    highest speed of this machine: multiply-accumulates per second, reached by the instruction `decisive` on `threads`
+    cores. Both `decisive` and `peak` are None if no multiplying instruction is found. For a step without
+    multiply-accumulates, both speeds are bytes per second, `peak` is the speed of a copy, and `decisive` is None.
+    `exact` is the share of products that vpmaddubsw computes, if weights are sorted for it.
     """
 
     kernel: str

@@ -234,7 +234,6 @@ def _partition(node: GraphNode) -> str:
 
 
 def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
-    """Lines on operations that could be in integer partitions; operations at the graph's border come last."""
     lines = []
     for title, chosen in (("could be in an integer partition, and why it is not:", [c for c in causes
                                                                                  if c.check != BORDER]),
@@ -266,7 +265,6 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _patterns(patterns: Sequence[Pattern]) -> list[str]:
-    """Lines on the partitions of oneDNN Graph with an anchor: the anchor's name, and the results of the operations."""
     lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
     return lines + [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in ("eltwise", "reorder")]
 
@@ -305,7 +303,6 @@ def _step(step: StepRecord) -> str:
 
 
 def _cut(entries: list[str], full: bool, what: str) -> list[str]:
-    """The entries of a section; each has one line or several."""
     if full or len(entries) <= SHOWN or sum(x.count("\n") + 1 for x in entries) <= LONG:
         return entries
     return [*entries[:SHOWN], f"  ... {len(entries) - SHOWN} more {what}: explain(full=True)"]

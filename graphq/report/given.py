@@ -1,9 +1,8 @@
 """Map values, nodes and axes of a graph after passes back to the user's graph, for reports.
 
 Passes before the fusions add values. Most of these have a counterpart in the user's graph: a value with the same
-elements, perhaps with its axes in another order. The order of the axes follows from `Labels.origins`, and from the
-transposes and reshapes around the value. If a value has no counterpart, reports name an operation of the user's graph
-instead: the `Node.origin` of the operation that computes the value.
+elements, perhaps with its axes in another order (`Place`). If a value has no counterpart, reports name the user's
+operation from which passes made the value's operation (`Node.origin`).
 """
 from __future__ import annotations
 

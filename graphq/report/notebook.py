@@ -28,7 +28,6 @@ class ReportText(str):
         return str(self)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle and copy only the text."""
         return str, (str(self),)
 
     def _repr_html_(self) -> str:

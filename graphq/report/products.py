@@ -190,8 +190,8 @@ def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
             through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
     """The shortest path from `value` up to a value that `ends` accepts; empty if no such value is near (FAR).
 
-    The path goes from the result of a node to its operands; with `constants` it also goes from a computed constant to
-    the value that it was computed from. Results of operations that passes added are left out.
+    Each step of the path goes from a node's result to an operand or, with `constants`, from a computed constant to a
+    value that it was computed from. Results of operations that passes added are left out.
     """
     below: dict[Value, Value] = {}
 

@@ -165,10 +165,10 @@ class Profile:
 
 def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, peaks: bool = False,
                   cache: bool = True, nodes: Sequence[Node] = ()) -> Profile:
-    """The steps of a plan on checked arrays, measured in `runs` ordinary runs; `nodes` are the plan's nodes.
+    """Run a plan `runs` times on checked arrays, and measure its steps; `nodes` are the plan's nodes.
 
-    A step's time is from the start of its first piece to the end of its last piece. `peaks` also measures the machine's
-    peak speeds; this takes time.
+    A step's time is from the start of its first piece to the end of its last piece. With `peaks`, the machine's peak
+    speeds are measured as well.
     """
     plan = runner.plan
     traces = runner.trace(inputs, runs)
@@ -252,7 +252,6 @@ def _microseconds(seconds: float) -> float:
 
 
 def _figures(step: StepTime) -> dict[str, float]:
-    """Numbers on the speed of a step: the profile's medians, for all pieces of the step together."""
     found = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
              "share of peak": step.share or 0.0}
     return {name: float(f"{x:.4g}") for name, x in found.items() if x}

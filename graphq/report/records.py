@@ -1,8 +1,7 @@
 """The content of reports as data. `explain()` and pages are made from these records.
 
-Values have labels that are unique in a graph: `x` for an input, `%y` for a named result, `%7` for the seventh unnamed
-result. A partition's body has labels of its own. The JSON has the same field names; docs/explain.md describes each
-field.
+Values have labels that are unique in a graph: `x` for an input, `%y` for a named result, `%7` for unnamed result number
+7. A partition's body has labels of its own. docs/explain.md describes each field.
 """
 from __future__ import annotations
 
@@ -201,12 +200,12 @@ class Report:
 class ValueRecord:
     """The content of `explain("name")`: the report on one value.
 
-    `value` is its label, `graph` the name of its graph, or of its part if the model runs in stages. For an input of the
-    graph, `input` is set, and `users` has a line for each node after the passes that reads it.
+    `value` is the label of the value, `graph` the name of its graph (or of the part, if the model runs in stages). For
+    an input of the graph, `input` is set, and `users` has a line for each node after the passes that reads the input.
 
-    For any other value, `operation` is the user's operation that computes it, and `cause` the reason if it stays
-    outside of integer partitions. `node` is the node after the passes that contains it (None: it was computed at
-    compile time, or merged with an equal operation), and `steps` are that node's steps. For a view, `viewed` is the
+    For any other value, `operation` is the user's operation that computes the value, and `cause` says why the operation
+    is outside of integer partitions. `node` is the node after the passes that contains the operation (None: computed at
+    compile time, or merged with an equal operation), and `steps` are this node's steps. For a view, `viewed` is the
     node that computes the viewed value (None: an input or a constant).
     """
 

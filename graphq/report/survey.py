@@ -119,7 +119,6 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
 
 
 def _onnx_names(graph: Graph) -> dict[str, str]:
-    """The label of the first result of each node of an ONNX file, by the node's name."""
     return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}
 
 

@@ -114,7 +114,6 @@ def _body(node: GraphNode) -> Iterator[str]:
 
 
 def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
-    """The CSS class of a box after the passes; operations in a partition have no class."""
     return css_class(nodes[box.id]) if box.id in nodes else class_of(box)
 
 

@@ -16,8 +16,7 @@ class History:
 
     Passes before the first fusion change `before`; later passes change its copy `after`. Each node of `after`, also
     inside a partition's body, has an `origin`: the node of `before` that it was made from. Each new node of `before`
-    has an `origin` in the original graph. `given` has the values of the original graph; `before.labels.origins` has the
-    original value for each new value.
+    has an `origin` in the original graph. `given` has the values of the original graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -51,8 +50,8 @@ P = TypeVar("P", bound=Pass)
 class Fixpoint:
     """A pass that applies the passes `passes` in turn until none of them changes the graph.
 
-    Its near misses are only refused matches of a whole pattern. Matches of a part of a pattern are not reported,
-    because a rewrite visits every node of its operations, and most of these nodes are not meant for it.
+    It reports as near misses only refused matches of a whole pattern, because most matches of a part of a pattern have
+    nothing to do with the rewrite.
     """
 
     def __init__(self, name: str, *passes: Pass) -> None:

@@ -14,8 +14,7 @@ from graphq.rewrite.rule import Match, Rewrite
 def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
     """Add a partition of nodes that together have one result. Returns the partition's result.
 
-    Raises GraphError if the nodes have several results, or are not convex (a path leaves the nodes and enters them
-    again).
+    Raises GraphError if the nodes have several results, or are not convex (`is_convex`).
     """
     body, operands, _ = extract(graph, nodes)
     return _partition(graph, body, operands, anchor)
@@ -38,7 +37,7 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
     """Copy nodes into a body graph. Returns the body, its operands in `graph`, and its results as values of `graph`.
 
     Constants that the nodes use are not copied: they become operands. Values keep their names in the body. Raises
-    GraphError if the nodes are not convex.
+    GraphError if the nodes are not convex (`is_convex`).
     """
     members = _in_order(graph, nodes)
     inside = set(members)
@@ -76,7 +75,6 @@ def _results(members: list[Node], inside: set[Node]) -> list[Value]:
 
 
 def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
-    """The names of the body's inputs: the operands' names, or free names "i0", "i1", ... for unnamed operands."""
     taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
     free = (n for k in range(len(operands) + len(taken)) if (n := f"i{k}") not in taken)
     return [v.name or next(free) for v in operands]

@@ -60,8 +60,8 @@ class Rewrite:
     """Base class of rewrites; the module's docstring is the manual. `rewrite(graph)` returns the number of rewrites.
 
     A subclass defines `pattern(self, g, *variables)` and `replace(self, g, ...)`, and may define `check(self, ...)` and
-    `candidate(self, node)`. An instance builds its pattern once, at the first use: attributes that the pattern depends
-    on must be set before. The pass runs in rounds, until a round finds no match; a round also visits new nodes.
+    `candidate(self, node)`. An instance builds its pattern at the first use, so attributes that the pattern depends on
+    must be set before. The pass runs in rounds, until a round finds no match; a round also visits new nodes.
     """
 
     pattern: Callable[..., PatternLike]

@@ -72,7 +72,6 @@ class _Search:
         self.graph, self.interesting, self.left = graph, interesting, trials
 
     def cut(self) -> None:
-        """Remove as many nodes as possible. Constants stay with the nodes that use them."""
         whole = self.graph
 
         def fails(nodes: list[Node]) -> bool:
@@ -85,7 +84,6 @@ class _Search:
         ddmin(nodes, fails)
 
     def simplify(self) -> bool:
-        """Try all simplifications once, one after another. Returns whether any was accepted."""
         accepted = False
         for kind in KINDS:
             tried = 0

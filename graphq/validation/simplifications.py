@@ -120,7 +120,6 @@ def _with_axis(graph: Graph, which: int, axis: int, size: int) -> Graph:
 
 
 def _resized(graph: Graph, size: int | None, new: int) -> Graph:
-    """Replace a size by `new` in inputs, constants and list attributes."""
     def types(v: Value) -> TensorType:
         return v.type if v.shape is None else TensorType(v.dtype, tuple(new if d == size else d for d in v.shape))
 

@@ -108,9 +108,8 @@ class Validator:
     def _region(self, step: Pass, count: int) -> Graph | None:
         """Find a part of the old graph (before the pass) whose numbers the pass changes; None if there is no such part.
 
-        Parts around the changed nodes are tried. The parts grow until the pass applies to a part as often as to the
-        whole graph. The whole graph is tried only for a pass with a tolerance; for other passes, `_difference` compares
-        the whole graph.
+        The parts grow from the changed nodes until the pass applies to a part as often as to the whole graph. The whole
+        graph is tried only for a pass with a tolerance; for other passes, `_difference` compares the whole graph.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
@@ -163,7 +162,6 @@ def failure(step: Pass, graph: Graph, tolerance: float | None = None, *, may_rai
 
 
 def _tried(step: Pass, graph: Graph, tolerance: float | None = None, may_raise: bool = True) -> tuple[int, str | None]:
-    """Run the pass on a copy of `graph`. Returns how often the pass applied, and the fault as text or None."""
     after = detached(graph)
     snapshot = Snapshot(after)
     try:

@@ -52,7 +52,6 @@ def _resized(value: Value, sizes: Mapping[int, int]) -> TensorType:
 
 
 def _constants(rng: np.random.Generator) -> Iterator[Change]:
-    """Yield changes of all constants at once: random numbers, or the negated constants."""
     def drawn(node: Node) -> Mapping[str, Any]:
         if node.op.name != "constant":
             return node.attrs
@@ -130,7 +129,6 @@ def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) ->
 
 
 def _sizes(graph: Graph) -> Iterator[Change]:
-    """Yield changes of one size to another size, in all inputs, constants and shape attributes."""
     found = dict.fromkeys(d for v in graph.inputs for d in v.shape or () if d)
     for size in found:
         for other in dict.fromkeys((size + 1, 1)):
