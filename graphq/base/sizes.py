@@ -399,12 +399,12 @@ def largest(*numbers: T) -> T:
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The number that `function(*arguments)` returns, as a `Size` if an argument has a `Size` or `Later`."""
+    """The number that `function(*arguments)` returns: a `Size` if an argument contains a `Size` or `Later`."""
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 
 
 def numbers(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-    """The `count` numbers that `function(*arguments)` returns, as `Size`s if an argument has a `Size` or `Later`."""
+    """The `count` numbers that the function returns: Sizes, if an argument contains a `Size` or `Later`."""
     found: Any = later(function, *arguments)
     return found if isinstance(found, tuple) else tuple([number(operator.getitem, found, k) for k in range(count)])

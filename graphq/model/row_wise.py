@@ -2,8 +2,8 @@
 
 The analysis goes from the inputs to the outputs, and tracks which axis of each value has the rows of the batch. A value
 that is the same for all rows has no row axis (None). A reshape may merge the row axis with neighboring axes, and split
-it again. RULES has a function for each name in an operation's `Op.rows`: it returns the row axis of the results, or
-None if rows may mix. An operation without a rule counts as mixing rows.
+it again. An operation declares the name of its rule (`Op.rows`). The rule, a function in RULES, returns the row axis of
+the results, or None if rows may mix. An operation without a rule counts as mixing rows.
 
 The answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "rows may
 mix" can be wrong; that only costs speed.

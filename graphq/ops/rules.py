@@ -170,7 +170,7 @@ Body: TypeAlias = Callable[..., Any]
 
 
 def quiet(f: Body) -> Body:
-    """Run `f` without NumPy's floating-point warnings, because infinities and NaN are valid results."""
+    """Turn off NumPy's floating-point warnings in a reference, because infinities and NaN are valid results."""
 
     @functools.wraps(f)
     def run(*args: Any, **attrs: Any) -> Any:
@@ -181,7 +181,7 @@ def quiet(f: Body) -> Body:
 
 
 def in_f32(f: Body) -> Body:
-    """Run the body on operands converted to f32, or on unconverted operands if the result is s32.
+    """Make a reference compute in f32: its operands are converted to f32, except if the result is s32.
 
     The result has the dtype of the attribute `dtype` or of the operands, or f32 if the operands' dtypes differ.
     """
@@ -189,7 +189,7 @@ def in_f32(f: Body) -> Body:
 
 
 def in_f64(f: Body) -> Body:
-    """Run the body on f64 operands and round to f32 once, then to the operands' dtype."""
+    """Make a reference compute in f64. The result is rounded to f32 once, and then to the operands' dtype."""
     return _computed_in(np.dtype(np.float64), f)
 
 

@@ -122,7 +122,7 @@ def reshaped(src: Shape, shape: tuple[int, ...], special_zero: bool) -> tuple[Di
     if copied and copied[-1] >= len(src):
         raise GraphError(f"special_zero copies dimension {copied[-1]}, which {show(src)} does not have; "
                          f"shape {list(shape)}")
-    # Both shapes have the copied dimensions. The products of all other dimensions must be equal.
+    # Copied dimensions are equal in both shapes, so the products of all others must be equal.
     out: list[Dim] = [src[k] if k in copied else d for k, d in enumerate(shape)]
     rest = [d for k, d in enumerate(src) if k not in copied]
     want = math.prod(d for k, d in enumerate(shape) if k not in copied and d != -1)

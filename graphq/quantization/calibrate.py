@@ -78,7 +78,7 @@ class Calibration:
         self.units = Units(name for name in self.axes if name in self.values)
 
     def statistics(self, batches: Batches) -> Statistics:
-        """Statistics over batches."""
+        """Compute statistics over the batches."""
         (found,) = self.of_parts(batches, [None])
         return found
 

@@ -98,7 +98,7 @@ def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Se
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine of two arrays without equal infinities and NaNs; 0 for zeros, 2 if infinities or NaNs differ."""
+    """1 - cosine of two arrays; 2 if infinities or NaNs differ. Equal infinities and NaNs are left out."""
     x, y = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
     finite = np.isfinite(x) & np.isfinite(y)
     if not finite.all():

@@ -1,9 +1,9 @@
 """Quantize layers with ranges that are found at run time.
 
-    per tensor  x -> dynamic_dequantize(dynamic_quantize(x, range), range), ONNX's DynamicQuantizeLinear, u8
-    per token   y = (rint(x / s) @ w') * s, s = max|x| / 127 of each row: s8, for matmuls with rows along the last axis
+    per tensor (u8)  x -> dynamic_dequantize(dynamic_quantize(x, scale, zp), scale, zp)
+    per token (s8)   x @ w -> (rint(x / s) @ w') * s, with s = max|x| / 127 for each row of x
 
-w' are the quantized weights times their scales. The scale s of a row multiplies the row's matmul result.
+w' are the dequantized weights. A range per tensor is as in ONNX's DynamicQuantizeLinear.
 
 The state of an LSTM gets a new range in each step, and the LSTM's input gets a range per tensor, as in com.microsoft's
 DynamicQuantizeLSTM. ONNX has no quantized LSTM with ranges known at compile time, and no quantized GRU or RNN.

@@ -99,7 +99,7 @@ class Estimate:
 
     @property
     def grows(self) -> bool:
-        """Whether the loss is large on changed copies of few batches."""
+        """Whether there are few batches, and the loss on their changed copies is large."""
         return (self.changed or 0.0) > MUCH
 
     def json(self) -> dict[str, Any]:

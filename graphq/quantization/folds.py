@@ -13,9 +13,9 @@ Copies decide between settings only if there is a single batch."""
 
 
 class Fold(NamedTuple):
-    """Indices in `Extended`: `seen` batches give statistics, and settings are compared on `held_out` batches.
+    """A split of batches: `seen` batches give statistics, and settings are compared on `held_out` batches.
 
-    The changed `copies` of held-out batches only show how reliable the loss is.
+    The changed `copies` of held-out batches only show how reliable the loss is. All are indices in `Extended`.
     """
 
     seen: tuple[int, ...]

@@ -203,7 +203,7 @@ def _dequantized(value: Value) -> bool:
 
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
-    """A context that adds nodes right after the node that computes x, so that x is not kept in memory longer."""
+    """A context that adds nodes right after the node that computes x, so that x can be freed early."""
     at = 0 if x.node is None else bisect_right(graph.nodes, x.node.position, key=GRAPH_ORDER)
     return graph.before(graph.nodes[at]) if at < len(graph.nodes) else nullcontext()
 

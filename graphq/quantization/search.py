@@ -61,7 +61,7 @@ class Search(Trials):
         return max(GOOD, PART * min(map(self.seen, plain)))
 
     def excess(self, setting: Setting, most: float = np.inf) -> float:
-        """The loss of a setting relative to a small enough loss: TARGET on held-out batches, `allowed` on seen batches.
+        """The larger of two ratios: the loss on held-out batches over TARGET, and on seen batches over `allowed`.
 
         A result above `most` may be too low, because measuring stops there.
         """
@@ -70,9 +70,9 @@ class Search(Trials):
 
     @property
     def ranges(self) -> list[Candidate]:
-        """The ways to choose ranges that are tried for all tensors: METHODS, and extremes of smoothed tensors.
+        """The candidates that are tried for all tensors: METHODS, and min_max with divided channels (smooth.py).
 
-        With one batch, extremes with a margin are tried as well, because new batches may exceed this batch.
+        With one batch, min_max is also tried with a margin, because new batches may exceed this batch.
         """
         margins = (1.0, 0.0) if len(self.batches) == 1 else (0.0,)
         extremes = [[Candidate("min_max", smooth, m) for m in margins] for smooth in (False, True)]

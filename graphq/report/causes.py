@@ -234,7 +234,7 @@ class Analysis(Fusions):
         stays = self._stays(last)
         homes = (None, self.home[last])  # a merged dequantize has no home
         readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
-        # `narrow`: the same partition computes the 8-bit operand of the dequantize.
+        # `narrow`: the partition of the dequantize also computes its 8-bit operand.
         narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)
         shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and stays.check == LANES else [stays]

@@ -67,7 +67,7 @@ class Fixpoint:
     def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:
         """Apply the passes. Returns the number of changes, and the near misses of rewrites in the final graph."""
         total = unchanged = 0
-        last: dict[Pass, list[Refusal]] = {}  # the near misses of each pass's last run, in which it changed nothing
+        last: dict[Pass, list[Refusal]] = {}  # each pass's near misses in its last run
         for step in cycle(self.passes):
             count, last[step] = apply(step, graph, parts=False, after=after)
             total += count
