@@ -104,7 +104,7 @@ def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
-    """Flatten a graph into the arguments of `rebuilt`; indices replace values. Raises VerifyError for a wrong order."""
+    """Flatten a graph into the arguments of `rebuilt`. Raises VerifyError if nodes are out of order."""
     from graphq.ir.verify import check_order
 
     check_order(graph)

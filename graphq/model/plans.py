@@ -124,7 +124,7 @@ class Plans:
         return self._without_shapes if latest is None else self.reported(*latest)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
-        """The object that reports describe for a runner. If its plan is from a file, a new plan replaces it."""
+        """The object that reports describe for a runner. A new plan replaces a plan from a file, which has no graph."""
         if isinstance(made, Staged):
             return made
         plan, runner = self._in_full(made.open), made

@@ -32,7 +32,7 @@ def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
 
 
 def shared(causes: Sequence[Cause]) -> float | None:
-    """The share of the time of all these causes together; None without a profile."""
+    """The causes' total share of the time; None without a profile."""
     known = [c.share for c in causes if c.share is not None]
     return min(sum(known), 1.0) if known else None
 

@@ -223,7 +223,7 @@ PROCESS = 1
 
 
 def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write the file. Raises OSError if it cannot be written, GraphError if `path` is not a path."""
+    """Write a profile as a Chrome trace. Raises OSError, and GraphError if `path` is not a path."""
     data = {"traceEvents": list(trace_events(profile)), "displayTimeUnit": "ms"}
     path_of(path).write_text(json.dumps(data, indent=0), encoding="utf-8")
 

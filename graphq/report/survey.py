@@ -61,10 +61,10 @@ def ties(graph: Graph) -> list[str]:
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
-    """Why a quantize does not recompute outputs near ties: its operand may be inexact in the last bits.
+    """Why a quantize's operand may be inexact in the last bits (outputs near ties are then not recomputed), or None.
 
-    Functions such as exp, and sums of other partitions, are inexact. Returns None if the operand is exact, or if a sum
-    in the quantize's own partition `outer` comes after them: that sum's error bound covers them.
+    Functions such as exp, and sums of other partitions, are inexact. Those before a sum of the quantize's own partition
+    `outer` do not matter, because the sum's error bound covers them.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]

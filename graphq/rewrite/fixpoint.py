@@ -137,7 +137,7 @@ def find_pass(passes: Sequence[Pass], name: str) -> Pass:
 
 
 def single_passes(passes: Sequence[Pass]) -> list[Pass]:
-    """The passes in order, with the passes of a Fixpoint instead of it."""
+    """The passes in order; each Fixpoint is replaced by its passes."""
     return [x for step in passes for x in (single_passes(step.passes) if isinstance(step, Fixpoint) else [step])]
 
 
