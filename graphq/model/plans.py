@@ -216,7 +216,7 @@ class Plans:
 
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
         with self._making.setdefault(shapes, Lock()).hold:
-            with self._order.hold:  # another thread may be moving the entry
+            with self._order.hold:  # so that no other thread moves the entry meanwhile
                 made = self._by_shapes.get(shapes)
             if made is None:
                 try:
@@ -288,7 +288,7 @@ class Plans:
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
         """Make a plan and return its runner. The plan is made for the class's examples, or else for these sizes."""
-        with self._order.hold:  # another thread may be moving the class
+        with self._order.hold:  # so that no other thread moves the class meanwhile
             known = of in self._by_class
         if sizes and not known:
             try:

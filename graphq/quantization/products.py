@@ -96,7 +96,7 @@ class Product:
 
     @property
     def has_channels(self) -> bool:
-        """Whether constant weights multiply the channels of operand 0. False for transposed convolutions with groups."""
+        """Whether constant weights multiply the channels of operand 0; false for grouped transposed convolutions."""
         return self.weights is not None and self.source_axis() is not None and 0 in self.activations \
             and (self.groups == 1 or self.node.op.name == "convolution")
 

@@ -168,7 +168,7 @@ class Matcher:
 
     def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
         if p.inner is None:
-            # `_region` lists each node after all users of the node, so every prefix of the list is a region as well.
+            # `_region` lists each node after all its users, so every prefix of the list is a region.
             region, _ = self._region(p, value, m, p.max)
             yield m.plus(*region)
             return
