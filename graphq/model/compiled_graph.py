@@ -256,17 +256,14 @@ class CompiledGraph:
     def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
         """Measure the time of each step, and record which thread ran which piece of the step.
 
-        The times are medians of `runs` ordinary calls on these arrays. Warm-up calls come first, until all threads take
-        part.
-
+        The times are medians of `runs` ordinary calls on these arrays, after warm-up calls until all threads take part.
         The result prints as a table. Its `steps` have the numbers, and `to_chrome_trace(path)` writes the run of median
-        length as a timeline for Perfetto, with one track per thread.
+        length as a timeline for Perfetto, with one track per thread. For a graph in stages, the result has the steps of
+        all parts, one part after another.
 
         With `peaks`, the result also has the share of the machine's peak that each step reaches. This takes longer,
-        since kernels are compiled once more and the peaks are measured. For a graph in stages, the result has the steps
-        of all parts, one part after another. (Inputs named "runs" or "peaks" need the mapping of names to arrays.)
-
-        Raises InputError as a call does, and for wrong options.
+        since kernels are compiled once more and the peaks are measured. (Inputs named "runs" or "peaks" need the
+        mapping of names to arrays.) Raises InputError as a call does, and for wrong options.
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")

@@ -6,9 +6,8 @@ graphq and of the packages that it computes with, and the kind of processor. If 
 the model is compiled and kept again.
 
 If a later call needs a new plan for open sizes, the plan gets a file of its own. That file contains only the data that
-the model's file lacks, and can be used only with the model's file.
-
-A separate thread writes the files, so no call waits for them. The process waits for this thread before it ends.
+the model's file lacks. A separate thread writes all files, so no call waits for them. The process waits for this thread
+before it ends.
 """
 from __future__ import annotations
 

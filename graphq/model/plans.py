@@ -74,9 +74,8 @@ class Plans:
     """The plans of a graph, made when they are needed.
 
     `read_source` returns the graph as the user gave it. `unread` are plans of a file. If all shapes are fixed, the only
-    plan is made or read at once.
-
-    Any number of threads may call a method. If several threads need the same new plan, one makes it and others wait.
+    plan is made or read at once. Any number of threads may call a method. If several threads need the same new plan,
+    one thread makes it and the others wait.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,

@@ -144,10 +144,9 @@ OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
 class Saved:
     """A model in a file whose hashes were checked. `source` reads its graph, and `plans` its plans.
 
-    `signature`, `rows_mix`, `modules`, `provide` and `plans` may be used only if `misfit` is None.
-
-    Raises ParseError if `save` did not write the file: at once for errors in the index, and later for errors in the
-    graph, the plans or the code, when these are read.
+    `signature`, `rows_mix`, `modules`, `provide` and `plans` may be used only if `misfit` is None. If `save` did not
+    write the file, errors in the index raise ParseError at once, and errors in the graph, the plans or the code when
+    these are read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

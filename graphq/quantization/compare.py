@@ -245,13 +245,11 @@ def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
 def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
     """Add a boolean input to a quantized graph that switches one layer to f32. Returns False if this is not possible.
 
-    The graph is then unchanged. A layer cannot be switched if no dequantize belongs to it, or if an operand of the f32
-    layer is computed only after the layer's result.
-
     The f32 layer starts from the nearest inputs and `shared` tensors before the layer, with the values that the
     quantized graph gives them. Everything between these tensors and the layer is copied from the f32 graph, such as
     weights and operations without a name. The switch therefore works for every form of a quantized layer: a sum with
-    its bias, two 8-bit layers, or a layer on divided channels.
+    its bias, two 8-bit layers, or a layer on divided channels. It is not possible if the layer has no dequantize, or if
+    an operand of the f32 layer is computed only after the layer's result. The graph is then unchanged.
     """
     made = values_by_name(g)
     known: dict[Value, Value] = {}

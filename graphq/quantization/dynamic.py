@@ -3,10 +3,9 @@
     per tensor (u8)  x -> dynamic_dequantize(dynamic_quantize(x, scale, zp), scale, zp)
     per token (s8)   x @ w -> (rint(x / s) @ w') * s, with s = max|x| / 127 for each row of x
 
-w' are the dequantized weights. A range per tensor is as in ONNX's DynamicQuantizeLinear.
-
-The state of an LSTM gets a new range in each step, and the LSTM's input gets a range per tensor, as in com.microsoft's
-DynamicQuantizeLSTM. ONNX has no quantized LSTM with ranges known at compile time, and no quantized GRU or RNN.
+w' are the dequantized weights. A range per tensor is as in ONNX's DynamicQuantizeLinear. The state of an LSTM gets a
+new range in each step, and the LSTM's input gets a range per tensor, as in com.microsoft's DynamicQuantizeLSTM. ONNX
+has no quantized LSTM with ranges known at compile time, and no quantized GRU or RNN.
 """
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """One compiled model for all settings: the parameters of quantization are inputs of the model.
 
-A quantized layer becomes a layer on the f32 numbers that the integers represent:
+A setting is then tried without a compilation. A quantized layer becomes a layer on the f32 numbers that the integers
+represent, so results differ from integer results by roundings of f32 sums:
 
     layer(fake(x * inverse), near + step_of_rest * rint((w - near) / step_of_rest), bias)
     fake(x) = step * clip(rint(x / step), low, high)        w = weights * factors, near = steps * rint(w / steps)
@@ -9,8 +10,6 @@ Each input channel has a factor, and `inverse` is 1 / factors. `near` has the we
 weights, the rest w - near is rounded to multiples of `step_of_rest` and added. A value that is stored between layers is
 replaced by fake(value) for all of its readers. Every parameter of these formulas is an input of the model. Boolean
 inputs switch off each fake and the rounding of weights.
-
-Trying a setting therefore costs runs but no compilation. Results differ from integer results by roundings of f32 sums.
 """
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     rounding "gptq" needs batches.
 
     With batches and no `scheme`, or with a scheme of method "automatic", `quantize` searches for the best setting that
-    agrees with the scheme; `automatic` also returns this setting. The search reads the batches several times: from a
-    sequence on demand; batches of any other iterable are kept in memory.
+    agrees with the scheme; `automatic` also returns this setting. The search reads the batches several times. It keeps
+    them in memory if they are not a sequence.
 
     A graph without layers in f32 stays as it is. Raises GraphError if `graph` is not a graph or if a name does not
     exist, InputError if data do not fit.

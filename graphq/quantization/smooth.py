@@ -39,10 +39,8 @@ def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) 
 
     The graph is `prepared`; its statistics have channels. Without `alpha`, each tensor gets the value of ALPHAS with
     the least `noise`; a tensor stays as it is if its noise does not fall below the share WORTH. If x is the result of a
-    layer without other readers, perhaps followed by a ReLU, the multiplication folds into that layer's weights. Returns
-    the number of changed tensors.
-
-    Numbers change by f32 roundings. Raises GraphError for an alpha outside [0, 1].
+    layer without other readers, perhaps followed by a ReLU, the multiplication folds into that layer's weights. Numbers
+    change by f32 roundings. Returns the number of changed tensors. Raises GraphError for an alpha outside [0, 1].
     """
     if alpha is not None and not 0 <= alpha <= 1:
         raise GraphError(f"alpha must be in [0, 1], got {alpha}")
