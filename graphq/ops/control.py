@@ -176,8 +176,8 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
            first: int) -> list[Array]:
     """Stack each list of values along a new first axis.
 
-    If there was no iteration, the empty stacks have the types of the body's outputs, from output `first` on, for
-    operands of these `shapes`. Unknown dimensions become 0.
+    Without iterations, the stacks are empty, and have the types of the body's outputs from `first` on for operands of
+    these `shapes`. Unknown dimensions become 0.
     """
     for k, values in enumerate(kept):
         if len(different := sorted({x.shape for x in values})) > 1:

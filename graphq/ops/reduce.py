@@ -55,9 +55,10 @@ def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], 
 
 
 def over_axes(f: Body) -> Body:
-    """Make the reference of a reduction from a body for at least one axis; the result is rounded to the dtype of `src`.
+    """Make the reference of a reduction from `f`, a function that reduces at least one axis.
 
-    Without axes the result is `src`. Raises GraphError if axes in `axes_tensor` are out of range.
+    The result is rounded to the dtype of `src`; without axes it is `src`. Raises GraphError if axes in `axes_tensor`
+    are out of range.
     """
 
     @quiet
