@@ -289,6 +289,6 @@ def _scales(last: Node, members: Sequence[Node]) -> list[Value]:
 
 
 def _lane_wise(members: Sequence[Node], last: Node) -> bool:
-    """Whether a transpose before the elementwise `members` could move behind `last`, the quantize at their end."""
+    """Whether a transpose before the elementwise `members` could move behind the quantize `last` that ends them."""
     alone = (len([*n.operands]) == 1 and n.op.name not in ANCHORS for n in members)
     return len(members) > 1 and all(alone) and last.attrs["qtype"] == "per_tensor"
