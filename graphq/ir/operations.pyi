@@ -48,19 +48,18 @@ class Operations:
         `past_key`, `total`) rows. Without past caches, it has one row for each new token.
 
         Batch element n has `lengths[n]` + 1 valid tokens, including the new tokens. `lengths` and the order of heads are as
-        in com.microsoft's GroupQueryAttention. If `query` [batch, tokens, heads * size] has the keys and values in further
-        columns, then `key` and `value` [batch, tokens, groups * size] are absent. All heads of a group share keys and
-        values.
+        in com.microsoft's GroupQueryAttention. If `key` and `value` [batch, tokens, groups * size] are absent, `query`
+        [batch, tokens, heads * size] has them in further columns. All heads of a group share keys and values.
 
-        Rotary embedding: `cos` and `sin` [places, half] rotate queries and keys. `positions` [batch, tokens] has each
-        token's row in `cos` and `sin`; the default is the token's row in the cache. If `interleaved`, elements 2k and
-        2k + 1 of a head are rotated together; otherwise elements k and half + k are.
+        Rotary embedding: `cos` and `sin` [positions, half] rotate queries and keys. `positions` [batch, tokens] has each
+        token's row in `cos` and `sin`; the default is the token's row in the cache. If `interleaved`, elements 2k and 2k +
+        1 of a head are rotated together; otherwise elements k and half + k are.
 
         With `causal`, a token attends to no later keys. If `window` is positive, a token attends to the last `window` keys.
         `softcap`, `bias` [1 or batch, 1 or heads, tokens, keys] and `sinks` [heads] are parts of the formula in
-        graphq.kernels.numbers.attention. `kept` is the element type of the caches. Caches of s4 are u8 with two elements
-        in each byte. Caches of s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or
-        -1 if only the run determines it.
+        graphq.kernels.numbers.attention. `kept` is the element type of the caches. Caches of s4 are u8 with two elements in
+        each byte. Caches of s8 and s4 have scales [groups, size]. `capacity` is the number of rows of the new caches, or -1
+        if only the run determines it.
 
         Raises InputError for lengths below 1, lengths that the caches cannot hold, and positions outside of `cos`.
         """
@@ -515,9 +514,9 @@ class Operations:
                    group_axis: int | None = None, name: str | None = None) -> Value:
         """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
-        per_channel has one scale and zero point for each index along `axis`. If `group_axis` is given, `src` is split along
-        this axis into (number of scales / number of channels) groups, and channel c of group k has scale `k * channels +
-        c`.
+        per_channel has one scale and zero point for each index along `axis`. `group_axis` is for weights of transposed
+        convolutions: `src` is split along this axis into (number of scales / number of channels) groups, and channel c of
+        group k has scale `k * channels + c`.
         """
 
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
@@ -637,8 +636,8 @@ class Operations:
                        name: str | None = None) -> Value:
         """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
 
-        One dimension may be -1: it follows from the others. A 0 means a dimension of 0 or, with `special_zero`, the
-        dimension of `src` at the same position.
+        One dimension may be -1: it follows from the others. With `special_zero`, a 0 means the dimension of `src` at the
+        same position.
         """
 
     def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
