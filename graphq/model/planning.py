@@ -72,7 +72,8 @@ def _after(node: Node, lower: Lower) -> Iterator[Node]:
 def _follower(node: Node, lower: Lower) -> Node | None:
     """The only node that reads the result of `node`, if both nodes can run in the same strips; else None.
 
-    The result of `node` must be large. Each row of the reader's result must depend only on the same row of it.
+    The result of `node` must be large. Each row of the reader's result must depend only on the same row of the result
+    of `node`.
     """
     value, users = node.output, node.output.users
     dims = value.type.dims

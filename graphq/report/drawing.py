@@ -207,10 +207,11 @@ def class_of(box: Box) -> str:
 
 
 def shortened(texts: Iterable[str]) -> dict[str, str]:
-    """Shorten texts to lines; returns the lines by texts. Characters that cannot be printed become U+FFFD.
+    """Shorten texts to lines of at most LONGEST characters; returns a dict from texts to lines.
 
-    A text that is longer than LONGEST loses parts at its start and end. Parts that many long texts share are cut first,
-    because a model's names differ in the middle. A single part that is too long loses its middle.
+    A longer text loses parts at its start and end. Parts that many long texts share are cut first, because a model's
+    names differ in the middle. A single part that is too long loses its middle. Characters that cannot be printed
+    become U+FFFD.
     """
     lines = {text: "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split())) for text in texts}
     pieces = {line: PIECES.split(line) for line in lines.values() if len(line) > LONGEST}

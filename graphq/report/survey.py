@@ -63,8 +63,8 @@ def ties(graph: Graph) -> list[str]:
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
     """Why a quantize's operand may be inexact in the last bits (outputs near ties are then not recomputed), or None.
 
-    Functions such as exp, and sums of other partitions, are inexact. Those before a sum of the quantize's own partition
-    `outer` do not matter, because the sum's error bound covers them.
+    Functions such as exp, and sums of other partitions, are inexact. They do not matter before a sum of the quantize's
+    own partition `outer`, because the error bound of this sum covers them.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
