@@ -198,7 +198,7 @@ def _searched(work: Search, preset: Preset) -> Setting:
     setting = work.best([work.widened(setting) if wide else setting, *by_rows])
     setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
     if wide and work.loss(setting, GOOD) > GOOD:
-        little = work.exact_where_little(setting)  # again: now that other layers lose less, its effect shows
+        little = work.exact_where_little(setting)  # again, because other layers lose less now
         setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting

@@ -40,7 +40,7 @@ class Part:
     memory: Memory | None = None
 
     def within(self, name: str) -> Part:
-        """A copy of this part whose name begins with `name`."""
+        """A copy of this part, with `name` in front of the part's name."""
         return replace(self, name=f"{name}, {self.name}" if self.name else name)
 
 
