@@ -94,7 +94,7 @@ class Analysis(Fusions):
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
 
     def _before(self, members: list[Node], last: Node) -> list[Reason]:
-        """Why the partition that computes the operand of a chain (`members`, up to the quantize `last`) lacks the chain."""
+        """Why the chain `members`, which ends in the quantize `last`, did not join the partition before it."""
         inside = set(members)
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
