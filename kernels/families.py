@@ -52,8 +52,8 @@ def multiplies_integers(partition: Node) -> bool:
 def lower_partition(node: Node, level: Level | None = None) -> Lowered:
     """Lower a partition: turn its body into the expression that its kernels compute.
 
-    Raises CompileError if no family has the partition's anchor. With a level, operations that are faster as table
-    look-ups on this level become look-ups. Plans pass the level; formulas pass none.
+    With a `level`, operations on bytes become table look-ups if these are faster on that level. Raises CompileError if
+    no family has the partition's anchor.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

@@ -1,4 +1,4 @@
-"""NATIVE: the operations that have kernels of their own outside of partitions, and their plan steps."""
+"""NATIVE: plan steps and costs of the operations that have kernels of their own, outside of partitions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class Native(NamedTuple):
 
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of an LSTM, GRU or RNN. The import is local because few models need these kernels."""
+    """Add the plan steps of an LSTM, GRU or RNN. Its kernels are imported only here, because few models need them."""
     from graphq.kernels.recurrent.steps import STEPS
 
     STEPS[node.op.name](b, node)
@@ -44,14 +44,14 @@ def recurrent_macs(node: Node) -> int:
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the plan steps of attention with KV caches. The import is local because few models need these kernels."""
+    """Add the plan steps of attention with KV caches. Its kernels are imported only here (few models need them)."""
     from graphq.kernels.attention import steps
 
     steps.attention_steps(b, node)
 
 
 def attention_macs(node: Node) -> int:
-    """Count the multiply-accumulates: each number of a query takes one for each row of each cache."""
+    """Count the multiply-accumulates: one per element of a query for each row of either cache."""
     return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
 
 

@@ -1,10 +1,10 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
 Every node computes either in the layout of the given graph, or channels last ([n, spatial..., c]). Convolutions, pools
-and interpolations (CHANNELS_LAST) always compute channels last. Nodes without a `channels_last_form` need the given
-layout. For all other nodes, the pass chooses. If a value's producer and one of its users have different layouts, the
-value is reordered, once for all users. The choice with the fewest reordered bytes is a minimum cut of a hypergraph with
-nodes as vertices and values as hyperedges (Lawler, "Cutsets and partitions of hypergraphs", 1973).
+and interpolations always compute channels last. Nodes without a `channels_last_form` need the given layout. For all
+other nodes, the pass chooses. A value whose producer and users do not all have the same layout is reordered once. The
+choice with the fewest reordered bytes is a minimum cut of a hypergraph with nodes as vertices and values as hyperedges
+(Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def channels_last(graph: Graph) -> int:
 def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
     """Map each static_transpose that converts between the layouts to the layout of its result, LAST or GIVEN.
 
-    At rank 3 both conversions have the same order of axes. A transpose then converts to LAST if its operand depends on
-    an operation with channels at axis 1, else to GIVEN.
+    At rank 3 both conversions have the same order of axes. The transpose then converts to LAST if its operand depends
+    on an operation with channels at axis 1.
     """
     turns: dict[Node, str] = {}
     first: set[Value] = set()
@@ -61,29 +61,30 @@ def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
 class _Placement:
     """Chooses the layouts of a graph's nodes, and rewrites the graph.
 
-    Some transposes of the graph convert between the layouts already (`turns`). A transpose to LAST counts as a user
-    that needs its operand channels last. A transpose to GIVEN counts as a node that computes its result channels last.
-    These transposes add no cost if the same value is also reordered for other nodes.
+    `turns` has the transposes of the graph that already convert between the layouts. A transpose to LAST counts as a
+    user that needs its operand channels last. A transpose to GIVEN counts as a node that computes its result channels
+    last.
     """
 
     def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
         self.graph, self.forms = graph, forms
         self.turns = _turns(graph, forms)
         self.last = self._cheapest()
-        self.other: dict[Value, Value] = {}  # from a value to the same value with channels last
+        self.other: dict[Value, Value] = {}  # maps a value to its channels-last form
         self.names: dict[Value, str] = {}
 
     def _cheapest(self) -> set[Node]:
         """The nodes of `forms` that compute channels last: one side of a minimum cut.
 
-        Of several minimum cuts, the cut with the most nodes on this side is chosen. Nodes that could be on either side
-        are then in the layout of convolutions and pools, and may fuse with them.
+        Among several minimum cuts, the cut with the most nodes on this side is chosen, because these nodes may fuse
+        with convolutions and pools.
         """
         edges: list[tuple[set[Node | str], int]] = []
         for value in self._values():
             maker, users = self._maker(value), {self._user(u) for u in value.uses}
             pins = {maker} | users
-            # A value between GIVEN and LAST is reordered in any case, so its cost does not matter.
+            # A value with both GIVEN and LAST among its pins is reordered in any case, so it does not affect the
+            # choice.
             if len(pins) > 1 and not {GIVEN, LAST} <= pins:
                 edges.append((pins, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
         if not any(GIVEN in pins for pins, _ in edges):  # no node needs the given layout
@@ -101,14 +102,14 @@ class _Placement:
         return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
-        """GIVEN or LAST if `value` is computed in a fixed layout; otherwise its node, whose layout is chosen here."""
+        """GIVEN or LAST if the layout of `value` is fixed where it is computed; otherwise its node."""
         node = value.node
         if node is None or node in self.turns:
             return GIVEN if node is None or self.turns[node] == LAST else LAST
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
-        """GIVEN or LAST if the user needs a fixed layout; otherwise the user, whose layout is chosen here."""
+        """GIVEN or LAST if the user needs a fixed layout; otherwise the user."""
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]
@@ -127,7 +128,7 @@ class _Placement:
         return len(self.last)
 
     def _turn(self, node: Node) -> None:
-        """Record a transpose that the graph already has: its operand and result are one value in the two layouts."""
+        """Record that a transpose's operand and result are the same value in the two layouts."""
         (source,) = node.operands
         if self.turns[node] == GIVEN:
             self.other[node.output] = source
@@ -158,9 +159,9 @@ class _Placement:
         return self.other[value]
 
     def _replace(self, old: Value, new: Value, moves: bool) -> None:
-        """Replace `old` by `new` or, if `new` is channels last (`moves`), by `new` reordered to the given layout.
+        """Replace `old` by `new`; if `moves`, `new` is channels last and is reordered to the given layout first.
 
-        In the second case, users that compute channels last keep `old`; `_remake` replaces these users later.
+        Users that compute channels last then keep `old`; `_remake` replaces these users later.
         """
         if moves:
             assert old.shape is not None
@@ -184,7 +185,7 @@ class _Placement:
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
     """The nodes on GIVEN's side of a minimum cut between LAST and GIVEN: the cut with the fewest nodes on this side.
 
-    An edge is a set of nodes and a cost. The cost counts if the nodes are not all on one side.
+    An edge is a set of nodes and a cost. An edge is cut, and costs, if its nodes are on both sides.
     """
     with late_imports():
         import networkx as nx  # late, because the import takes 0.2 s, and few models need it
@@ -197,24 +198,24 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
             for arc in ((a, b), (b, a)):
                 flow.add_edge(*arc, capacity=cost + flow.get_edge_data(*arc, {"capacity": 0})["capacity"])
             continue
-        # An edge of more than two nodes is modeled by two more vertices and the arc between them. A node on the side of
-        # LAST forces `some` to the same side; a node on the side of GIVEN forces `all_` to the same side. If the edge
-        # has nodes on both sides, the arc is cut. Arcs without a capacity cannot be cut.
+        # An edge becomes two vertices with an arc between them. `some` is on LAST's side if any of the nodes is, `all_`
+        # only if all are, because arcs without a capacity cannot be cut. So the arc is cut if the edge has nodes on
+        # both sides.
         some, all_ = ("some", k), ("all", k)
         flow.add_edge(some, all_, capacity=cost)
         flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)
         flow.add_edges_from((all_, pin) for pin in pins if pin != LAST)
-    # networkx returns the minimum cut with the smallest side at the sink: only the nodes that can reach the sink in the
-    # residual network. The algorithm of Boykov and Kolmogorov takes about half the time of the default here.
+    # The sink's side is as small as possible: the nodes that can reach the sink in the residual network. The algorithm
+    # of Boykov and Kolmogorov takes about half the time of the default here.
     _, (_, given) = nx.minimum_cut(flow, LAST, GIVEN, flow_func=nx.algorithms.flow.boykov_kolmogorov)
     return set(given)
 
 
 def _cost(value: Value, inner: bool) -> int:
-    """The cost of reordering `value`: its bytes (unknown dimensions count as 1) times WEIGHT, and a little more.
+    """The cost of reordering `value`: its bytes times WEIGHT, and a little more; 1 if a reshape suffices.
 
-    If reordering is a mere reshape, the cost is 1. An `inner` value costs more than an equally large input or output of
-    the graph, because its producer and users may fuse if it is not reordered.
+    An `inner` value costs more than an equally large input or output of the graph, because its producer and users may
+    fuse if it is not reordered. Unknown dimensions count as 1.
     """
     shape = value.shape or ()
     if is_view(shape):

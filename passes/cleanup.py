@@ -28,7 +28,7 @@ def eliminate_common_subexpressions(graph: Graph) -> int:
         other = alone.setdefault(operands, node)
         if other is node:
             continue
-        # Attributes are compared only for equal operands, because lists of scales may be long.
+        # Look up operands first: attributes can be long lists of scales, and are hashed only if operands are equal.
         seen.setdefault((operands, _attributes(other)), other)
         first = seen.setdefault((operands, _attributes(node)), node)
         if first is node:
@@ -75,7 +75,7 @@ def _attributes(node: Node) -> tuple[Any, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """A key for the value of an attribute. -0.0 and 0.0 have different keys, as do 1 and True."""
+    """A key for the value of an attribute. -0.0 and 0.0 have different keys; so have 1 and True."""
     if value is None or type(value) in (bool, int, str):
         return type(value), value
     if isinstance(value, np.ndarray):
@@ -85,7 +85,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, Graph):
         return id(value)
     if isinstance(value, tuple):
-        kinds = set(map(type, value))  # a fast path for long lists of scales
+        kinds = set(map(type, value))  # long lists of scales take the fast path below
         if kinds == {float}:
             return "float", array("d", value).tobytes()
         return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)
@@ -99,9 +99,8 @@ MAX_ELEMENTS = 1 << 26
 def fold_constants(graph: Graph) -> int:
     """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
-    If a constant is quantized and then dequantized, only the quantize is therefore folded. A dequantize of wider
-    integers, such as a bias, is folded, because no partition includes it. Large masks are not folded, because kernels
-    compute their elements when they need them.
+    A dequantize of wider integers, such as a bias, is folded, because no partition includes it. Large masks are not
+    folded, because kernels compute their elements when they need them.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 
@@ -109,7 +108,7 @@ def fold_constants(graph: Graph) -> int:
 def _fuses(node: Node) -> bool:
     """Whether a dequantize of a constant may become part of a partition.
 
-    A dynamic_dequantize or dequantize_linear can become part only if a matmul or conv_transpose reads its result.
+    For dynamic_dequantize and dequantize_linear, a matmul or conv_transpose must read the result.
     """
     if node.op.name == "dequantize":
         return taken(node)
@@ -120,7 +119,7 @@ def _fuses(node: Node) -> bool:
 def fold_dequantized_operands(graph: Graph) -> int:
     """dequantize(constant) -> constant before the fusions, unless it is an operand of a partition's anchor
 
-    The anchor is the operation that the partition is built around. Constant operands of epilogues are thus folded.
+    The anchor is the operation that the partition is built around, such as a matmul.
     """
     return _fold(graph, lambda node: node.op.name in DEQUANTIZES and not feeds_anchor(node))
 

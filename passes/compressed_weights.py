@@ -1,8 +1,8 @@
 """Rewrite dequantized constant weights of 4 or 8 bits, so that kernels can read the weights compressed.
 
 Exporters write a reshape, a transpose or a cast between the dequantize and the matmul. These rewrites move the
-dequantize to the matmul. In some files the last group of weights (elements that share a scale) is shorter than the
-other groups; it is then padded.
+dequantize next to the matmul. Weights that share a scale form a group. If the last group is shorter than the others, it
+is padded.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHTS = (*DEQUANTIZES, "dequantize_linear")
 class MoveWeights(Rewrite):
     """static_reshape(dequantize(w, scales, zps)) -> dynamic_dequantize(w, scales, zps) of reshaped constants
 
-    Transposes, and other operations of WEIGHTS, are rewritten in the same way. Each element keeps its scale.
+    Transposes are handled in the same way, and so are the other operations of WEIGHTS. Each element keeps its scale.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
@@ -67,7 +67,7 @@ class MoveWeights(Rewrite):
 class GatherWeights(Rewrite):
     """gather(dequantize(w, scales, zps), i) -> dynamic_dequantize(gather(w, i), gather(scales, i), gather(zps, i))
 
-    The rewrite also applies to dynamic_dequantize. A table of embeddings is therefore never dequantized as a whole.
+    A table of embeddings is therefore never dequantized as a whole. dynamic_dequantize is handled in the same way.
     """
 
     def pattern(self, g: PatternBuilder, i: Var) -> PatternLike:
@@ -94,8 +94,8 @@ class GatherWeights(Rewrite):
 class CastDequantizedWeights(Rewrite):
     """type_cast(dequantize(w, scales, zps)) of constants -> dynamic_dequantize(w, scales, zps) to the type of the cast
 
-    Other operations of WEIGHTS are rewritten in the same way. Numbers do not change: the f32 product of weight and
-    scale is rounded once.
+    The other operations of WEIGHTS are handled in the same way. Results do not change: both round the f32 product of
+    weight and scale once.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
@@ -122,8 +122,8 @@ class CastDequantizedWeights(Rewrite):
 class PadWeights(Rewrite):
     """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along k
 
-    k is the axis that is summed. Kernels with float activations read compressed weights only if the group size along k
-    is a multiple of FINEST and divides k. Zeros at the end of a sum change nothing in kernels
+    k is the summed axis. Kernels with float activations read compressed weights only if the group size along k is a
+    multiple of FINEST and divides k. Kernels add the same numbers as before, and zeros at the end
     (`kernels.numbers.float_sums`). The reference's sums may change, because NumPy chooses their order by their length.
     A cast may follow the dequantize.
     """
@@ -140,7 +140,7 @@ class PadWeights(Rewrite):
         return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The weights must be a matrix of 4 or 8 bits. Weights that padding adds must be finite."""
+        """The weights must be a matrix of 4 or 8 bits. The padding, once dequantized, must be finite."""
         node = _weights(match)
         w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
         if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
@@ -172,7 +172,7 @@ class PadWeights(Rewrite):
 
 
 def _padded(node: Node, along: int) -> tuple[int, ...] | None:
-    """The group shape of the weights after padding along axis `along`; None if padding is useless or not needed."""
+    """The group shape of the weights after padding along axis `along`; None if there is no need or no use to pad."""
     dims, groups = next(node.operands).type.dims, list(_groups(node))
     if any(d % size for k, (d, size) in enumerate(zip(dims, groups, strict=True)) if k != along):
         return None
@@ -207,7 +207,7 @@ def _weights(match: Match) -> Node:
 
 
 def _groups(node: Node) -> tuple[int, ...]:
-    """The shape of the groups: the elements of a group share a scale of the dequantize."""
+    """The group shape: the number of elements along each axis that share a scale."""
     dims, attrs = next(node.operands).type.dims, node.attrs
     if attrs.get("block_size"):
         return tuple(attrs["block_size"] if k == attrs["axis"] % len(dims) else 1 for k in range(len(dims)))
@@ -228,7 +228,7 @@ def _constants(node: Node) -> list[np.ndarray]:
 
 
 def _moved(match: Match) -> tuple[int, ...] | None:
-    """The shape of the groups after the reshape or transpose; None if a reshape would split groups."""
+    """The group shape after the reshape or transpose; None if a reshape would split groups."""
     groups, dims = _groups(_dequantize(match)), next(_dequantize(match).operands).type.dims
     if match.root.op.name == "static_transpose":
         return tuple(groups[k] for k in transpose_order(match.root))
@@ -236,14 +236,14 @@ def _moved(match: Match) -> tuple[int, ...] | None:
 
 
 def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """The sizes of a group along the axes of `wanted`, after a reshape of `dims`; None if the reshape splits groups.
+    """The group shape after a reshape from `dims` to `wanted`; None if the reshape splits groups.
 
-    `groups` has the sizes along `dims`. Regard each axis of `dims` as two axes: groups, and elements of a group. Each
-    axis of `wanted` must consist of neighbors in the list of all these axes, or of parts: first groups, then elements.
+    Regard each axis of `dims` as two axes: groups, and elements of a group (`groups`). Then each axis of `wanted` must
+    combine neighbors in this list of axes, groups before elements.
     """
     parts: list[tuple[int, bool]] = []
     for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):
-        if parts and parts[-1][1] == inside:  # merge neighboring axes of the same kind
+        if parts and parts[-1][1] == inside:  # the part before is of the same kind (groups or elements): merge
             parts[-1] = parts[-1][0] * n, inside
         elif n > 1:
             parts.append((n, inside))

@@ -25,9 +25,9 @@ class WidenProducts(Rewrite):
     """anchor(x, w, bias?) of f16 -> type_cast(anchor(type_cast(x), type_cast(w), bias?)), for a constant bias
 
     The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
-    once. The casts fuse with neighboring operations, and constants are cast at compile time. A matmul with compressed
-    weights (4 or 8 bits) is always rewritten, because f32 kernels read compressed weights. Any other layer is rewritten
-    if it has MIN_ROWS rows or more.
+    once. The casts fuse with neighboring operations, and constants are cast at compile time. The rewrite applies to
+    layers with MIN_ROWS rows or more, and to all matmuls with weights of 4 or 8 bits, because only f32 kernels read
+    them.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
@@ -67,9 +67,9 @@ def _rows(node: Node) -> int | None:
 class RoundProducts(Rewrite):
     """anchor(x, w, bias?) of f32 -> anchor(type_cast(x), type_cast(w), dtype=f32) + bias?, with casts to bf16
 
-    The anchor is a matmul or a convolution. Its operands are rounded to 8 significant bits. The products of the rounded
-    numbers are exact in f32, and their sums are added in f32 as before. The rounding moves a sum by up to 2^-8 of the
-    sum of the products' magnitudes. Weights of 4 or 8 bits stay compressed.
+    The anchor is a matmul or a convolution. bf16 has 8 significant bits, so products are exact in f32; they are added
+    in f32 as before. The rounding of the operands moves a sum by up to 2^-8 of the sum of the products' magnitudes.
+    Weights of 4 or 8 bits stay compressed.
     """
 
     tolerance = 2.0**-5
@@ -102,7 +102,7 @@ class RoundProducts(Rewrite):
 
 
 def _as_bf16(g: Graph, v: Value) -> Value:
-    """`v` rounded to bf16. If `v` is a cast from bf16, this is the operand of the cast."""
+    """`v` rounded to bf16; the operand of `v` if `v` is a cast from bf16."""
     if v.data is not None:
         return g.constant(v.data.astype(bf16.numpy))
     return uncast(v) if uncast(v).dtype == bf16 else g.type_cast(v, dtype=bf16)

@@ -1,8 +1,8 @@
 """Turn batch normalization into a scale and a shift per channel, and fold them into the weights of the layer before.
 
-Numbers change only by roundings of f32. Every weight, scale and bias is rounded once more, by at most half a unit in
-its last place; a sum of products then moves by at most 2**-24 of the sum of their magnitudes. A batch normalization
-that cannot be folded changes from one f64 computation, rounded once, to a multiplication and an addition in f32.
+Results change only by f32 rounding. If folded, every weight, scale and bias is rounded once more, by at most half a
+unit in the last place: this moves a sum of products by at most 2**-24 of the sum of their magnitudes. A batch
+normalization that cannot be folded was one f64 computation, and becomes a multiplication and an addition in f32.
 """
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class NotFolded(Exception):
 class BatchNormAsScale(Rewrite):
     """batch_norm_inference(x, gamma, beta, mean, variance) -> x * a + b
 
-    Here a = gamma / sqrt(variance + epsilon) and b = beta - mean * a, computed in f64 and rounded to f32 once.
-    Parameters may be dequantized constants. If x is bf16 or f16, the result is cast back.
+    Here a = gamma / sqrt(variance + epsilon) and b = beta - mean * a, computed in f64 and rounded to f32 once. If x is
+    bf16 or f16, the result is cast back.
     """
 
     tolerance = 1e-5
@@ -58,9 +58,9 @@ class BatchNormAsScale(Rewrite):
 class ScaleIntoWeights(Rewrite):
     """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, and one element of `a` per channel
 
-    (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants; `a` must then be positive,
-    because it is multiplied into their scales. If both operands are integers dequantized with scale 1, the rewrite does
-    not apply, because their sums are exact.
+    (anchor(x, w) + bias) * a folds in the same way. w and bias may be dequantized constants: `a` is then multiplied
+    into their scales, and must be positive. Operands dequantized with scale 1 are not scaled, because their sums are
+    exact.
     """
 
     tolerance = 1e-5
@@ -111,7 +111,7 @@ class MergeBiases(Rewrite):
 class AddAsBias(Rewrite):
     """anchor(x, w) + b -> anchor(x, w, b) for constants w and b, with one element of b per channel
 
-    Only quantization uses it; it is not part of PIPELINE.
+    Only quantization uses this rewrite; it is not part of PIPELINE.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
@@ -151,7 +151,7 @@ def _constant(value: Value) -> np.ndarray | None:
 
 
 def _counts(value: Value | None) -> bool:
-    """Whether a value is dequantized with scales of 1, and therefore consists of exact integers."""
+    """Whether a value consists of integers: dequantized with scales of 1."""
     node = None if value is None else value.node
     return node is not None and node.op.name == "dequantize" and set(node.attrs["scales"]) == {1.0}
 
@@ -188,7 +188,7 @@ def _merged(match: Match, bias: Value, b: Value) -> np.ndarray:
 
 
 def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
-    """The constant `operand` as one element per channel; it belongs to `user`, a node after the anchor `node`."""
+    """The constant `operand` of `user`, a node after the anchor `node`, as one element per channel."""
     y, weights = node.output, node.inputs[1]
     if operand.data is None or operand.dtype != f32:
         raise NotFolded(f"the other operand must be an f32 constant, got {operand.type}")
@@ -216,7 +216,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
     groups = node.attrs["groups"] if node.op.name == "conv_transpose" else 1
     if groups == 1:
         return _scaled(weights, factors, out)
-    # Weights are [I, O / groups], and each group of input channels has its own output channels.
+    # Weights are [I, O / groups]: the input channels of each group have their own factors.
     if weights.data is None:
         raise NotFolded("a transposed convolution in groups has no scale for each channel")
     table = factors.reshape(groups, -1).repeat(weights.data.shape[into] // groups, axis=0)
@@ -224,7 +224,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
 
 
 def _check_constant(value: Value | None) -> Node | None:
-    """The dequantize of a dequantized constant; None for a plain constant. Raises NotFolded for any other value."""
+    """The dequantize of a dequantized constant, or None for a plain constant. Raises NotFolded for other values."""
     if value is not None and value.data is not None:
         return None
     node = None if value is None else value.node

@@ -22,7 +22,7 @@ from graphq.rewrite.rule import Match
 def ends_chain(node: Node) -> str | None:
     """The reason why an epilogue ends before `node`; None if `node` can be part of the epilogue.
 
-    The reason is empty for a dequantize that the next partition needs.
+    The reason is "" for a dequantize that the next partition needs.
     """
     return "" if feeds_anchor(node) else refuses(node)
 
@@ -47,10 +47,10 @@ def taken(node: Node) -> bool:
 class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
-    A question mark means that the operation may be missing. The anchor is the operation that the partition is built
-    around, such as a matmul. The record of the kernel family `family` has the pattern, and says which partitions its
-    kernels refuse. f is any chain of lane-wise operations; their other operands may be dequantized as well. The family
-    of lane-wise chains has no anchor.
+    A question mark means that the operation may be missing. f is any chain of lane-wise operations; their other
+    operands may be dequantized as well. The anchor is the operation that the partition is built around, such as a
+    matmul. The record of the kernel family `family` has its pattern, and refuses partitions that the kernels cannot
+    compute. The family of lane-wise chains has no anchor.
 
     Raises CompileError for an unknown family, or for a family without such a pattern.
     """
@@ -75,7 +75,7 @@ class Fuse(Fusion):
         return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
-        """Whether `node` joins the partition: a mask, or a dequantize or scaling of an epilogue's second operand."""
+        """Whether `node` joins the partition: a mask, or a dequantize or scaling of another epilogue operand."""
         operations = self.family.operations
         if not operations or refuses(node) is not None:
             return False
@@ -91,7 +91,7 @@ class Fuse(Fusion):
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """Refuse a partition that the kernels cannot compute, or that would compute sums more than once."""
-        # Sizes are checked before a body is made, because the matcher tries many epilogues of growing length.
+        # Check sizes before making a body, because the matcher tries many epilogues of growing length.
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:
@@ -105,9 +105,8 @@ class Fuse(Fusion):
 def duplicate_dequantize(graph: Graph) -> int:
     """A dequantize with n users -> n dequantizes, one for each user; returns the number of added nodes.
 
-    If the dequantized value is an output of the graph, one more dequantize computes only the output. A dequantize of
-    integers of more than 8 bits is not copied, because no partition includes it. Copies that do not fuse are merged
-    again later.
+    An output of the graph counts as a user. A dequantize of integers of more than 8 bits is not copied, because no
+    partition includes it. Copies that do not fuse are merged again later.
     """
     count = 0
     for node in list(graph.nodes):

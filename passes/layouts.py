@@ -1,8 +1,8 @@
 """Find out how operations compute on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
 
 A value of rank 3 or more has two possible layouts: the layout in the given graph, and channels last, with axis 1 moved
-to the end. If a node can compute channels last, `channels_last_form` returns its new attributes, and the operands and
-results that change their layout.
+to the end. `channels_last_form` says whether a node can compute channels last, and how its attributes, operands and
+results then change.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def has_layouts(value: Value) -> bool:
 
 
 def is_view(shape: Sequence[Dim]) -> bool:
-    """Whether moving axis 1 of a tensor of this shape to the end is known to be a mere reshape."""
+    """Whether axis 1 of a tensor of this shape can be moved to the end by a reshape."""
     unknown = list(shape).count(None)
     resolved = unknown == 0 or unknown == 1 and 0 not in shape
     return resolved and (shape[1] == 1 or all(d == 1 for d in shape[2:]))
@@ -68,7 +68,7 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
 
 
 def aligned(graph: Graph, value: Value, rank: int) -> Value:
-    """Return `value`, padded with leading 1s to `rank`, as channels last. Constants are moved, others reshaped."""
+    """Pad `value` with leading 1s to `rank`, and bring it to channels last without a copy at run time."""
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:
@@ -97,7 +97,7 @@ def _first_moves(node: Node) -> tuple[Port, ...]:
 
 
 def _lane_wise(node: Node) -> Form | None:
-    """The rule of lane-wise operations: operands must have the result's rank, or become aligned by a mere reshape."""
+    """The rule of lane-wise operations: operands have the result's rank, or become aligned by a reshape."""
     shape = node.outputs[0].shape
     ports = [None if v is None or shape is None else _broadcast(v, len(shape)) for v in node.inputs]
     if shape is None or len(shape) < 3 or None in ports:
@@ -128,7 +128,7 @@ def _along_axis(node: Node) -> Form | None:
 
 
 def _softmax(node: Node) -> Form | None:
-    """The rule of softmax: if the axis is last, as kernels need, the given layout stays; else `_along_axis`."""
+    """The rule of softmax: as `_along_axis`, unless the axis is last already, as kernels need."""
     rank = len(node.outputs[0].shape or ())
     return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
 
@@ -153,7 +153,7 @@ def _sloped(node: Node) -> Form | None:
 
 
 def _reduced(node: Node) -> Form | None:
-    """The rule of reductions: the reduced axes move. The result must move as well, or keep the order of its axes."""
+    """The rule of reductions: the reduced axes move. The result must move as well, or keep its order of axes."""
     src = node.inputs[0]
     if src is None or src.shape is None or len(node.inputs) > 1:
         return None

@@ -1,7 +1,6 @@
 """Give each user of an attention mask a mask of its own: kernels then compute masks instead of reading them.
 
-A causal mask follows from the positions of rows and columns; other masks read one byte per element. No matrix of the
-size of the attention scores is stored in memory.
+No matrix of the size of the attention scores is then stored in memory.
 """
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ LARGE = 1 << 20
 
 
 def is_mask(node: Node) -> bool:
-    """Whether a node is a mask that reads less memory than its result takes, so each user can compute it again."""
+    """Whether each user of a node can compute it again: a mask that reads less memory than its result takes."""
     if not _is_lane_wise(node):
         return False
     return _read(node, DEPTH) <= SMALL + assumed(node.output.type.nbytes) // 2
@@ -33,7 +32,7 @@ def _is_lane_wise(node: Node) -> bool:
 
 
 def _read(node: Node, depth: int) -> int:
-    """The bytes that a node reads if the masks among its operands are computed with it."""
+    """The bytes that a node reads if masks among its operands are computed together with it."""
     return sum(min(assumed(v.type.nbytes), _read(v.node, depth - 1))
                if depth and v.node is not None and _is_lane_wise(v.node) else assumed(v.type.nbytes)
                for v in node.operands)

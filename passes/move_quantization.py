@@ -1,7 +1,7 @@
 """Let operations that only move elements move 8-bit data: swap them with a dequantize before or a quantize after.
 
 Numbers do not change. A swapped dequantize stands next to the operation that it fuses with, or next to a quantize that
-undoes it (requantize.py). A constant table of embeddings is never dequantized as a whole.
+undoes it (requantize.py).
 
 No two rewrites undo each other. Towards the outputs, dequantize moves past reshape, transpose, gather, slice, expand,
 pad and concat. Towards the inputs, quantize moves past reshape, transpose and pad, and a cast to a narrower type moves
@@ -99,7 +99,6 @@ class CastBeforeMoves(Rewrite):
         return g.type_cast(g.any_of("static_reshape", "static_transpose", "expand")(y, attrs=ANY), attrs=ANY)
 
     def check(self, y: Value, match: Match) -> str | None:
-        """The cast must be to a narrower type than y's."""
         dtype = match.root.attrs["dtype"]
         return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
 
@@ -124,7 +123,6 @@ class GatherBeforeDequantize(Rewrite):
         return "dequantize has a scale for each element of the axis" if same else None
 
     def replace(self, g: Graph, x: Value, i: Value, match: Match) -> Value:
-        """The axes of the indices replace the gathered axis, so a channel axis after it gets another index."""
         attrs, axis = match.node("dequantize").attrs, match.root.attrs["axis"]
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and i.shape is not None
@@ -152,7 +150,6 @@ class PickBeforeDequantize(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        """Count the channel axis from the end, because expand adds axes only in front."""
         attrs = match.node("dequantize").attrs
         if attrs["qtype"] == "per_channel":
             assert x.shape is not None and match.root.output.shape is not None
@@ -164,7 +161,7 @@ class PickBeforeDequantize(Rewrite):
 class PadBeforeDequantize(Rewrite):
     """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)), if an integer q dequantizes to exactly v
 
-    Pads that repeat elements of x have no value v; they are always rewritten.
+    Pads that repeat elements of x are always rewritten.
     """
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
@@ -213,8 +210,8 @@ class QuantizeBeforePad(Rewrite):
 class ConcatBeforeDequantize(Rewrite):
     """concat(dequantize(x), dequantize(y), ...) with equal parameters -> dequantize(concat(x, y, ...))
 
-    The rewrite applies only if a user of the concat can fuse with the dequantize. Otherwise the concat itself fuses
-    with the dequantizes of its operands.
+    The rewrite applies only if a user of the concat can fuse with the dequantize. Otherwise the concat fuses with the
+    dequantizes of its operands.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
@@ -239,7 +236,7 @@ class ConcatBeforeDequantize(Rewrite):
 
 
 def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
-    """The axis of a quantization after a reshape from `here` to `there`; None if the axis is split or merged."""
+    """The channel axis of a quantize after a reshape from `here` to `there`; None if it is split or merged."""
     axis: int = attrs["axis"]
     if attrs["qtype"] == "per_tensor":
         return axis

@@ -1,4 +1,4 @@
-"""Bring operations that can be written in several ways to one form; fusions then need only one pattern."""
+"""Bring operations that can be written in several ways to one form. Fusions then need only one pattern."""
 from __future__ import annotations
 
 import math
@@ -16,7 +16,7 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 def positive_axis(graph: Graph) -> int:
     """softmax(x, axis=-1) -> softmax(x, axis=r-1), and the same for per-channel quantize and dequantize
 
-    Per-tensor quantize and dequantize ignore their axis; it becomes 1, the default. The pass is a function because a
+    Per-tensor quantize and dequantize ignore their axis; it becomes 1, the default. This is not a Rewrite, because its
     pattern would match most nodes of a quantized model, though few need a change.
     """
     count = 0
@@ -58,7 +58,7 @@ class UniformChannelsArePerTensor(Rewrite):
 class VectorAsColumn(Rewrite):
     """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least
 
-    Quantization needs a matrix, because integer kernels take matrices, and per-channel scales of weights need an axis.
+    Integer kernels take matrices, and per-channel scales of weights need an axis.
     """
 
     tolerance = 1e-6
@@ -81,8 +81,7 @@ class VectorAsColumn(Rewrite):
 class SplitBiasOfRows(Rewrite):
     """matmul(x, w, b) -> add(matmul(x, w), b), unless the bias has one element per column
 
-    Numbers do not change: with and without the rewrite, the sum of products is rounded to f32, then the bias is added,
-    and the total is rounded to its dtype.
+    Numbers do not change: both forms round the sum of products to f32, add the bias, and round the total to its dtype.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
@@ -189,7 +188,7 @@ class DequantizeByGroups(Rewrite):
 class RowScalesAsGroups(Rewrite):
     """matmul(dynamic_dequantize(x, scales, per_channel, axis=0), w) -> the same per_group, for a matrix x
 
-    Each row becomes a group. Integer matmul kernels need per-token scales (one per row) in this form.
+    Each row becomes a group: integer matmul kernels need per-token scales (one per row) in this form.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, scales: Var, w: Var, bias: Var) -> PatternLike:
@@ -214,7 +213,7 @@ class RowScalesAsGroups(Rewrite):
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) with constant scales and zero points -> dequantize(x), for s8 and u8
 
-    Constants of 4 bits are converted to 8 bits. Weights of a matmul stay, because matmul kernels read 4 bits.
+    Constants of 4 bits are converted to 8 bits, except for weights of a matmul: matmul kernels read 4 bits.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:
@@ -248,7 +247,7 @@ class StaticQuantize(Rewrite):
 
 
 def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None, *, zeros: bool) -> str | None:
-    """Why quantize or dequantize cannot have these scales (0 is allowed if `zeros`) and zero points; else None."""
+    """Why (de)quantize cannot have these scales and zero points; None if it can. `zeros` allows scales of 0."""
     if dtype.name not in ("s8", "u8"):
         return f"the integers are {dtype}"
     if node.attrs["qtype"] == "per_group":
@@ -275,8 +274,7 @@ class ConvIntegerAsConvolution(Rewrite):
     """cast(conv_integer(x, w, zx?, zw?) + bias?) to f32 -> convolution(x - zx, w - zw) + cast(bias)?
 
     Both operands are dequantized with scale 1. Without a bias, numbers do not change: both forms round the exact sum to
-    f32 once. With a bias, the new form rounds the sum, the bias and the total. Below 2**24 in magnitude, these three
-    are exact in f32; above, they have small rounding errors.
+    f32 once. With a bias, the new form rounds sum, bias and total to f32; numbers change only above 2**24 in magnitude.
     """
 
     tolerance = 1e-6

@@ -15,9 +15,9 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 class RowsLast(Rewrite):
     """row(x, axes) -> reshape(transpose(row(transpose(reshape(x)))))
 
-    Here row is any operation along rows (kernels/rows) that runs along other axes than the last one, or whose result
-    drops the reduced axes. Means over axes before the last are not rewritten, because pool kernels compute them. Only
-    the order of f32 sums changes.
+    Here row is an operation along rows (kernels/rows), along other axes than the last one, or whose result drops the
+    reduced axes. Means over axes before the last are not rewritten, because pool kernels compute them. Only the order
+    of f32 sums changes.
     """
 
     tolerance = 1e-5
@@ -115,10 +115,10 @@ class NormalizeGroupsAsRows(Rewrite):
 class NormalizeChannelsAsPool(Rewrite):
     """lrn(x) -> x / (avg_pool(square(x)) * alpha + bias)**beta
 
-    The pool runs along the channels: the channels become the pool's only spatial axis, and the pixels its channels. If
-    the channels are last, x is transposed, and the result is transposed back. The powers 1/2 and 3/4 are computed with
-    square roots, other powers except 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's
-    reference by up to 4e-7 of their size, and by beta times a unit in the last place of the logarithm.
+    The channels become the only spatial axis of the pool, and the pixels its channels. If the channels of x are last, x
+    is transposed, and the result is transposed back. The powers 1/2 and 3/4 are computed with square roots, other
+    powers except 1 as exp(beta * log(...)). Everything is in f32. Results differ from lrn's reference by up to 4e-7 of
+    their size, and by beta times a unit in the last place of the logarithm.
     """
 
     tolerance = 1e-5

@@ -1,6 +1,6 @@
-"""List the passes that `graphq.compile` runs, in their order from top to bottom (PIPELINE), and run passes.
+"""The passes that `graphq.compile` runs, in order (PIPELINE), and the function that runs passes.
 
-One of the passes, `canonicalize`, consists of many small rewrites. These rewrites are also listed here.
+The pass `canonicalize` consists of many small rewrites, also listed here.
 """
 from __future__ import annotations
 
@@ -125,9 +125,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
     passes. GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
     GRAPHQ_DEBUG=verify, the graph is verified after each pass.
 
-    The function `after` is called after each pass, and in a Fixpoint after each of the Fixpoint's passes. The function
-    gets the pass, the number of changes, and the graph. It must not change the graph. With a `history` of `graph`, the
-    graph after the passes is `history.after`.
+    `after(pass, changes, graph)` is called after each pass, and after each pass inside a Fixpoint; it must not change
+    the graph. With a `history` of `graph`, the graph after the passes is `history.after`.
 
     Raises GraphError for an object that is not a pass, and VerifyError, naming the pass, if a pass leaves the graph
     inconsistent.
@@ -165,7 +164,7 @@ def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
 
 
 def names_of(passes: Sequence[Pass]) -> list[str]:
-    """The names of passes, from which `named` finds the passes. Raises GraphError for a pass that is not in _NAMED."""
+    """The names of passes, for `named`. Raises GraphError for a pass that a saved model cannot name."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
         if isinstance(step, Fixpoint):
@@ -179,7 +178,7 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
 
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
-    """The passes of a saved model that have these names. Raises KeyError for an unknown name."""
+    """The passes with these names, as in a saved model. Raises KeyError for an unknown name."""
     return tuple(_NAMED[SPELLINGS.get(name, name)] for name in names)
 
 

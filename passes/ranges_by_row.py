@@ -1,11 +1,10 @@
 """Quantize activations of dynamically quantized matmuls per token: each row gets its own range.
 
-The results of a row then do not depend on other rows of the batch or on padding. `RangesByRow` changes numbers, mostly
-for the better, and is not part of PIPELINE. Run it first:
+The results of a row then do not depend on other rows of the batch or on padding. A row x becomes rint(x / s) in s8,
+with s = max|x| / 127; the results of the row are multiplied by s. `RangesByRow` changes numbers, mostly for the better,
+and is not part of PIPELINE. Run it first:
 
     graphq.compile("model.onnx", passes=(passes.RangesByRow, *passes.PIPELINE))
-
-A row x becomes rint(x / s) in s8, with s = max|x| / 127. The results of the row are multiplied by s.
 """
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
 class IntegerProductByRow(Rewrite):
     """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same with x quantized per row
 
-    q is x quantized to u8, with a scale s and a zero point z that follow from the range of the whole x. wz and ws are
-    the zero point and the scale of the weights.
+    q is x quantized to u8; its scale s and zero point z come from the range of the whole x. wz and ws are the zero
+    point and the scale of the weights.
     """
 
     def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var, wz: Var, ws: Var) -> PatternLike:
@@ -54,7 +53,7 @@ class IntegerProductByRow(Rewrite):
 class DequantizedByRow(Rewrite):
     """matmul(dynamic_dequantize(q, s, z), w) -> the same with x quantized per row
 
-    q is x quantized to u8, with a scale s and a zero point z that follow from the range of the whole x.
+    q is x quantized to u8; its scale s and zero point z come from the range of the whole x.
     """
 
     def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var) -> PatternLike:
@@ -77,7 +76,7 @@ NOT_DYNAMIC = "the operand is not quantized by its own range"
 
 
 def _quantized(q: Value, s: Value, z: Value) -> Value | None:
-    """The f32 value x that q is quantized from; None if s and z do not follow from the range of x."""
+    """The f32 value x that was quantized to q; None if s and z do not come from the range of x."""
     quantize, range = q.node, s.node
     if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
         return None

@@ -52,10 +52,7 @@ class DropLimitBeforeQuantize(Rewrite):
         return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
-        """In all channels, each limit must be quantized to the end of the integers' range.
-
-        Numbers beyond the limit then become the same end, because quantization by positive scales is monotonic.
-        """
+        """In all channels, each limit must be quantized to the end of the integers' range."""
         dtype, attrs = match.root.output.dtype, match.root.attrs
         if dtype not in INTEGERS:
             return f"{dtype} is not an integer type"
@@ -80,7 +77,6 @@ class DropLimitAfterDequantize(Rewrite):
         return g.any_of("relu", "clamp")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """The least and the greatest dequantized number of each channel must be within the limits."""
         if x.dtype not in INTEGERS:
             return f"{x.dtype} is not an integer type"
         attrs = match.node("dequantize").attrs
@@ -96,8 +92,8 @@ class DropLimitAfterDequantize(Rewrite):
 class RequantizePicked(Rewrite):
     """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), also for nearest interpolate
 
-    A layer that reads the result can then multiply 8-bit integers. The rewrite is exact (see DropRequantize), because
-    each element of the pool's result is an element of dequantize(x).
+    A layer that reads the result can then multiply 8-bit integers. The rewrite is exact, because each element of the
+    pool's result is an element of dequantize(x) (see DropRequantize).
     """
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
@@ -145,7 +141,7 @@ def _limits(match: Match) -> tuple[float, float]:
 
 
 def _windows_see_elements(node: Node) -> bool:
-    """Whether each window of a max_pool has an element of the operand. A window of padding only gives -inf."""
+    """Whether each window of a max_pool has an element of the operand, not only padding."""
     source = next(node.operands).type
     if not source.known:
         return False

@@ -1,4 +1,7 @@
-"""Rewrite grouped-query attention: matmuls read keys and values in place, without a copy for each query head."""
+"""Rewrite grouped-query attention: matmuls read keys and values in place, without a copy for each query head.
+
+repeat(x) below is reshape(expand(reshape(x))) that repeats each matrix: [..., n, r, c] to [..., n * times, r, c].
+"""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
@@ -11,7 +14,7 @@ def _repeat(g: PatternBuilder, x: PatternLike) -> PatternLike:
 
 
 def _refused(match: Match) -> str | None:
-    """Refuse a match whose expand and reshape do not repeat matrices: [..., n, 1, r, c] to [..., n * times, r, c]."""
+    """Why the matched expand and reshape do not repeat matrices; None if they do."""
     expand, reshape = _nodes(match)
     source, wide, result = (v.type for v in (expand.operand(0), expand.output, reshape.output))
     if not (source.known and result.known):
@@ -31,16 +34,13 @@ def _nodes(match: Match) -> tuple[Node, Node]:
 
 
 def _without_copies(g: Graph, x: Value) -> Value:
-    """Reshape the expand's operand [..., n, 1, r, c] to [..., n, r, c]."""
+    """The operand [..., n, 1, r, c] of the expand, reshaped to [..., n, r, c]."""
     *outer, _, r, c = x.type.dims
     return g.static_reshape(x, shape=[*outer, r, c])
 
 
 class MoveRepeat(Rewrite):
-    """f(repeat(x)) -> repeat(f(x)), where f transposes matrices, casts, or multiplies by one constant
-
-    Here repeat(x) is reshape(expand(reshape(x))) and repeats matrices. f then computes each matrix once.
-    """
+    """f(repeat(x)) -> repeat(f(x)), where f transposes matrices, casts, or multiplies by one constant"""
 
     def pattern(self, g: PatternBuilder, x: Var, c: Var) -> PatternLike:
         y = _repeat(g, x)
@@ -65,10 +65,10 @@ class MoveRepeat(Rewrite):
 
 
 class ShareHeads(Rewrite):
-    """matmul(a, repeat(b)) -> reshape(matmul(reshape(a), b)), where repeat(b) repeats matrices
+    """matmul(a, repeat(b)) -> reshape(matmul(reshape(a), b))
 
-    All matrices of `a` that are multiplied by the same matrix of `b` are stacked to one matrix. Kernels add in the same
-    order as before. The reference's sums may change, because NumPy chooses their order by the number of rows.
+    All matrices of `a` that are multiplied by the same matrix of `b` are stacked into one matrix. Kernels add in the
+    same order as before. The reference's sums may change, because NumPy chooses their order by the number of rows.
     """
 
     tolerance = 1e-5

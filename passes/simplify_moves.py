@@ -83,8 +83,8 @@ def transpose_order(node: Node) -> list[int]:
 class FoldPadIntoConvolution(Rewrite):
     """convolution(pad(x), w) -> convolution(x, w) with more padding; a dequantize may come between the two
 
-    A convolution pads with 0. The value of the pad must therefore be 0 or, if a dequantize follows it, the zero point.
-    Only spatial axes may be padded.
+    Only spatial axes may be padded. A convolution pads with 0, so the pad's value must be 0 or, before a dequantize,
+    the zero point.
     """
 
     def pattern(self, g: PatternBuilder, x: Var, w: Var, b: Var) -> PatternLike:
@@ -117,7 +117,7 @@ class FoldPadIntoConvolution(Rewrite):
                           {**root.attrs, "auto_pad": "none", "pads_begin": begin, "pads_end": end})[0]
 
     def _zero(self, match: Match) -> float:
-        """The pad's value that the convolution reads as 0. It is NaN, equal to no value, if zero points differ."""
+        """The only pad value that the convolution would read as 0; NaN if zero points differ."""
         found = next((n for n in match.nodes if n.op.name == "dequantize"), None)
         zps = set(found.attrs["zps"] or (0,)) if found else {0}
         return zps.pop() if len(zps) == 1 else float("nan")

@@ -1,4 +1,4 @@
-"""Reshape activations with per-group scales until the scales broadcast: kernels need this form."""
+"""Reshape activations with per-group scales until the scales broadcast, because kernels need this form."""
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
@@ -9,7 +9,7 @@ class SplitGroups(Rewrite):
     """dynamic_dequantize(x, scales, zps?) per_group -> reshape(dynamic_dequantize(reshape(x), scales, zps?))
 
     An axis with several groups, each of several elements, becomes two axes: the groups, and the elements of a group.
-    Along each axis there is then one scale per index, or one scale for all indices.
+    Along each axis there is then one scale for each index, or one scale for all indices.
     """
 
     def pattern(self, g: PatternBuilder) -> PatternLike:

@@ -17,16 +17,16 @@ from graphq.validation.inputs import small_integers
 
 
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs of a graph with known shapes, by name; the same seed gives the same arrays.
+    """Make random arrays for all inputs of a graph with known shapes; the same seed gives the same arrays.
 
-    Floats are in [-spread, spread]. Integers of less than 32 bits cover the share `spread` of their type's range,
-    around their zero point.
+    Floats are in [-spread, spread]. Integers narrower than 32 bits are near their zero point; with `spread` = 1 they
+    cover the whole range of their type.
     """
     rng = np.random.default_rng(seed)
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}
 
 
-# Operands of these names accept only some numbers: variances and scales are positive, probabilities are below 1.
+# Ranges for operands that do not accept every number, by the operand's name: a variance must be positive, for example.
 _DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "variance": lambda rng, shape: rng.uniform(0.5, 2.0, shape),
     "scales": lambda rng, shape: rng.uniform(0.01, 0.1, shape),
@@ -71,9 +71,9 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 def sample_beside(path: Path, graph: Graph) -> dict[str, np.ndarray]:
-    """A model's own sample: arrays for the inputs, in an .npz file with the model's name next to the model.
+    """Read the arrays for a model's inputs from the .npz file of the same name in the model's folder.
 
-    The keys are names of inputs, or `0/in/NAME`. The result is empty without such a file, or if arrays do not fit.
+    Returns an empty dict if there is no such file, or if its arrays do not fit the inputs.
     """
     file = path.with_suffix(".npz")
     if not file.is_file():
@@ -90,11 +90,11 @@ def sample_beside(path: Path, graph: Graph) -> dict[str, np.ndarray]:
 
 
 def realistic(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Random arrays of the same shapes that fill quantized ranges as calibration data would, without saturating.
+    """Make random arrays, of the shapes of `arrays`, with values as in calibration data.
 
-    An input of 8 bits or fewer, or a float input that the graph quantizes, gets numbers from a normal distribution
-    around the middle of the input's range; the standard deviation is an eighth of the range. Other arrays stay as they
-    are.
+    A quantized input (8 bits or fewer, or a float that the graph quantizes) gets normally distributed numbers around
+    the middle of its quantized range. Their standard deviation is an eighth of the range, so almost none saturate.
+    Other inputs keep their array.
     """
     rng = np.random.default_rng(0)
     out = dict(arrays)
@@ -165,7 +165,7 @@ def _read(name: str, path: str) -> np.ndarray:
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],
             shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs. If an input has a given array, its random array has the same shape."""
+    """Make random arrays for all inputs. An array in `given` determines the shape for its input."""
     dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}

@@ -1,20 +1,19 @@
 """Time a model at several thread counts, ISA levels and precisions, and in other engines.
 
-All rows run in one process and take turns: ratios hold even if the machine's speed drifts. A row's ratio is the row's
-median time divided by the median time of graphq's first row with the same number of threads. Above 1, that first row is
-faster. The ratio in brackets is made from the shortest times instead of the medians; other work on the machine affects
-it less. `differs` is the distance between a row's outputs and the first row's outputs: in steps for integers, otherwise
-relative to the largest number. graphq's outputs are the same bit for bit in all rows of one precision; if they are not,
-the exit code is 1.
+All rows run in one process and take turns, so a change of the machine's speed affects all rows alike. A row's ratio is
+its median time divided by the median time of graphq's first row with the same number of threads. The ratio in brackets
+uses the shortest times instead of the medians. `differs` is the largest difference between a row's outputs and the
+first row's outputs: for integers in units of 1, otherwise relative to the largest number. All graphq rows of one
+precision must give the same bits; otherwise the exit code is 1.
 
-With other engines, `cosine` compares a row's outputs with the graph as it is written: ONNX Runtime computes the graph
-without optimizations, operation by operation. `cosine` is the cosine of the angle between both results; the smallest
-over all outputs counts. If an engine is fast because its products saturate, or because it computes in bf16, its cosine
-is smaller. Other engines run the ONNX file itself, or the file that `save_onnx` writes for a model of another kind.
-Install the engines with the extra `bench`.
+With other engines, `cosine` compares a row's outputs with the graph as written: ONNX Runtime runs it operation by
+operation, without optimizations. The least cosine (of the angle between both results) of all outputs counts. An engine
+that is fast because its products saturate, or because it computes in bf16, has a smaller cosine. Other engines run the
+ONNX file itself, or the file that `save_onnx` writes for a model of another kind. Install the engines with the extra
+`bench`.
 
-The inputs are the arrays of --input. Without --input, they come from the sample MODEL.npz next to the model, by the
-inputs' names. Without a sample, they are random, in the ranges that the model's scales state.
+The inputs are the arrays of --input. Without --input, they come from the file MODEL.npz next to the model. Without that
+file, they are random, in the ranges that the model's scales state.
 """
 from __future__ import annotations
 
@@ -112,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _arrays(graph: Graph, options: argparse.Namespace) -> tuple[dict[str, np.ndarray], str]:
-    """The arrays of all inputs, and where they come from."""
+    """Make the arrays of all inputs. The second result says where the arrays come from."""
     if not options.input and not options.shape and (sample := sample_beside(options.file, graph)):
         return sample, f"inputs from {options.file.with_suffix('.npz').name}"
     arrays = input_arrays(graph, options)

@@ -9,7 +9,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, the options of the report, the options for the arrays that --profile runs with, and the target."""
+    """Add MODEL, the options of the report, and the target."""
     add_model(parser)
     parser.add_argument("--value", metavar="NAME",
                         help="only the partition of one value or ONNX node, or why it is in no partition")

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """A callback after each pass. If the options ask for it, it prints the graph and checks the graph's consistency."""
+    """Called after each pass: records its changes and, if the options say so, prints and verifies the graph."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.after, self.changes = options, set(options.print_after), list[dict[str, Any]]()
@@ -98,10 +98,10 @@ WIDTH = 12
 
 
 class _Verdicts:
-    """A callback after each pass that kept the numbers. It prints a line with a progress bar.
+    """Called after each pass whose changes kept the results: prints a line with a progress bar.
 
-    A pass in a Fixpoint gets a line only if it changed the graph. If a graph is checked at several sizes, each size
-    gets a heading.
+    A pass inside a Fixpoint gets a line only if it changed the graph. A graph that is checked at several sizes gets a
+    heading for each size.
     """
 
     def __init__(self, steps: Sequence[Pass], file: TextIO) -> None:
@@ -125,7 +125,7 @@ class _Verdicts:
         self._line(name, "WRONG")
 
     def end(self) -> str:
-        """The last line: how many changes of how many graphs were checked."""
+        """The last line: the number of changes and of graphs that were checked."""
         return f"numbers are right after each of {counted(self.checked, 'change')} of {counted(self.graphs, 'graph')}"
 
     def _within(self, step: Pass) -> bool:

@@ -54,10 +54,10 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
 
 
 def as_written(path: str, graph: Graph, arrays: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], str]:
-    """The outputs of the graph as it is written, and how they are computed.
+    """Compute the graph's outputs as it is written; the second result names the engine.
 
-    ONNX Runtime without optimizations computes each operation of the file, in its own orders of sums. Without that
-    package, or if it refuses the file, graphq's NumPy references compute them.
+    ONNX Runtime computes each operation of the file without optimizations. If it is not installed or refuses the file,
+    graphq's NumPy references compute the outputs.
     """
     try:
         return model_file(ORT, path, arrays, 1, literal=True)(arrays), f"{ORT} without optimizations"
@@ -136,7 +136,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference of two arrays: in steps for integers, otherwise relative to the largest number of `y`."""
+    """The largest difference of two arrays: absolute for integers, else relative to the largest number of `y`."""
     wide = [a.astype(np.float64) for a in (x, y)]
     most = float(np.abs(wide[0] - wide[1]).max(initial=0))
     return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)

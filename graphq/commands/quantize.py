@@ -1,8 +1,8 @@
 """Quantize an f32 model to int8: with the best automatic setting, or with the scheme that the options state.
 
-With --json, the output has: the path of the file, the sizes of the file and of the model in bytes, the loss (1 - cosine
-with f32) of each setting that was tried, the layers with 16 bits or in f32, how reliable the estimated loss is, and the
-time of one run in int8 and in f32.
+With --json, the output has the file's path and the sizes of the file and of the model in bytes. It lists the loss (1 -
+cosine with f32) of each setting that was tried, and the layers with 16 bits or in f32. It says how reliable the
+estimated loss is, and how long a run takes in int8 and in f32.
 """
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
                             help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for "
                                  "an operation, or FIRST..LAST for everything between two values")
-    for field in ("wide", "wide_weights"):  # the options also have earlier names
+    for field in ("wide", "wide_weights"):  # each option has an older name that still works
         parser.add_argument(f"--{field.replace('_', '-')}", action="append", dest=field, help=argparse.SUPPRESS)
     parser.add_argument("--between", action="append", default=[], metavar="NAME",
                         help="quantize values between layers that sums, concats and pools read; * for all")
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize: it is already quantized")
     opset = 21 if options.opset is None else options.opset
     if options.out.suffix == ".onnx":
-        to_model(graph, opset=opset)  # before the search, because it raises if the operator set lacks an operator
+        to_model(graph, opset=opset)  # checks before the long search that the operator set can express the graph
     elif options.opset is not None:
         raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(command: str, path: Path) -> Callable[[Graph], bool]:
-    """Make a check of graphs: can the graph be saved at `path`, and does the command exit with 0 for this file?"""
+    """Make the check for --check COMMAND: save the graph at `path`; it still fails if the command exits with 0."""
     def interesting(graph: Graph) -> bool:
         try:
             save_graph(graph, path)
@@ -101,7 +101,7 @@ def _fails(step: Pass) -> Callable[[Graph], bool]:
 
 
 def _no_fault(step: Pass, graph: Graph) -> str:
-    """The reason why there is nothing to shrink: the pass raises (which is no fault), or the pass is right."""
+    """Say why MODEL does not fail with --pass: the pass raises, or it keeps the results."""
     for copy in variants(graph):
         try:
             step(copy)

@@ -10,7 +10,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, --out, --profile with arrays, and the target."""
+    """Add MODEL, --out, --profile with the options for its input arrays, and the target."""
     add_model(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the file to write (default: MODEL.html)")
     parser.add_argument("--profile", action="store_true", help="run the model, and show times and the timeline")

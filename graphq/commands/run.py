@@ -26,8 +26,8 @@ from graphq.model.files import load_graph
 class Deviation:
     """The distance between a compiled graph's output and the reference.
 
-    `output` is the output's name, and `text` the distance in words ("2 steps, in 1.0e-03 of the elements"). `passed` is
-    true if the distance is within the limits of `compare`.
+    `text` is the distance in words ("2 steps, in 1.0e-03 of the elements"). `passed` is true if the distance is within
+    the limits of `compare`.
     """
 
     output: str
@@ -93,9 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the model; returns 1 if results are wrong.
 
-    An output passes if it is near the reference, or equal to the formula of the fused graph. Outputs of a quantized
-    network may be right and still be far from the reference: if f32 sums in another order round a tie the other way,
-    the difference of one step spreads through all later layers.
+    An output passes if it is near the reference, or equal to the model's NumPy formula. The formula is needed because a
+    quantized network can be right and still differ from the reference: if f32 sums in another order round a tie the
+    other way, a difference of 1 spreads through all later layers.
     """
     graph = load_graph(options.file)
     paths, files = pairs("--input", options.input), pairs("--output", options.output)

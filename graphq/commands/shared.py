@@ -88,7 +88,7 @@ def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | Non
 
 
 def _told(model: CompiledGraph, threads: int | None) -> CompiledGraph:
-    """The model, after a line on stderr if it uses fewer threads than --threads asks for."""
+    """Return the model; print a warning to stderr if it uses fewer threads than --threads asks for."""
     if threads is not None and model.threads < threads:
         print(f"--threads {threads}: {counted(model.threads, 'thread')}, at most one for each core", file=sys.stderr)
     return model

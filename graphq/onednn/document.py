@@ -1,4 +1,4 @@
-"""The JSON document of ONEDNN_GRAPH_DUMP as Python records, and the text of these records. reader.py parses texts."""
+"""Python records for the JSON documents that ONEDNN_GRAPH_DUMP writes, and their conversion to JSON text."""
 from __future__ import annotations
 
 import json
@@ -79,14 +79,14 @@ _SHORT.maxlong = 40
 
 
 def dense_stride(shape: tuple[Dim, ...] | None) -> tuple[int, ...]:
-    """Row-major strides; UNKNOWN for each dimension if the shape is not known."""
+    """Row-major strides in elements; UNKNOWN for each dimension if the shape is not known."""
     if shape is None or None in shape:
         return (UNKNOWN,) * (1 if shape is None else len(shape))
     return strides_in_order(shape, range(len(shape)))
 
 
 def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[int, ...]:
-    """Dense strides for dimensions that lie in memory in this order, outermost first."""
+    """Strides of a dense tensor whose dimensions lie in memory in this order, outermost first."""
     out, size = [0] * len(shape), 1
     for k in reversed(order):
         out[k] = size

@@ -1,14 +1,14 @@
-"""oneDNN Graph JSON files, as ONEDNN_GRAPH_DUMP writes them: `load_onednn_json` and `save_onednn_json`.
+"""Load and save oneDNN Graph JSON files, as ONEDNN_GRAPH_DUMP writes them.
 
-The format has no names of values, so the names of operations list them: a matmul of `q` and an unnamed value, with the
-result `scores`, is named `scores=matmul(q|)`. Characters other than letters, digits and `_.-~/:` become %XX, as in
-URLs. A value named t<id> is not listed, because the file has the value's id. A loaded value without a listed name is
-named t<id>.
+The format has names for operations but not for values. graphq therefore writes the names of values into the operation's
+name: a matmul of `q` and an unnamed value, with the result `scores`, is named `scores=matmul(q|)`. Characters other
+than letters, digits and `_.-~/:` become %XX, as in URLs. A value with the id N of the file is named tN if no operation
+lists a name for it; names of this form are therefore not listed.
 
-Nodes of a loaded graph keep the file's id and name in `node.meta`, and the graph keeps the document in
-`graph.meta["onednn"]`. Saving therefore repeats strides, property types, ports, spellings of attributes and attributes
-equal to their defaults, if no pass has changed them. In files, an output's dtype expresses the attribute `dtype`, and a
-second output of SoftMax expresses `keep_stats`.
+Nodes of a loaded graph keep the file's id and name in `node.meta`, and `graph.meta["onednn"]` keeps the document.
+Saving repeats everything from the document that no pass has changed, such as strides, property types and attributes at
+their defaults. In files, the dtype of an output expresses the attribute `dtype`, and a second output of SoftMax
+expresses `keep_stats`.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NAMED = re.compile(r"([^=()]*)=\w+\(([^=()]*)\)")
 
 
 def name_of(node: Node) -> str | None:
-    """A name for an operation that lists the names of results and operands, or None if all are unnamed."""
+    """A name for an operation that lists its results' and operands' names; None if all are unnamed."""
     outputs, inputs = (_listed(ports) for ports in (node.outputs, [v for v in node.inputs if v is not None]))
     return f"{outputs}={node.op.name}({inputs})" if (outputs + inputs).strip("|") else None
 
@@ -67,7 +67,6 @@ def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
 
 
 def _named(ports: Sequence[LogicalTensor], text: str) -> list[tuple[LogicalTensor, str]]:
-    """The ports and their names in `text`, written as by `_listed`; ports without a name are left out."""
     parts = text.split("|") if ports else []
     if len(parts) != len(ports):
         return []
@@ -221,7 +220,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
 
 
 def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
-    """The attributes to write: as in the file if unchanged, and others if required or not at their defaults."""
+    """The attributes to write: attributes of the file, required attributes, and values other than the default."""
     before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
@@ -235,7 +234,7 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
 
 
 def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> LogicalTensor:
-    """Describe a value as a port of an op. A port of the file is kept if the value's type has not changed."""
+    """Describe a value as a tensor of an op; keep the file's description if the value's type is unchanged."""
     if old is not None and old.id == id and old.dtype == value.dtype.name and (
             old.shape == value.shape if fill else shapes_agree(old.shape, value.shape, ones=value.node is not None)):
         return old
@@ -248,7 +247,7 @@ def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> Log
 
 
 def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> GraphFile:
-    """Add lists of ports if, without lists, the operations imply other inputs and outputs, or another order."""
+    """Add the lists of inputs and outputs to a document, unless its operations already imply these lists."""
     constants = {ids[n.output] for n in graph.nodes if n.op.name == "constant"}
     inputs, outputs = [ids[v] for v in graph.inputs], list(dict.fromkeys(ids[v] for v in graph.outputs))
     used = {t.id for op in file.ops for t in op.inputs}

@@ -25,11 +25,10 @@ PROLOGUE = frozenset({*POST, *MOVES})
 
 
 class Group(Fusion):
-    """A rewrite that turns a match, with operations before it that nothing else uses, into a partition.
+    """A rewrite that makes a partition from a match and from operations before it that nothing else uses.
 
-    These operations are casts of operands, and operations of PROLOGUE that compute an operand from graph inputs. Other
-    nodes may use further results of the match, such as softmax's statistics. `refuses(match)` may return a reason
-    against a match.
+    These operations are casts of operands, and operations of PROLOGUE that compute an operand from graph inputs. Nodes
+    outside may use further results of the match, such as the statistics of a softmax.
     """
 
     several_results = True
@@ -39,29 +38,29 @@ class Group(Fusion):
         return None
 
     def check(self, g: Graph, match: Match) -> str | None:
-        """The reason of `refuses`, or a reason if a path leaves the group and comes back into it."""
+        """The reason of `refuses`, or a reason if a path between two nodes of the group leaves the group."""
         reason = self.refuses(match)
         if reason is not None:
             return reason
-        # If each node has one result, only the root's result is used outside, so no path leaves and comes back.
+        # If each node has one result, only the root's result is used outside. Then no path can leave and come back.
         if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(g, self.members(match)):
             return None
         return "a further result leaves the group and comes back into it"
 
     def members(self, match: Match) -> list[Node]:
-        """The matched nodes and the nodes that they absorb, in graph order."""
         return sorted(absorbing(match.nodes), key=GRAPH_ORDER)
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """Add the partition; returns the value that replaces the root. Uses of further results are replaced here."""
+        """Add the partition, and replace uses of its other results; returns the value that replaces the root."""
         new = enclose(g, self.members(match), self.anchor, match.root)
         return new[match.root.output]
 
 
 def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Value, Value]:
-    """Put a partition with the convex set `members` before `last`; returns a map from old results to new ones.
+    """Put a partition with the nodes `members` before `last`; returns a map from old results to new ones.
 
-    Replaces the uses of all results, except for the result of `last` if it has only one.
+    Replaces the uses of all results, except for the result of `last` if it has only one. No path between two members
+    may leave the set.
     """
     body, operands, results = carve(g, members)
     with g.before(last):
@@ -168,7 +167,6 @@ class GroupGatedMlp(Group):
         return g.repeat(AFTER, out, max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """The reason to refuse a match: its matmuls `gate` and `up` have different inputs. None if they share one."""
         down, *others = sorted((n for n in match.nodes if n.op.name == "matmul"), key=lambda n: -n.position)
         sources = {uncast(n.inputs[0]) for n in others}
         return None if len(sources) == 1 else f"gate and up multiply {len(sources)} different inputs"
@@ -192,7 +190,6 @@ class GroupConvolutionDepthwise(Group):
         return g.repeat(AFTER, second, max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse a second convolution that is not depthwise; else None."""
         second = max((n for n in match.nodes if n.op.name == "convolution"), key=lambda n: n.position)
         groups, shape = second.attrs["groups"], second.output.shape
         channels = None if shape is None else shape[1 if second.attrs["data_format"] == "NCX" else -1]
@@ -218,7 +215,6 @@ class GroupAnchor(Group):
         return g.repeat(after, getattr(g, self.op)(..., attrs=ANY), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse the match if an operation after the anchor changes the number of elements."""
         last = match.node(self.op)
         for node in match.nodes:
             if node is not last and _size(node) != _size(last):
@@ -240,7 +236,6 @@ class GroupMove(Group):
         return g.repeat((*MOVES, "type_cast", "add", "quantize", "dynamic_quantize"), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        """A reason to refuse a match that moves nothing, has several adds, or adds only outside values."""
         if not any(n.op.name in MOVES for n in match.nodes):
             return "nothing moves"
         sums = [n for n in match.nodes if n.op.name == "add"]

@@ -26,19 +26,19 @@ KINDS = tuple("""
 
 _ALIASES = {"Softmax": "SoftMax"}  # spelling in oneDNN's documentation -> spelling in files
 
-# Attributes of graphq's operations that files express by the number of outputs.
+# The attribute that a file expresses by the number of an operation's outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
-# Attributes that files lack: oneDNN leaves the choice open, or the operation that reads the result decides it.
+# Attributes (operation, name) of graphq that files do not contain.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
-# Values of attributes that oneDNN does not have, with an error message for each.
+# Attribute values that graphq has but oneDNN lacks, each with the message of the error.
 _VALUES = {"asymmetric": "Interpolate's coordinate_transformation_mode is half_pixel or align_corners, got asymmetric",
            "stepwise": "SoftMax's mode is none or inf_as_zero, got stepwise"}
 
 
 def expect_value(value: Any) -> None:
-    """Raise GraphError for a value that oneDNN's attributes do not have."""
+    """Raise GraphError for an attribute value that oneDNN lacks."""
     if isinstance(value, str) and value in _VALUES:
         raise GraphError(_VALUES[value])
 

@@ -24,11 +24,11 @@ UNSUPPORTED = frozenset({"wildcard", "end"})
 class Partition:
     """A partition as in oneDNN Graph: operations of a graph that are compiled together.
 
-    `ops` are nodes of the graph in order. `op_ids` are their ids in the file that the graph was loaded from, or else
-    their indices in the graph. `inputs` and `outputs` (oneDNN's ports) are the values that enter and leave the
-    partition, without constants. `anchor` names the main operation or the matched pattern. `graph` is the partition as
-    a separate graph; its inputs and outputs have the names of the ports (`v<N>` if unnamed). `supported` is False for a
-    Wildcard or an End; each is a partition by itself.
+    `ops` are nodes of the graph, in order. `op_ids` are their ids in the loaded file; without a file, they are indices
+    in the graph. `inputs` and `outputs` (oneDNN's ports) are the values that enter and leave the partition, without
+    constants. `anchor` names the main operation or the matched pattern. `graph` is the partition as a separate graph;
+    its inputs and outputs have the names of the ports (`v<N>` if unnamed). `supported` is False for a Wildcard or an
+    End, because they compute nothing.
     """
 
     id: int
@@ -150,7 +150,7 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
 
 
 def order(parts: Sequence[Partition]) -> nx.DiGraph:
-    """The graph of partitions, with an edge from each partition to every user of its outputs."""
+    """Make a directed graph of partitions, with an edge from each partition to every user of its outputs."""
     with late_imports():
         import networkx as nx  # not at the top: the import takes 0.2 s
 

@@ -47,8 +47,8 @@ def _producers(file: GraphFile, where: str) -> dict[int, FileOp]:
 def tensors(file: GraphFile, where: str) -> dict[int, LogicalTensor]:
     """The logical tensors by id, as declared by the producer or, without a producer, by the first user.
 
-    Raises GraphError if another port declares another dtype or shape. Exception: a user may declare 1 for a dimension
-    that the producer declares as larger (as in oneDNN's int8_maxpool_add_mul_fusion); then the producer's shape counts.
+    Raises GraphError if two declarations of a tensor differ in dtype or shape. One difference is allowed: a user may
+    declare 1 for a larger dimension of the producer, as in oneDNN's int8_maxpool_add_mul_fusion.
     """
     out = {t.id: t for op in file.ops for t in op.outputs}
     made = set(out)

@@ -1,4 +1,4 @@
-"""ONNX models: `load_onnx` makes a graph of an ONNX model, `save_onnx` writes a graph as an ONNX model.
+"""Load and save ONNX models: `load_onnx` makes a graph of a model, `save_onnx` makes a model of a graph.
 
 Both need the package onnx (the extra `onnx`). The first call is slow, because it imports onnx and the importers.
 """
@@ -40,13 +40,13 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: in
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) -> None:
-    """Write `graph` as an ONNX model of the operator set `opset`, 13 to 21.
+    """Write `graph` as an ONNX model of the operator set `opset`, 13 to 21; older engines need a smaller set.
 
     Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
     of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations: viewers show
     one node, and engines run the operations. If the model has open dimensions, the file is valid only for the sizes in
-    the graph's types. A smaller `opset` is for older engines. The numbers are the same, with one exception: below opset
-    19, ONNX Runtime and `load_onnx` add the elements of an AveragePool in another order.
+    the graph's types. Numbers do not depend on `opset`, with one exception: below opset 19, ONNX Runtime and
+    `load_onnx` add the elements of an AveragePool in another order.
 
     Raises GraphError, naming the operation, if ONNX's operators cannot express the operation with the same numbers, or
     if this needs a newer operator set (the message says which one). A partition needs opset 21. Raises GraphqError if

@@ -1,4 +1,4 @@
-"""graphq as a backend for `onnx.backend.base`, the interface of the ONNX project's own test runner."""
+"""graphq as a backend for `onnx.backend.base`, the interface that the ONNX project's test runner uses."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """Return output `x`, as a TensorProto if `every` input, or an input of the `same` dtype, is a TensorProto."""
+    """Output `x`, as a TensorProto if `every` input, or an input of the `same` dtype, was a TensorProto."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x

@@ -42,12 +42,12 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
     model = _with_microsoft(_ordered(model))
     try:
         check_model(model)
-    except Exception as e:  # ValidationError, C++ exceptions by way of pybind, text that is not UTF-8
+    except Exception as e:  # ValidationError, C++ exceptions of several classes, text that is not UTF-8
         _refuse(where, e)
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
-        except Exception as e:  # pybind turns C++ exceptions into several classes
+        except Exception as e:  # C++ exceptions have several Python classes
             _refuse(where, e)
     return model, folder, where
 
@@ -74,7 +74,7 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(data)
-    except Exception as e:  # protobuf has another DecodeError in each version
+    except Exception as e:  # the class of DecodeError depends on protobuf's version
         raise ParseError(f"{where}: not an ONNX model: {str(e)[:200]}") from None
     if not model.HasField("graph"):
         raise ParseError(f"{where}: not an ONNX model: it has no graph")
@@ -84,8 +84,8 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
 def _ordered(model: ModelProto) -> ModelProto:
     """The model itself if its nodes are in a valid order, otherwise a copy with sorted nodes.
 
-    Some converters put casts at the end, and ONNX Runtime sorts nodes. If nodes form a cycle, the model stays as it is,
-    and the checker refuses it.
+    Some converters put casts at the end, and ONNX Runtime sorts nodes. A model with a cycle stays as it is; ONNX's
+    checker refuses it.
     """
     nodes = model.graph.node
     order = _order(nodes)
@@ -99,13 +99,13 @@ def _ordered(model: ModelProto) -> ModelProto:
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """The nodes' indices in a valid order: the order of `nodes` if it is valid, or if nodes form a cycle."""
+    """The nodes' indices in a valid order: as they are, if that is valid or if nodes form a cycle."""
     stand = list(range(len(nodes)))
     maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]
     if all(j < k for k, s in enumerate(sources) for j in s):
         return stand
-    sorter = TopologicalSorter({k: () for k in stand})  # add all nodes first: independent nodes keep their order
+    sorter = TopologicalSorter({k: () for k in stand})  # nodes in order: independent nodes stay in order
     for k, s in enumerate(sources):
         sorter.add(k, *s)
     try:
@@ -124,8 +124,8 @@ No operator set of ONNX defines SimplifiedLayerNormalization.
 def _with_microsoft(model: ModelProto) -> ModelProto:
     """The model itself, or a copy that declares the domain com.microsoft for all of ONNX Runtime's operators.
 
-    Some quantizers do not declare the domain, because ONNX Runtime does not require it. Nodes of operators in OWN move
-    to com.microsoft if ONNX's domain does not define their operator in the model's version.
+    Some quantizers do not declare the domain, because ONNX Runtime does not require it. Operators in OWN move to
+    com.microsoft if the model's version of ONNX's domain lacks them.
     """
     opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
     imported = any(i.domain == MICROSOFT for i in model.opset_import)
@@ -150,7 +150,7 @@ def _own(node: NodeProto, opset: int) -> bool:
 
 
 def _check_count(model: ModelProto, where: str) -> None:
-    """Refuse a model with more than MAX_NODES nodes after expansion of functions, or with recursive functions."""
+    """Refuse recursive functions, and more than MAX_NODES nodes after functions are expanded."""
     functions = {(f.domain, f.name): f for f in model.functions}
     known: dict[tuple[str, str], int] = {}
 

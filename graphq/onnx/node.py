@@ -16,8 +16,8 @@ from graphq.ops.rules import Array
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
     """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown.
 
-    Open sizes stay open if graphq has no operations for the node at the example's sizes. A guard then checks that
-    graphq has none at a call's sizes either.
+    If graphq has no operations for the node at the example's sizes, open sizes stay open, and a guard checks that a
+    call's sizes change nothing about this.
     """
     with late_imports():
         from graphq.onnx.importers.importer import takes
@@ -34,7 +34,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) 
 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
-    """Replace the node by graphq's operations; None if its operands are still not known well enough."""
+    """Replace the node by graphq's operations; None if too little is known about its operands."""
     with late_imports():
         from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)
@@ -44,9 +44,9 @@ def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
 def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
     """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 
-    If graphq's operations can compute the node for these operands, these operations run instead of the evaluator.
-    `model` is a serialized ModelProto with only this node. Its inputs are `srcs`; its initializers are small constants,
-    because shape inference may need their values. `op_type` is the operator's name, for messages.
+    If graphq's operations can compute the node for these operands, they run instead of the evaluator. `model` is a
+    serialized ModelProto with only this node. Its inputs are `srcs`. Small constants are its initializers, because
+    shape inference may need their values. `op_type` is the operator's name, for messages.
     """
     with late_imports():
         from graphq.onnx.importers.importer import evaluated

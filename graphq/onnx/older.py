@@ -1,8 +1,8 @@
 """Convert a saved model to an older operator set, node by node.
 
-An older operator may lack attributes, take axes as an attribute instead of an operand, and accept fewer types.
-Attributes that the older operator lacks must have their default values. A node that the older operator cannot express
-is refused; other operators never replace it.
+An older operator may lack attributes, take axes as an attribute instead of an operand, and accept fewer types. A node
+that the older operator cannot express is refused, for example if an attribute that the operator lacks does not have its
+default value.
 """
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _types(model: ModelProto) -> dict[str, str]:
 
 
 def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
-    """Convert a node to an older operator set; returns the reason if the set cannot express the node, else None."""
+    """Convert a node to an older operator set; returns the reason if that is impossible, else None."""
     new = onnx.defs.get_schema(node.op_type, OPSET)
     try:
         old = onnx.defs.get_schema(node.op_type, opset)
@@ -104,7 +104,7 @@ def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: M
 
 
 def _without_effect(attribute: str, node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
-    """Whether the attribute is `allowzero` and makes no difference, because operand 1 is a constant without zeros."""
+    """Whether the attribute is `allowzero` and has no effect, because the shape is a constant without zeros."""
     numbers = constants.get(node.input[1]) if len(node.input) > 1 else None
     return attribute == "allowzero" and numbers is not None and bool((numpy_helper.to_array(numbers) != 0).all())
 

@@ -21,7 +21,7 @@ DOMAIN = "graphq.partition"
 
 @exports("partition")
 def partition(w: Writer, node: Node) -> None:
-    """Write a local function and its call; the partition's constant operands stay initializers of the model."""
+    """Write a local function and its call. Constant operands of the partition stay initializers of the model."""
     body: Graph = node.attrs["body"]
     name = f"{node.attrs['anchor']}_{len(w.functions)}"
     inner = Writer(w.functions)
@@ -42,7 +42,7 @@ def partition(w: Writer, node: Node) -> None:
 
 
 for _family in ("compute", "control", "move", "quant"):
-    import_module(f"graphq.onnx.exporters.{_family}")  # the import adds the family's exporters to EXPORTERS
+    import_module(f"graphq.onnx.exporters.{_family}")  # on import, the module adds its exporters to EXPORTERS
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = OPSET) -> None:

@@ -9,7 +9,7 @@ from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.threads.count import process_cores
 
 Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
-"""For each buffer in the arena, the buffers whose lifetimes overlap with its own, so they cannot share its memory."""
+"""Maps each buffer in the arena to the buffers that must not share its memory, because the lifetimes overlap."""
 
 
 Lives: TypeAlias = Mapping[int, tuple[int, int]]
@@ -36,7 +36,7 @@ def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
 
 
 def find_clashes(lives: Lives) -> Clashes:
-    """The clashes of buffers with these lifetimes."""
+    """Find the buffers whose lifetimes overlap."""
     return {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
             for b, (first, last) in lives.items()}
 
@@ -44,8 +44,8 @@ def find_clashes(lives: Lives) -> Clashes:
 def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:
     """The offsets of buffers of these `sizes` in the arena, and the arena's size, all in bytes.
 
-    Buffers that do not clash may share memory. The algorithm is greedy: it begins with the largest buffer, and places
-    each buffer at the lowest offset that is free over the buffer's lifetime.
+    Buffers that do not clash may share memory. Buffers are placed from the largest to the smallest, each at the lowest
+    offset that is free during its lifetime.
     """
     spans: dict[int, tuple[int, int]] = {}
     for b in sorted(sizes, key=lambda b: (-sizes[b], b)):
@@ -99,9 +99,9 @@ class Arenas:
 
     def give_back(self, arena: Arena) -> None:
         """Return an arena to the idle arenas."""
-        arena.last = self._runs = self._runs + 1  # a race may lose a count; then an arena is freed later
+        arena.last = self._runs = self._runs + 1  # not atomic: if two runs end at once, one may not be counted
         idle = self._idle
         idle.append(arena)
-        first = idle[:1]  # a copy: other threads may empty the list at any moment
+        first = idle[:1]  # a slice instead of idle[0], because another thread may empty the list
         if len(idle) > 1 and (len(idle) > self._most or first and first[0].last < self._runs - PATIENCE):
             del idle[:1]

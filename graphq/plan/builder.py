@@ -1,7 +1,7 @@
 """Build plans: PlanBuilder collects the buffers and steps of a plan.
 
-Some steps run strip by strip: a strip of rows goes through all of these steps before the next strip does. A value
-between two of the steps takes memory only for the rows of a strip.
+Some steps run strip by strip: a strip of rows goes through all of these steps before the next strip does. Memory for a
+value between two of the steps is then needed only for one strip.
 """
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ The number of rows that fit into ROOM is rounded down to a multiple of the first
 class Strips(NamedTuple):
     """Steps that run strip by strip: each of `batch` elements has `m` rows, and a strip has `each` of these rows.
 
-    The strips are divided into `pieces` pieces for threads; 0 means that one thread runs all strips. The buffer of a
-    value between two steps has memory for one strip (a room) per piece. `rooms` maps the buffer's index to the bytes
-    between its rows. `steps` are the steps that were added so far.
+    Threads run the strips in `pieces` pieces; 0 means that one thread runs all strips. A value between two steps has a
+    buffer with memory for one strip per piece; `rooms` maps the buffer's index to its bytes per row. `steps` are the
+    steps added so far.
     """
 
     batch: int
@@ -76,7 +76,7 @@ class Strips(NamedTuple):
         return self.batch * -(-self.m // self.each)
 
     def touched_by(self, words: Mapping[str, Word], slots: Sequence[Slot]) -> bool:
-        """Whether an argument word, also of a slot, is the address of a value between two of the steps."""
+        """Whether one of a step's words or slots is the address of a value between two of the steps."""
         return any(isinstance(w, Ref) and w.buffer in self.rooms for w in chain(words.values(), *slots))
 
     def add(self, step: Step) -> None:
@@ -103,16 +103,16 @@ def _joined(names: Sequence[str]) -> str:
 def row_stride(nbytes: int) -> int:
     """The distance in bytes between rows of `nbytes` bytes in a strip's memory: an odd multiple of 64.
 
-    At a multiple of 4096, the rows of a tile would compete for a few sets of the L1 cache. For attention scores of
-    4,096 keys in u8 and in f32 the odd multiple takes 2 to 4 % less time (Zen 5).
+    A multiple of 4096 would put the rows of a tile into a few sets of the L1 cache. An odd multiple of 64 saves 2 to 4
+    % of the time for attention over 4,096 keys (Zen 5).
     """
     return 64 * (-(-nbytes // 64) | 1)
 
 
 def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> tuple[int, int]:
-    """The number of rows of a strip, and the number of pieces, for `rows` = (batch, m).
+    """The number of rows of a strip and the number of pieces, for `rows` = (batch, m).
 
-    `strides` has the bytes between rows for each value between two steps.
+    Between two steps lies one value; `strides` has the bytes between rows of each of these values.
     """
     batch, m = rows
     each = number(_strip, batch, m, sum(strides), threads)
@@ -215,10 +215,9 @@ class PlanBuilder:
     def in_strips(self, between: Sequence[Value], result: Value) -> Iterator[None]:
         """Within a `with` block, steps that touch one of the values `between` run strip by strip (`Strips`).
 
-        One step writes each of these values, and only the next step reads the value. Each row of a step's output must
-        depend only on the same row of the value that the step reads. The last step writes `result`. m is the number of
-        rows of the value with the fewest rows. A value with r * m rows per batch element counts as r times as many
-        batch elements of m rows.
+        One step writes each of these values, and only the next step reads it. A row of a step's output must depend only
+        on the same row of its input. The last step writes `result`. Values may have different numbers of rows per batch
+        element if the least number m divides them: r * m rows then count as r batch elements of m rows.
         """
         m = min((v.type.dims[-2] for v in (*between, result)), key=assumed)
         *outer, rows, _ = between[0].type.dims
@@ -296,7 +295,7 @@ def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple
                *arrays: np.ndarray | None) -> Any:
     """Run the operation's reference; errors begin with `where`, the node.
 
-    Each array is reshaped to its operand's shape, because the shape of its buffer may differ (VIEWS).
+    Each array is reshaped to its operand's shape, because a buffer can be shared by values of different shapes.
     """
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:

@@ -1,13 +1,11 @@
 """The data types of a plan: Plan, Buffer, Step (runs a kernel) and PythonStep (runs a NumPy reference).
 
-A kernel family's plan function makes a Step. A kernel reads its arguments from an argument block of 64-bit words.
-`PlanBuilder.run` adds the step to a plan and sets the words that are addresses of operands; `runtime.OpenPlan` computes
-the numbers in the words. Tests run a Step without a plan.
+A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena. A kernel
+reads its arguments from an argument block of 64-bit words. `PlanBuilder.run` sets the words that are addresses of
+buffers; `runtime.OpenPlan` computes their values.
 
-A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena.
-
-If the graph has open sizes, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`) instead of
-ints.
+If the graph has open dimensions, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`)
+instead of ints.
 """
 from __future__ import annotations
 
@@ -128,16 +126,16 @@ class Step(NamedTuple):
         return out
 
     def run(self, args: np.ndarray) -> None:
-        """Run all blocks one after another through ctypes, for tests and self-tests."""
+        """Run all blocks one after another, for tests and self-tests."""
         for index in range(self.blocks):
             self.function(args.ctypes.data, index)
 
 
 class Part(NamedTuple):
-    """A step that runs strip by strip (`builder`), as a part of the step that runs all strips.
+    """A step that runs strip by strip, as a part of the step that runs all strips.
 
-    `moved` lists the step's argument words that are addresses in a strip's memory: the index of each word, and the
-    bytes between rows.
+    `moved` has the step's words that are addresses in a strip's memory: the index of each word, and the bytes between
+    rows.
     """
 
     step: Step
@@ -151,7 +149,7 @@ class Part(NamedTuple):
 
 
 BLOCK_CYCLES = 10_000
-"""Another thread is woken for at least this much work, in cycles. A parallel step costs at least 2.5 us."""
+"""The least work, in cycles, for which another thread is woken. A parallel step costs at least 2.5 us."""
 
 
 def threads_for(threads: int, cycles: float) -> int:
@@ -185,9 +183,9 @@ def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[
               each: int | None = None, level: Level | None = None) -> Step:
     """Plan a loop over the `rows` rows of each of `batch` batch elements. `factory(*of)` makes its function.
 
-    `words` has the fields of the argument block's `record` except `each`, the number of rows of a block. By default
-    `each` is a multiple of `unit` that gives each thread about four blocks. `cycles` estimates the work of a row. Code
-    is compiled for `level`, by default the lowest level with vectors of the target's width.
+    `words` has the fields of the argument block's `record`, except for `each`, the number of rows of a block. By
+    default a multiple of `unit` is chosen that gives each thread about four blocks. `cycles` estimates the work of a
+    row. Code is compiled for `level`, by default the lowest level with vectors of the target's width.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each
@@ -268,6 +266,6 @@ class Plan(NamedTuple):
 
 
 def open_numbers(plan: Plan) -> list[object]:
-    """Everything in the plan that may hold an open size."""
+    """List everything in the plan that may contain a Size."""
     return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers], plan.steps,
             [t.shape for t in plan.output_types], plan.errors]

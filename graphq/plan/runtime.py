@@ -41,8 +41,8 @@ STEP_WORDS = len(STEP.fields)
 class Places(NamedTuple):
     """The offsets of buffers in the arena, the arena's size in bytes, and the words that are addresses in the arena.
 
-    `relative` has these words (`OpenPlan.arena_words`) relative to the arena's start. If a word's offset within its
-    buffer is an open size, `relative` does not include this offset.
+    `relative` has these words (`OpenPlan.arena_words`) relative to the arena's start. Offsets within a buffer are
+    included unless they are open sizes.
     """
 
     offsets: dict[int, int]
@@ -54,14 +54,13 @@ class OpenPlan:
     """A plan for many sizes, with the trace of its open sizes (`base.sizes`).
 
     The trace is empty if all shapes are fixed. `passed` has the graphs before and after the passes, and the refusals of
-    the passes. For a plan from a file, `passed` is None. If earlier plans for sizes of the same class did not hold,
-    `because` names the comparisons of sizes that failed.
+    the passes; it is None for a plan from a file. `because` says why earlier plans could not run at these sizes.
 
     `template` has one row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
-    block begins at its index in `starts`. Words that differ between runs are 0 in the template: `places` lists the
-    addresses among them, `numbers` has the open sizes, and `numbers_at` the indices of the open sizes. `segments` has
-    the Python steps, and for neighboring kernel steps a slice of the rows. `aligned` has the indices of the inputs that
-    a run copies if they do not start at a cache line.
+    block begins at its index in `starts`. Words that differ between runs are 0 in the template: `places` lists those
+    that are addresses, `numbers` has the open sizes, and `numbers_at` the indices of the open sizes. `segments` has the
+    Python steps, and a slice of the rows for neighboring kernel steps. `aligned` has the indices of the inputs that a
+    run copies if they do not start at a cache line.
     """
 
     because = ""
@@ -109,8 +108,8 @@ class OpenPlan:
     def array_words(self) -> tuple[list[tuple[int, int, int]], bool]:
         """The words that are addresses in a call's arrays, and whether any of their offsets is an open size.
 
-        For each word there are three numbers: its index in the template, the index of the array among all inputs and
-        outputs, and the offset in bytes.
+        A word is given as its index in the template, the index of the array among all inputs and outputs, and the
+        offset in bytes.
         """
         buffers, inputs = self.plan.buffers, sum(b.storage == "input" for b in self.plan.buffers)
         words = [(at, first + buffers[k].index, offset) for storage, first in (("input", 0), ("output", inputs))
@@ -130,7 +129,7 @@ class OpenPlan:
         return at, k, offsets, [(n, offset) for n, (_, _, offset) in enumerate(places) if is_open(offset)]
 
     def places_at(self, values: Values) -> Places:
-        """The places of buffers in the arena. They are computed again only if the size of a buffer has changed."""
+        """Place the buffers in the arena; the latest placement is kept while no buffer changes its size."""
         sizes = self._nbytes.at(values)
         latest, places = self._latest
         if sizes != latest:
@@ -145,11 +144,11 @@ class OpenPlan:
         """The program that computes all numbers of the plan that depend on open sizes."""
         results = list(parts(open_numbers(self.plan)))
         for x in results:
-            self.trace.slot(x)  # raises if x belongs to another trace
+            self.trace.slot(x)  # raises if the Size x belongs to another trace
         return Program(self.trace, results)
 
     def at(self, sizes: Sequence[int], arenas: Arenas, cache: bool = True) -> Runner | None:
-        """The runner at these sizes; None if the plan does not hold for them."""
+        """Make the runner for these sizes; None if they break an assumption that the plan was made with."""
         values = self.program.at(sizes) if sizes else Values({})
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
@@ -285,7 +284,7 @@ class Runner:
         if isinstance(part, team.StepTable):
             part.run()
         else:
-            self._raise(instance)  # first, because an error of a kernel makes this step's operands invalid
+            self._raise(instance)  # raise a kernel's error before this step reads the kernel's invalid results
             self._python(part, instance, inputs, outputs)
 
     def _python(self, step: PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
@@ -326,8 +325,8 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 class _Instance:
     """The argument words and `segments` of a plan. Only one run at a time uses them.
 
-    A segment is a Python step, or a table of neighboring kernel steps that run in one native call. The option `traced`
-    makes kernel steps record their times and threads; `self.traced` lists the recorders (None for a Python step).
+    A segment is a Python step, or a table of neighboring kernel steps that run in one native call. With `traced`,
+    kernel steps record their times and threads, and `self.traced` lists the recorders (None for a Python step).
     """
 
     def __init__(self, open: OpenPlan, values: Values, numbers: Sequence[int | Function | FunctionTable],
@@ -384,7 +383,7 @@ class _Instance:
         return raw.view(type.dtype.numpy).reshape(type.dims)
 
     def _data(self, b: int) -> np.ndarray | None:
-        """The array of a constant buffer at these sizes. It is kept, because words contain its address."""
+        """The array of a constant buffer at these sizes. The instance keeps it, because words have its address."""
         if b not in self._constants:
             self._constants[b] = self._values.of(self._open.plan.buffers[b].data)
         return self._constants[b]

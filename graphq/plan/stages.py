@@ -1,12 +1,12 @@
 """Cut a graph that cannot be one plan into three graphs, its stages.
 
-A plan needs all shapes and has no branches. Therefore a graph is cut at operations whose result shapes depend on data,
-and at operations with bodies (loops and branches).
+A plan needs all shapes and has no branches. A graph is therefore cut at its first operations that have a body (loops
+and branches) or results whose shapes depend on data.
 
 - The head has the operations that do not depend on the cut. All of their shapes are known.
-- The cut has the operations named above. They run as NumPy references, but their bodies are compiled.
+- The cut has the operations at which the graph is cut. They run as NumPy references; their bodies are compiled.
 - The tail has the operations that use results of the cut. It is compiled after the cut has run, because the shapes of
-  the cut's results are then known. The tail may be cut again.
+  these results are then known. The tail may be cut again.
 """
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _results(nodes: Iterable[Node]) -> set[Value]:
 
 
 def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
-    """Copy nodes and their constants into a new graph. Values of other nodes become inputs. `meta` gets STAGES."""
+    """Copy nodes and their constants into a new graph. Values of other nodes become inputs."""
     part = Graph(graph.name)
     new: dict[Value, Value] = {}
     inside = {v for n in nodes for v in n.outputs}

@@ -151,8 +151,8 @@ class _Rows:
     """A model that runs on any number of rows.
 
     `shared` has the names of inputs that are one number for all rows, and `batched` the types of the other inputs.
-    `fixed` is the model's number of rows (None: any). `most` is the largest number of rows in a run (None: all rows),
-    and each run has a multiple of `unit` rows. `mixed` is the reason why the model may mix rows, or None.
+    `fixed` is the model's number of rows, or None if the model accepts any number. A run has at most `most` rows (None:
+    all rows) and a multiple of `unit` rows. `mixed` is the reason why the model may mix rows, or None.
     """
 
     def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
@@ -214,7 +214,7 @@ class _Rows:
         return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs for no rows. If their other dimensions are open, a run on one row of zeros determines these."""
+        """The outputs for a batch of no rows. If other dimensions are open, a run on one row of zeros sets them."""
         types = {name: _with_rows(type, 0) for name, type in self.model.outputs.items()}
         if all(type.known for type in types.values()):
             return {name: np.empty(type.dims, type.dtype.numpy) for name, type in types.items()}

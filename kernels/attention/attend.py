@@ -1,8 +1,8 @@
 """The kernel that computes attention over KV caches.
 
-Several query heads can share one head of the caches. These query heads form a group; a group has one query row per
-token and query head, and the rows of a token are adjacent. The kernel handles a tile of query rows at a time. It
-transposes keys in registers, 16 at a time. Scores and their exponentials lie in a room, memory of one thread.
+Several query heads can share one head of the caches: they form a group. A group has one query row per token and query
+head; rows of the same token are adjacent. The kernel computes a tile of query rows at a time. It transposes keys in
+registers, 16 at a time. Scores and their exponentials lie in a room, the private memory of one thread.
 """
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
 
 def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
             emulated: bool) -> Callable[..., None]:
-    """Make the function that emits a tile's scores for the keys `base` to `high` (exclusive), 16 keys at a time."""
+    """Make the function that emits a tile's scores for the keys from `base` up to `high` (exclusive)."""
     kind = vector(F32, LANES)
 
     def scores(b: Builder, args: Value, room: Value, lines: Value, stride: Value, keys: Value, scale: Value,
@@ -85,7 +85,6 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
                 return chains
 
             def summed(first: Value, count: int) -> list[Value]:
-                """Add at most BLOCK products of each score, in one chain per score."""
                 with Loop(b, c64(count // LANES), [b.value(kind, 0.0)] * rows) as parts:
                     parts.update(chained(first + parts.k * LANES, LANES, parts.values))
                 if count % LANES:
@@ -142,7 +141,7 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
 def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
     """Make the function that emits a tile's outputs: sums of value rows, weighted by the softmax of the scores.
 
-    Each query row skips the values of keys that it does not see. All rows see the keys from `common` up to `until`.
+    The rows of a tile may see different keys. All rows see the keys from `common` up to `until`; other keys are tested.
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))
@@ -230,7 +229,7 @@ def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, inter
         key_scale, value_scale = (x + scales for x in fields("key_scale", "value_scale"))
 
         def describe(k: Value, row: Value, last: Value, first: Value) -> None:
-            """Write the record of the tile's row `k`, and the row's rotated query if there are angles."""
+            """Write the record of the tile's row `k`. If there are tables of angles, also rotate the row's query."""
             record, i, h = room + k * LINE, row.udiv(shared), group * shared + row.urem(shared)
             token = n * tokens + i
             query, target, step = fields("query", "target", "stride")

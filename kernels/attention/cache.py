@@ -101,17 +101,17 @@ def emulates(kept: str, target: Target) -> int:
 
 @njit
 def reported(number: int) -> int:
-    """Encode a wrong length as an error report: lengths from 0 on grow by 1, because a report must not be 0."""
+    """Encode a wrong length as an error report. Lengths from 0 on grow by 1, because 0 means no error."""
     return number + 1 if number >= 0 else number
 
 
 def number_of(report: int) -> int:
-    """Decode an error report of `reported`."""
+    """Decode an error report that `reported` encoded."""
     return report - 1 if report > 0 else report
 
 
 def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Functions:
-    """Make the block function that writes caches of the type `kept`. The other three arguments are 0 or 1."""
+    """Make the block function that writes caches of the type `kept`."""
     copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept, bool(emulated))
     bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 

@@ -16,10 +16,7 @@ from graphq.plan.plan import Ref, Word
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the three plan steps. If a length or position is wrong, InputError is raised after the run.
-
-    The reference runs instead if a head has more than `MOST` numbers or if the tables of angles have no rows.
-    """
+    """Add the three plan steps. The reference runs heads of more than `MOST` numbers, and empty tables of angles."""
     query, lengths = node.operand(0), node.operand(1)
     key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]
     a, (y, *caches) = node.attrs, node.outputs

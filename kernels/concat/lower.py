@@ -2,8 +2,7 @@
 
     result[part k] = f(dequantize?(x_k))        f: the epilogue of the concat, with the scales of this part's channels
 
-A part is a plain copy if its elements do not change. That is the case if the quantize after the concat has the scale
-and zero point of the operand.
+A part is a plain copy if the operand is dequantized and the result is quantized with the same parameters.
 """
 from __future__ import annotations
 
@@ -63,10 +62,7 @@ class Concat(Lowered):
 
 
 class _Chain(NamedTuple):
-    """A part before it is lowered: a body of lane-wise nodes, or a body without nodes for a copy.
-
-    Input k of the body is the partition's input `inputs[k]`.
-    """
+    """A part before it is lowered: lane-wise nodes (none for a copy) that read the partition's inputs `inputs`."""
 
     start: int
     body: Graph
@@ -111,8 +107,8 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
           start: int) -> _Chain:
     """Make the part of operand `source`: a copy of the body that reads the operand instead of the concat.
 
-    `rest` are the body's nodes without the nodes that make the concat's operands. Passing only these keeps the time for
-    n parts proportional to n. `numbers` maps each input of the body to its index.
+    `rest` are the body's nodes, without the nodes that compute the concat's operands. `numbers` maps each input of the
+    body to its index.
     """
     nodes = [*([] if source.node is None else [source.node]), *rest]
     read = {source, *(v for n in nodes if n is not node for v in n.operands)}

@@ -24,8 +24,8 @@ MERGED_BYTES = 16
 class Filter(NamedTuple):
     """The weights of a convolution: dimensions, groups, and axes in the order O (output), I (input), spatial.
 
-    In a convolution, axis O has all output channels and axis I the input channels of one group. In a transposed
-    convolution, axis O has the output channels of one group and axis I all input channels.
+    In a convolution, O counts all output channels and I the input channels of one group. In a transposed convolution, O
+    counts the output channels of one group and I all input channels.
     """
 
     dims: tuple[int, ...]

@@ -5,12 +5,12 @@ A convolution of a channels-last image is a matmul whose rows are windows of the
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
 zx and zw are zero points. x[p, t] are the channels of the pixel that output p reads at tap t; pixels of the padding are
-zx. The epilogue is the same as for a matmul. Transposed convolutions differ only in their windows. Each group is a
+zx. Transposed convolutions differ only in their windows. Each group is a matmul. The epilogue is the same as for a
 matmul.
 
-For floats, acc is an f32 sum over the taps of the output's `Phase`, in order. `numbers/float_sums.py` defines the sum:
-`float_sums` for depthwise convolutions, `tile_sums` for others. Each tap, or a line of taps read as one long tap, is
-padded with zeros to a multiple of 4 bytes. Pixels of the padding are 0.0.
+For floats, acc is an f32 sum over the taps of the output's `Phase`, in order (`numbers/float_sums.py`): `float_sums`
+for depthwise convolutions, `tile_sums` for others. Each tap, or a line of taps read as one long tap, is padded with
+zeros to a multiple of 4 bytes. Pixels of the padding are 0.0.
 """
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """The anchor of a partition: windows of activations times weights. `a` and `b` are their input numbers."""
+    """Windows of activations times weights: inputs `a` and `b` of the partition."""
 
     integer: ClassVar[bool]
     a: int
@@ -129,9 +129,9 @@ class Convolution:
 
 @dataclass(frozen=True, eq=False)
 class IntegerConvolution(Convolution):
-    """A convolution of u8 or s8. `b_zp` is the weights' zero point: one number, or one per output channel.
+    """A convolution of u8 or s8. The zero points of weights, `b_zp`, are one number, or one per output channel.
 
-    The activations' zero point `a_zp` can also be per output channel if the depthwise kernel computes the convolution.
+    The zero point of activations, `a_zp`, is one number; in the depthwise kernel it can be one per output channel.
     """
 
     integer: ClassVar[bool] = True
@@ -145,7 +145,7 @@ class IntegerConvolution(Convolution):
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The zero point of activations as kernels multiply them: plus 128 for s8, except in the depthwise kernel."""
+        """The zero point of activations in kernels that read s8 as u8 (+ 128); the depthwise kernel reads s8."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
@@ -231,11 +231,11 @@ class FloatConvolution(Convolution):
         return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """A single phase for the depthwise kernel, because every output reads all taps; otherwise the usual phases."""
+        """The usual phases, but a single phase for the depthwise kernel: each of its outputs reads all taps."""
         return iter((whole(view),)) if self.depthwise else super().phases(view)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The f32 sums in the order of the kernels. Tiles pad the channels of each tap to a multiple of 4 bytes."""
+        """The f32 sums in the order of the kernels. The channels of each tap are padded to a multiple of 4 bytes."""
         groups, pixels, taps, channels = rows.shape
         if self.reads_lines:
             line = self.windows.kernel[-1]
@@ -249,9 +249,9 @@ class FloatConvolution(Convolution):
 
 
 class _Checked(NamedTuple):
-    """The result of `check_convolution`: the anchor and its convolution.
+    """The result of `check_convolution`: the node of the convolution, and its operands as a `Convolution`.
 
-    For integers, `scales` are the scales of activations and weights, and `producers` the nodes that dequantize them.
+    For integers, `producers` dequantize the operands, and `scales` has the scales of activations and weights.
     """
 
     node: Node
@@ -401,10 +401,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
 
 
 def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
-    """The scale and the zero point of a transposed convolution's weights with qtype `per_group`.
-
-    Raises Unsupported if an output channel of a convolution group has several scales.
-    """
+    """Scale and zero point of a transposed convolution's weights with qtype `per_group`. Raises Unsupported."""
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
     blocks = tuple(counts[k] for k in filter.axes)
@@ -427,10 +424,10 @@ def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.nd
 
 
 def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
-    """Make the expression of the accumulator: R - zx * colsum(w'), modulo 2**32, if kernels compute R = sum a' * w'.
+    """Correct the kernel's sum R = sum a' * w' for the zero point of activations: R - zx * colsum(w'), modulo 2**32.
 
     a' is the activation as kernels read it (u8, or s8 + 128), zx is its zero point plus the same shift, and w' is w -
-    zw. If weights and zero point are constant, zx * colsum(w') is computed at compile time.
+    zw.
     """
     zx = c.shifted_zp
     if zx.absent:

@@ -1,4 +1,4 @@
-"""Steps that write the padding of convolutions: a constant, or a zero point that is known only at run time."""
+"""Plan steps that fill padding with a zero point: a constant, or a number that is known only at run time."""
 from __future__ import annotations
 
 import numpy as np
@@ -60,14 +60,14 @@ def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, t
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
-    """The address of the low byte of a zero point known only at run time; 0 if the padding is a constant."""
+    """The address of the padding's byte, a zero point known only at run time; 0 if the padding is a constant."""
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
     return Ref(b.of[node.operand(c.a_zp.index)])
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
-    """Make the buffer of the im2col tables `block` (see `Windows.block`). The tables end with a row of padding.
+    """Make the buffer of the im2col tables `block` (see `Windows.block`), whose last row is a padding pixel.
 
     If the padding is known only at run time, a step copies the tables and fills this row.
     """

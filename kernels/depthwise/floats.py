@@ -3,18 +3,19 @@
     acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as in `float_sums`
     out[i, c] = Store(acc[i, c], operands)
 
-The multiplier m is the number of output channels per input channel. Taps outside of the image read a row of padding.
+m is the number of output channels per input channel. Taps outside of the image read a row of padding.
 
 A tile is a few neighboring pixels of a line times a few vectors of channels. Accumulators stay in registers from the
 first product to the Store. With sums in memory, as in the loops of `pixels`, 3 x 3 taps took twice as long (Zen 4).
 
-A run is all taps along a line of the window, or a single tap (see `choose`). Neighboring pixels share columns of the
-image within a run. A tile loads each column and each weight of a run once: 8 pixels with 3 x 3 taps and stride 1
-take 39 loads for 72 products. The last tile of a line can overlap the tile before it; both write the same bytes there.
+Neighboring pixels read some of the same image columns. A tile therefore computes a run of taps at a time: all taps
+along a line of the window, or a single tap (see `choose`). It loads each column and each weight of a run once. 8 pixels
+with 3 x 3 taps and stride 1 take 39 loads for 72 products. The last tile of a line can overlap the tile before it; both
+write the same bytes there.
 
-Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. A chunk is the channels of a tile. If the
-channels do not fill the last chunk, it overlaps the chunk before it. If the channels do not fill even one chunk, masked
-instructions read and write them.
+Weights are widened to f32 and packed as [chunk][tap][channels of a chunk]. A chunk has the channels of a tile. The last
+chunk can overlap the chunk before it. If there are fewer channels than in one chunk, masked instructions read and write
+them.
 
 An output row has all channels of one pixel. A batch element has `rows` output rows, a multiple of a line's length. Row
 i of batch element b is pixel b * rows + i, counted over all images.
@@ -84,7 +85,7 @@ class Tile(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """The number of address vectors (of LINE addresses each) for the columns of a run."""
+        """The number of vectors of LINE addresses that hold the addresses of a run's columns."""
         return -(-len(self.columns) // LINE)
 
 
@@ -161,7 +162,7 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Callable[..., None]:
     """Make the function that emits the outputs of the tile at row i, using the addresses stored by `locate`.
 
-    `few` is the number of channels if the image has fewer channels than a chunk, otherwise 0.
+    `few` is the number of channels if it is less than a chunk, otherwise 0.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
     item, kind, loaded = STORAGE[dtype].itemsize, vector(F32, width), max(1, width // multiplier)
@@ -184,7 +185,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             first = w + run * (4 * size * tile.run)
             factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
             line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
-            for n, (_, uses) in enumerate(tile.columns):  # in this order, each pixel gets its taps in order
+            for n, (_, uses) in enumerate(tile.columns):  # in ascending order, so each pixel adds its taps in order
                 column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
                     x = activations(column, c + v * width)
@@ -194,7 +195,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             return out
 
         def total(c: Value, w: Value) -> list[Value]:
-            """Add up chains of at most BLOCK products each. Each chain starts from +0, so no sum is -0."""
+            """Add up chains of at most BLOCK products each, from +0."""
             with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
                 first = blocks.k * (BLOCK // tile.run)
                 with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:

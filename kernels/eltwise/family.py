@@ -1,7 +1,7 @@
 """The kernel family of lane-wise (elementwise) operations, with its kernel and the function that plans a step.
 
-One loop over memory computes a chain of operations. In the argument block, the slots of the operands and of the output
-come after the fields of SPACE (see `store_code.SlotOperand`).
+One loop over memory computes a chain of operations. The argument block has the fields of SPACE, then a slot (see
+`store_code.SlotOperand`) for each operand and for the output.
 """
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | N
 
 
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
-    """Choose the batch elements, rows and columns of a block (see `split`) from the estimated time.
+    """Choose the batch elements, rows and columns of a block, by an estimate of the time.
 
     A vector takes about one cycle per operation (measured: 0.65 to 0.85) plus 4 cycles to load and store it.
     """
@@ -71,10 +71,7 @@ def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: in
 
 
 def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
-    """Cut the space into at least `parts` blocks: by batch elements first, then by rows, then by 64 columns.
-
-    Returns the batch elements, rows and columns of a block, each at least 1.
-    """
+    """Cut batch, rows and columns into at least `parts` blocks; returns how many of each a block has."""
     if batch >= parts or not batch * m * n:
         return max(1, batch // parts), max(1, m), max(1, n)
     parts = -(-parts // batch)

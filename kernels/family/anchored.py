@@ -53,7 +53,7 @@ class QuantParameter:
         return x.reshape(self.shape)
 
     def expr(self, e: EpilogueBuilder) -> Expr:
-        """The epilogue's expression for the numbers. Integers are taken modulo 2**32."""
+        """The epilogue's expression for the numbers; integers wrap modulo 2**32."""
         if self.data is None:
             x = e.slot(Source("input", self.dtype, self.shape, self.index))
             return x + self.plus if self.plus else x
@@ -69,7 +69,7 @@ def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s3
 
 
 def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """Make a parameter from the body's input `value`. The input is a constant, or is known only at run time."""
+    """Make a parameter from the body's input `value`: a constant, or a tensor that is known only at run time."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
@@ -80,7 +80,7 @@ def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) 
 def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
     """The scales of a dequantize or dynamic_dequantize. `shape` is the shape of per-channel scales.
 
-    Raises Unsupported if a constant scale is 0 or negative, because the bounds around ties need positive scales.
+    Raises Unsupported if a constant scale is 0 or negative.
     """
     scales = known(node.attrs["scales"], shape, "f32") if node.op.name == "dequantize" else \
         given(node.operand(1), body, constants, shape)
@@ -100,8 +100,8 @@ def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int,
 def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParameter) -> Expr:
     """The expression y * f32(sx * sw), where sx and sw are the scales `left` and `right`.
 
-    Constant scales are multiplied here. The result equals a multiplication in the kernel, because the product of two
-    f32 is exact in f64.
+    Constant scales are multiplied here, in f64. A kernel's f32 multiplication gives the same result, because the
+    product of two f32 is exact in f64.
     """
     if left.data is None or right.data is None:
         return y * (left.expr(e) * right.expr(e))
@@ -133,9 +133,8 @@ def dequantized_products(
     """Describe the f32 products of dequantized operands that the graph states.
 
     Returns None if scales or zero points are known only at run time, or vary along more than one dimension. `start` is
-    the bias if the sums start from it. With `packed_zps`, the packed weights still contain their zero points, increased
-    by `shift`; otherwise zero points are subtracted before packing. The other arguments are fields of Products and
-    DequantizedSum.
+    the bias if the sums start from it. If the packed weights still contain their zero points, `packed_zps` are these
+    zero points, and `shift` was added to them. The other arguments are fields of Products and DequantizedSum.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:

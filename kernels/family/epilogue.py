@@ -1,6 +1,7 @@
 """Translate lane-wise nodes of a body to expressions.
 
-Each operation has a rule. An `EpilogueBuilder` numbers the operands that the expressions load: each operand has a slot.
+Each operation has a rule. The operands that the expressions load are numbered by an `EpilogueBuilder`; an operand's
+number is its slot.
 """
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class Source:
     """The origin of an operand slot's data: input `index` of the partition, a parameter array, or the result of a step.
 
     The operand broadcasts to the output from `shape`. A table has the shape () because all elements use the same table.
-    Equal operands of one `role` share a slot. Operands of different roles never share a slot, even if their numbers
-    happen to be equal. Otherwise the kernel's code would depend on the numbers.
+    Equal operands of one `role` share a slot. Operands of different roles never do, even if their numbers happen to be
+    equal: otherwise the kernel's code would depend on the numbers.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
@@ -45,7 +46,7 @@ class Source:
 
 @dataclass
 class EpilogueBuilder:
-    """Collects operand slots while nodes are translated to expressions. The output has the shape `out`.
+    """Collects the operand slots of expressions for an output of shape `out`.
 
     `anchored` is True if the expressions are the epilogue of an anchor, and False if they are a loop over memory.
     `sources` has the source of each slot, and `values` maps values of the body to their expressions.
@@ -64,7 +65,7 @@ class EpilogueBuilder:
 
     def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
-        """Load numbers of the operation's attributes: one number, or one per index of output dimension `axis`."""
+        """Load numbers from a node's attributes: one number, or one per index of output dimension `axis`."""
         data: Any = later(np.ascontiguousarray, values, STORAGE[dtype]) if isinstance(values, Later) else \
             np.ascontiguousarray(values, STORAGE[dtype])
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
@@ -88,12 +89,12 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # The kernel computes the numbers of rows, such as means, after it loads scalars: load these numbers by row.
+        # A number of a row, such as its mean, is never loaded as a scalar: kernels load scalars before they compute it.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
-        """The arrays of operands that are constant and equal for all rows, keyed by their loads."""
+        """The arrays of operands that are constant and equal for all rows, by the expression that loads them."""
         of_loads = {}
         for source, x in zip(self.sources, self._slots.values(), strict=True):
             data = constants[source.index] if source.origin == "input" else source.data
@@ -107,10 +108,10 @@ class EpilogueBuilder:
         return node.attrs["axis"] % rank + len(self.out) - rank if node.attrs["qtype"] == "per_channel" else None
 
     def dequantized(self, x: Expr, node: Node, value: Value) -> Expr:
-        """The expression (x - zp) * scale of a dequantize node, whose result is `value`.
+        """The expression (x - zp) * scale for the dequantize `node` with the result `value`.
 
-        x must be in the range of the type that the node dequantizes. If every user of `value` only quantizes it back,
-        the result is x itself.
+        If every user of `value` only quantizes it back, the result is x itself. x must then be in the range of the type
+        that the node dequantizes.
         """
         if value.users and not value.is_output and all(_undoes(node, user) for user in value.users):
             return x
@@ -120,14 +121,14 @@ class EpilogueBuilder:
         return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
 
     def _kind(self, shape: tuple[int, ...]) -> str:
-        """How an operand of this shape varies over the output, as the kind of its load.
+        """The kind of load for an operand of this shape: how the operand varies over the output.
+
+        The kinds refer to the output's last dimension; without an anchor, to the last dimension of a size other than 1.
 
         - "scalar": the operand does not vary.
-        - "row": it is the same along the output's last dimension of a size other than 1.
-        - "column": it varies only along this dimension. Only epilogues of an anchor have columns.
-        - "vector": it varies along this dimension, and perhaps along others.
-
-        After an anchor, this dimension is always the last one, the anchor's columns, even if it has size 1.
+        - "row": it does not vary along this dimension.
+        - "column": it varies only along this dimension, in the epilogue of an anchor.
+        - "vector": any other operand.
         """
         if all(d == 1 for d in shape):
             return "scalar"
@@ -138,7 +139,7 @@ class EpilogueBuilder:
 
 
 def of_bytes(y: Expr) -> bool:
-    """Whether y depends on the accumulator only through 8-bit quantized values. Then y is exact."""
+    """Whether y depends on the accumulator only through 8-bit quantized values."""
     exact: dict[Expr, bool] = {}
     for x in walk(y):
         exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
@@ -146,9 +147,10 @@ def of_bytes(y: Expr) -> bool:
 
 
 def _undoes(dequantize: Node, node: Node) -> bool:
-    """Whether `node` quantizes a dequantized number back to itself: rint((q - zp) * s / s) + zp is q.
+    """Whether quantizing a dequantized q gives q back: rint((q - zp) * s / s) + zp == q.
 
-    The scale s must be neither huge nor tiny. Then the two roundings move q - zp by less than 2**-14.
+    Both nodes need equal parameters, and s must be neither huge nor tiny: then the two f32 roundings move q - zp by
+    less than 2**-14.
     """
     def parameters(n: Node) -> tuple[Any, ...]:
         a = n.attrs
@@ -195,7 +197,7 @@ def _rule(name: str) -> Callable[[Rule], Rule]:
 
 @_rule("cast")
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Convert to f32, or f32 to s32. The latter truncates towards zero, saturates, and turns NaN into 0."""
+    """Convert to f32, or from f32 to s32: truncate towards zero, saturate, and turn NaN into 0."""
     x = args[0]
     if node.attrs["dtype"] == "f32":
         return op("to_f32", x)
@@ -206,7 +208,6 @@ def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 @_rule("dequantize")
 def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale"""
     return e.dequantized(args[0], node, node.output)
 
 
@@ -214,11 +215,11 @@ def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """saturate(rint(y / s) + zp), as in the reference.
 
-    y * (1/s) replaces the quotient if y comes directly from an anchor's sum and the result has 8 bits. 1/s is rounded
-    once from f64.
+    If y comes directly from an anchor's sum and the result has 8 bits, y * (1/s) replaces y / s. 1/s is rounded once
+    from f64.
     """
     a, axis = node.attrs, e.axis(node)
-    if args[0].dtype == "s32":  # `dequantized` left the integers as they are
+    if args[0].dtype == "s32":  # `dequantized` omitted a dequantize that this quantize undoes
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
@@ -239,7 +240,7 @@ def inverse_scales(quantize: Node) -> np.ndarray:
 
 @_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """(x - zp) * scale. A difference of s32 can need 33 bits, so it is computed as a sum of two exact parts."""
+    """(x - zp) * scale. For s32, x - zp can need 33 bits; two exact parts of it are added."""
     x, scale, *zps = args
     if not zps or zps[0] is None:
         return op("to_f32", x) * scale
@@ -250,10 +251,7 @@ def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Exp
 
 @_rule("dynamic_quantize")
 def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """saturate(rint(y / s) + zp). NaN becomes the saturated zp.
-
-    Zero points are clamped to +-2**22. The clamp changes a result only if |y / s| and the zero point exceed 2**22.
-    """
+    """saturate(rint(y / s) + zp), with s32 zero points clamped to +-2**22. NaN becomes the saturated zp."""
     q, dtype = args[0] / args[1], node.attrs["dtype"].name
     zps = node.inputs[2] if len(node.inputs) > 2 else None
     if zps is None:
@@ -296,7 +294,7 @@ def refuses(node: Node) -> str | None:
 
 
 def _groups_broadcast(node: Node) -> bool:
-    """Whether each scale group of a dynamic_dequantize spans, along every axis, one element or the whole axis."""
+    """Whether every scale group of a dynamic_dequantize spans, along each axis, one element or the whole axis."""
     shape, groups = node.output.shape, node.attrs["group_shape"]
     return shape is not None and all(group in (1, size) for group, size in zip(groups, shape, strict=True))
 
@@ -308,10 +306,9 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
               own: Container[int] = (), result: Value | None = None) -> Expr:
     """Translate a body to the expression of its result, or of `result`, a value that lane-wise nodes compute.
 
-    `anchor` is a node and a function. The function makes the expression of the node's result from its operands'
-    expressions. Some values have no expression, because only the anchor's kernel reads them: the results of the nodes
-    in `skip`, and the anchor's operands with indices in `own`. The function gets None for these. `check_lanes` must
-    accept the body.
+    `anchor` is a node, and a function that makes its expression from the expressions of its operands. Values that only
+    the anchor's kernel reads have no expression: the results of nodes in `skip`, and the anchor's operands with indices
+    in `own`. The function gets None for these operands. `check_lanes` must accept the body.
     """
     inner, result = result, body.outputs[0] if result is None else result
     exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
@@ -339,7 +336,7 @@ def above(value: Value) -> list[Node]:
 
 
 def along_channels(node: Node) -> bool:
-    """Whether a one-dimensional second operand of the node runs along dimension 1, the channels."""
+    """Whether the node's second operand has one dimension and runs along dimension 1, the channels."""
     return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
         and bool(node.attrs.get("per_channel_broadcast", True))
 

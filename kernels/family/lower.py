@@ -1,7 +1,7 @@
 """Lower partitions: turn their bodies into expressions for kernels and NumPy formulas, or refuse them with a reason.
 
-This file has the code that all kernel families share, and lowers bodies without an anchor. Other families have files of
-their own, such as kernels/matmul/lower.py.
+This file has the code that all kernel families share, and lowers lane-wise bodies. Families whose kernels compute an
+anchor have files of their own, such as kernels/matmul/lower.py.
 """
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ Mention: TypeAlias = Value | Axes
 """A thing in a message that depends on the graph: a value, shown by its type, or axes of a value."""
 
 
-class Unsupported(Exception):  # no "Error" in the name, because a refusal is no defect
+class Unsupported(Exception):  # not called an error: reports show it as a reason
     """Kernels cannot compute a body as one partition. The message is the reason that reports show.
 
     `edit` says how to change the graph to make fusion possible. `operand` is the index of the anchor's operand that is
-    the obstacle, or None. Passes may have transposed the body's values, and then their types and axes differ from the
-    user's graph. The message therefore contains placeholders `{name}`, and `mentions` maps each name to its value or
-    Axes. Reports fill in the types and axes of the user's graph (`told`).
+    the obstacle, or None. The message may contain placeholders `{name}`; `mentions` maps each name to a value or to
+    axes of the body. Passes may have transposed the body, so reports fill in the types and axes of the user's graph
+    (`told`).
     """
 
     def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
@@ -84,7 +84,7 @@ def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, s
                 own: Container[int] = (), result: Value | None = None, *, anchored: bool = False) -> None:
     """Raise Unsupported if an operation, type or shape prevents `translate` from making an expression of shape `out`.
 
-    `anchored` has the same meaning as in EpilogueBuilder; the other arguments are the arguments of `translate`.
+    The arguments have the same meaning as in `translate` and EpilogueBuilder.
     """
     for node in body.nodes if result is None else above(result):
         if node in skip:
@@ -147,9 +147,9 @@ class Products:
 
     `node` is the anchor in the body. `total` is the sum's expression, including the bias if the sum starts from it.
     `activations` is the range of the activations minus their zero point. `weights` returns the weights minus their zero
-    points as [columns, k], in the order of the sum, for `batch` matrices one after another. If the weights are not
-    constant, `weights` is the largest possible absolute value instead. `packed_zps` are the zero points that kernels
-    subtract from the packed weights.
+    points as [columns, k], in the order of the sum, for `batch` matrices one after another. For weights that are not
+    constant, `weights` is their largest possible absolute value. `packed_zps` are the zero points that kernels subtract
+    from the packed weights.
     """
 
     node: Node
@@ -166,9 +166,8 @@ class Products:
 class Accumulator(Protocol):
     """The computation of an anchor, before the epilogue.
 
-    Kernels store either these accumulators in scratch memory, or simpler numbers, such as integer sums without a
-    correction for zero points. In the second case, the epilogue's expression starts with the correction
-    (`Lowered.accumulated`).
+    Kernels may store other numbers in scratch memory, such as integer sums without a correction for zero points. The
+    epilogue's expression then starts with the correction (`Lowered.accumulated`).
     """
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -181,13 +180,13 @@ class Lowered:
 
     `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue: it computes each output
     element. Slot k of its operands has the data of `sources[k]`. The epilogue's expression starts from the numbers that
-    kernels leave in scratch memory. The expression's subexpression `accumulated` equals the result of
-    `anchor.accumulate`; None means that kernels leave this result itself.
+    kernels leave in scratch memory. Its subexpression `accumulated` computes the accumulators from them; None means
+    that kernels leave the accumulators themselves.
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
-    after a sum. The string is "proved" or "estimated", after the kind of bound that finds outputs near a rounding tie,
-    or the reason why such outputs are not found.
+    after a sum: "proved" or "estimated", the kind of bound that finds outputs near a rounding tie, or the reason why
+    such outputs are not found.
     """
 
     out: tuple[int, ...]
@@ -200,7 +199,7 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """The same partition with table look-ups instead of operations on one byte, if look-ups are faster."""
+        """Replace operations on one byte by table look-ups if look-ups are faster."""
         store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level.lanes),
                                                self.accumulated)
         return replace(self, store=store, sources=sources, accumulated=accumulated)
@@ -223,7 +222,7 @@ class Lowered:
         return result
 
     def _direct(self) -> dict[Expr, Expr]:
-        """A substitution after which the store's expression starts from the result of `anchor.accumulate`."""
+        """Map `accumulated` to the accumulator itself, for a formula that starts from `anchor.accumulate`."""
         if self.accumulated is None:
             return {}
         return {self.accumulated: acc("f32") if self.accumulated.dtype == "f32" else acc()}
@@ -247,10 +246,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
-    """Whether each operand from input `number` matches the output's size in all dimensions except the last.
-
-    The operands are the store's operands and the sources in `more`.
-    """
+    """Whether each operand (also of `more`) that reads input `number` has the output's shape but for the last axis."""
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)
 

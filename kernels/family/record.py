@@ -1,4 +1,4 @@
-"""The record of a kernel family, with everything that passes, plans and reports need to know about the family."""
+"""The record of a kernel family: everything that passes, plans and reports need to know about the family."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,16 +36,16 @@ class Family:
 
     Patterns describe the anchor and its operands; the fusion pass adds the epilogue (`passes/fuse.py`). `quantized` is
     matched first, while quantized constants still have a dequantize. This dequantize joins the partition. `floats` is
-    matched after constants have been dequantized. Passes are pickled, so patterns must be functions at a module's top
-    level.
+    matched after constants have been dequantized. Patterns are functions at a module's top level, because passes are
+    pickled.
 
     `follows(lowered, k)` is True if the steps read input k only at the output rows that they compute. The steps can
-    then run strip by strip (some rows at a time) after the steps that make the input (`plan.builder`). `follows` is
-    None if the family's steps cannot run strip by strip.
+    then run strip by strip (some rows at a time) after the steps that make the input (`plan.builder`). Without
+    `follows` they cannot.
 
-    `strided(lowered, k, order)` is for an input k that is the transpose `order` of another value. It is True if the
-    steps can read that value's memory directly (`PlanBuilder.strides`). The transpose then needs no step. A family with
-    `strided` can also write the rows of its result in another order.
+    `strided(lowered, k, order)` is True if the steps can read input k, the transpose `order` of another value, from
+    that value's memory (`PlanBuilder.strides`). The transpose then needs no step. A family with `strided` can also
+    write the rows of its result in another order.
 
     `channels_last` are the operations whose kernels require channels-last tensors (data_format NXC). `macs` maps
     operations to functions that count the multiply-accumulates of a node.

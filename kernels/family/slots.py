@@ -21,9 +21,9 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
     """The iteration domain of a partition, and the slots of its Store: the operands, then the output.
 
-    The output is contiguous, or at least its rows are (`PlanBuilder.strides`). The family computes some sources itself,
-    such as column sums; `own` maps the origin of these sources to functions that return the operand. The slots of the
-    operands `before` come before the slots of the Store. The last `keep` dimensions are not merged (see `factor`).
+    Operands from `before` come first. Some families compute operands themselves, such as column sums; `own` maps the
+    origin of such a source to a function that returns the operand. The last `keep` dimensions are not merged (see
+    `factor`).
     """
     operands = list(before)
     for s in lowered.sources:
@@ -37,8 +37,8 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
     """The iteration domain of an output of shape `out` (see `factor`).
 
-    If the step runs strip by strip (some rows at a time), the domain is split into strips (`apart`). An operand may
-    then lie in a room, memory for a single strip (`in_room`).
+    If the step runs strip by strip, the domain is split into strips (`apart`). An operand may then lie in a room, the
+    memory of a single strip.
     """
     strides = [s for _, s in operands]
     if b.strips is None:
@@ -49,7 +49,7 @@ def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], ke
 
 
 def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
-    """The access map of a buffer that holds a single strip of rows (a room). None for the buffer of a whole value."""
+    """The access map of a buffer that holds a single strip (a room); None if it holds a whole value."""
     if b.strips is None or buffer not in b.strips.rooms:
         return None
     return Walk(None, b.strips.rooms[buffer])
@@ -66,5 +66,5 @@ def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) ->
 
 
 def slot(b: PlanBuilder, ref: Ref, walk: Walk) -> Slot:
-    """The slot for data at `ref` with the access map `walk`. The map's table becomes a constant of the plan."""
+    """The slot for data at `ref` that the access map `walk` describes; its table becomes a constant of the plan."""
     return ref, b.table(walk.table), walk.row

@@ -1,8 +1,8 @@
 """Replace chains of operations on one byte by table look-ups. Look-ups give the same numbers in less time.
 
-In a chain quantize -> dequantize -> f -> quantize, the second quantize depends only on the first one's 256 possible
-results, if the other operands of f are constants. Activation functions of quantized models are such chains, of 3 to 30
-operations. `evaluate` fills the tables, so the numbers stay the same. Tables are operands: kernels that differ only in
+In a chain quantize -> dequantize -> f -> quantize, the first quantize has only 256 possible results. If the other
+operands of f are constants, a table has the result of the second quantize for each of them. Activation functions of
+quantized models are such chains, of 3 to 30 operations. Tables are operands of a kernel: kernels that differ only in
 their tables share code.
 """
 from __future__ import annotations
@@ -45,7 +45,7 @@ def byte_type(x: Expr) -> str | None:
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
     """Map each node of `exprs` to the leaves and bytes that determine its value. Nodes in `known` determine nothing.
 
-    A byte (a node in `bytes_`) maps to itself if anything but a single other byte determines it.
+    A byte (a node in `bytes_`) maps to itself, unless a single other byte determines it.
     """
     of: dict[Expr, frozenset[Expr]] = {}
     for node in walk(*exprs):
@@ -69,9 +69,9 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
              least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
     """Replace chains of at least `least` operations on one byte by look-ups.
 
-    A shorter chain that only clamps the byte becomes `max` and `min`; an example is a Clip between quantizes of one
-    scale. `constants` has the arrays of the partition's constant inputs. `part` is a subexpression of the store's
-    expression, or None. Returns the new store, the sources of its operands, and the replacement of `part`.
+    A shorter chain that only clamps the byte, such as a Clip between quantizes of one scale, becomes `max` and `min`.
+    `constants` has the arrays of the partition's constant inputs. `part` is a subexpression of the store's expression,
+    or None. Returns the new store, the sources of its operands, and the replacement of `part`.
     """
     constant_numbers = _numbers(store, sources, constants)
     operands = [constant_numbers.get(slot) for slot in range(len(sources))]
@@ -118,7 +118,7 @@ def _numbers(store: Store, sources: Sequence[Source],
 class _Chain(NamedTuple):
     """A chain of operations on one byte. A look-up or a clamp replaces it.
 
-    `expr` computes a result of type `dtype` from the load `byte`. The node `origin` computes the byte in the epilogue.
+    `expr` computes a result of type `dtype` from `byte`, a load that replaces the node `origin` of the epilogue.
     """
 
     expr: Expr
@@ -141,10 +141,7 @@ class _Chain(NamedTuple):
 
 
 def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
-    """Find the nodes to replace, and the chain of each node. Only chains for which `worth` is true count.
-
-    Nodes inside a chain have no users outside of it. A chain's expression loads the byte from slot `slot`.
-    """
+    """Map each node to replace to its chain, if `worth(chain)`. The chain loads its byte from slot `slot`."""
     bytes_ = _bytes(store)
     of = origins(store.expr, bytes_=bytes_, known=known)
     chains: dict[Expr, _Chain] = {}
@@ -168,14 +165,14 @@ def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain],
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes with 8-bit values and their types: loads, results of `elementary.quantized`, and a stored byte."""
+    """The nodes with 8-bit values, and their types."""
     byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 
 
 @lru_cache(maxsize=256)
 def _operations(chain: Expr, byte: Expr) -> int:
-    """The number of basic operations of a chain per element, without operations on constants."""
+    """Count the basic operations per element of a chain; operations on constants do not count."""
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)

@@ -2,9 +2,9 @@
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
-d is the dequantization of `pool.means`. For output pixel (outer, inner), the weight of tap (ko, ki) is the f32 product
-of entry [outer, ko] in one table and entry [inner, ki] in another table. The second table follows the first in memory.
-Taps of weight 0 read the padding, whose elements are 0, because 0 times an infinity would be NaN.
+d dequantizes (see `pool.means`). For output pixel (outer, inner), the weight of tap (ko, ki) is the f32 product of
+entry [outer, ko] in one table and entry [inner, ki] in the next table in memory. Taps of weight 0 read the padding,
+whose elements are 0, because 0 times an infinity would be NaN.
 """
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ ADDRESSES = 8 * (16 + 1)
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
     """Make the function that emits the weighted means of one output pixel with a ko x ki window.
 
-    The frame's `weights` is the address of the `means.tables`. Their scales dequantize the taps, and their f64 numbers
-    are the weights of the taps along both axes.
+    The field `weights` of the frame is the address of the tables that `means.tables` packs.
     """
     locate, itemsize = tap_locator(ko, ki), STORAGE[dtype].itemsize
 
@@ -84,10 +83,10 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 
 
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
-    """Plan weighted means of at most 16 taps.
+    """Plan weighted means of at most 16 taps. The caller fills in the address fields of `pixels.blocks.PIXELS`.
 
-    The caller fills in the address fields of the argument block, `pixels.blocks.PIXELS`. The field `weights` is the
-    address of the `means.tables`, whose f64 numbers are the weights of the taps along both axes.
+    The field `weights` is the address of the tables that `means.tables` packs, with the weights of the taps along both
+    axes as numbers.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

@@ -1,8 +1,8 @@
 """Lower interpolations, and define their NumPy formula.
 
-Mode nearest reads one pixel. It becomes a pool of one tap and is exact. The modes linear, bilinear and trilinear are
-one computation for different numbers of axes. They read two elements along every axis. With x the dequantized operand
-in f32, and w[t] the product of the weights along the axes,
+Mode nearest reads one pixel: it becomes a pool of one tap and is exact. The modes linear, bilinear and trilinear read
+two elements along every axis. They differ only in the number of axes. If x is the dequantized operand in f32, and w[t]
+the product of the weights along the axes,
 
     y = sum_t w[t] * x[t]        tap by tap, weights, products and sums in f32
 """
@@ -26,7 +26,7 @@ from graphq.ops.interpolate import elements
 class Blend(NamedTuple):
     """Weighted means of the pixels of input `source`, whose shape is [images, spatial..., channels].
 
-    The f32 weights, `outer` [height, ko] and `inner` [width, ki], have the order of the window's tables. `pad` is a
+    `outer` [height, ko] and `inner` [width, ki] are f32 weights, in the order of the window's tables. `pad` is a
     padding pixel. Only integer inputs have `scales`.
     """
 

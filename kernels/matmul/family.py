@@ -66,8 +66,8 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
     """The buffer of the activations, and their layout.
 
-    Transposed activations are read in place ("columns") unless copying them into rows is faster. A transposed row
-    vector already is a row.
+    Transposed activations are read in place (layout "columns") unless it is faster to copy them into rows first. A
+    transposed row vector already is a row.
     """
     value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
@@ -82,10 +82,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 
 
 def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
-    """The buffer of the packed weights, and the bytes of one batch element in it.
-
-    Constant weights are packed at compile time, and sorted if `sorts` is true. Other weights are packed by a step.
-    """
+    """The buffer of the packed weights, and the bytes of a batch element in it; if not constant, a step packs them."""
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
     size = pack.packed_bytes(k, n, item)

@@ -2,10 +2,10 @@
 
 Each product of f32 or f16 is a fused multiply-add. f16 is widened first, by vcvtph2ps.
 
-bf16 is multiplied by the instruction vdpbf16ps if the CPU has it. The instruction adds two products to each sum. On
-other CPUs, bf16 is widened to f32 by a shift or a mask, and fused multiply-adds give the same bits: the second product
-of a group is added first, and subnormal numbers count as zeros, as in vdpbf16ps. A mode of the CPU turns subnormal
-numbers into zeros or, if `emulated`, code does. AMX's tdpbf16ps is not used, because it adds in another order.
+bf16 is multiplied by the instruction vdpbf16ps if the CPU has it: the instruction adds two products to each sum. Other
+CPUs widen bf16 to f32 by a shift or a mask, and use fused multiply-adds. The bits are the same, because they also add
+the second product first and treat subnormal numbers as zeros. A mode of the CPU does the latter or, if `emulated`,
+code. AMX's tdpbf16ps is not used, because it adds in another order.
 """
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bf16_pairs(emulated: bool) -> Products:
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
-    """Widen a vector of pairs of bf16 to f32; returns the second elements of all pairs, then the first elements."""
+    """Widen pairs of bf16 to f32; returns a vector of the second elements and one of the first elements."""
     kind = vector(F32, x.type.count)
     return (x & -0x10000).as_type(kind), (x << 16).as_type(kind)
 
@@ -62,8 +62,8 @@ def _normal_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
 def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     """Add the products one after the other; a subnormal sum becomes zero.
 
-    vdpbf16ps decides before rounding whether a sum is below the smallest normal number. The test therefore uses 2^64
-    times the sum: a number of this size is rounded as a normal number.
+    vdpbf16ps compares the sum with the smallest normal number before it rounds. The test therefore uses 2^64 times the
+    sum, which f32 rounds as a normal number.
     """
     for left, right in zip(x, w, strict=True):
         scaled = (left * float(SCALE)).math("fma", right, total * float(SCALE)).math("fabs")

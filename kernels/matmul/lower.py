@@ -81,7 +81,7 @@ class Matmul:
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatmul(Matmul):
-    """A matmul of u8 or s8 operands, whose zero points broadcast to the operands."""
+    """A matmul of u8 or s8 operands. The zero points broadcast to the operands."""
 
     a_zp: QuantParameter
     b_zp: QuantParameter
@@ -121,8 +121,8 @@ class FloatMatmul(Matmul):
 class _Checked(NamedTuple):
     """The result of `check_matmul`: the matmul node, its operands, and their two scales if they are dequantized.
 
-    `producers` are the dequantize nodes of the operands. `own` are the positions of the operands that the matmul's
-    kernel reads itself, so the epilogue does not.
+    `producers` dequantize the operands. `own` are the indices of the operands that only the matmul's kernel reads, not
+    the epilogue.
     """
 
     node: Node
@@ -133,7 +133,7 @@ class _Checked(NamedTuple):
 
 
 def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """Analyze a body of a matmul, an epilogue, and a dequantize of both operands or of neither; raises Unsupported."""
+    """Find a body's matmul: both operands or neither may be dequantized. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in MATMULS)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
@@ -152,8 +152,8 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body that `check_matmul` accepts; raises Unsupported.
 
-    Integer kernels add products of shifted operands without zero points. The expression of the outputs therefore begins
-    with a correction (see `_compensated`).
+    Integer kernels multiply operands without subtracting zero points, so the outputs' expression begins with a
+    correction (`_compensated`).
     """
     node, product, scales, producers, own = check_matmul(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -175,9 +175,9 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 
 def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
-    """Whether kernels can read, in place, the value whose transpose by `order` is input `number`.
+    """Whether kernels can read input `number`, the transpose `order` of another value, from that value's memory.
 
-    They can if the input is the weights, packed at run time, or the activations, with contiguous rows.
+    They can for activations with contiguous rows, and for weights that a step packs at run time.
     """
     p = lowered.anchor
     assert isinstance(p, Matmul)
@@ -188,7 +188,7 @@ def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
-    """The record of the sum as the graph states it. The sum starts from a constant bias, as in ONNX's Gemm."""
+    """Describe the f32 sum that the graph states. A constant bias is its start, as in ONNX's Gemm."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
@@ -262,9 +262,9 @@ def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
 
 def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...],
                  axis: int) -> QuantParameter:
-    """The zero points of an operand of matmul_integer, as a parameter that broadcasts to the operand.
+    """The zero points of an operand of matmul_integer. A vector of them lies along `axis`.
 
-    `dims` is the operand's shape with 1 instead of k. A vector of zero points lies along `axis`.
+    `dims` is the operand's shape with 1 instead of k.
     """
     if value is None:
         return known(0)
@@ -305,7 +305,7 @@ def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
 
 
 def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
-    """Refuse sums that could exceed s32; constant weights give a tighter bound than k."""
+    """Refuse sums that could exceed s32; if the weights are constant, their values give a tighter bound."""
     zps = p.b_zp.data
 
     def absolute() -> np.ndarray:
@@ -320,8 +320,8 @@ def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
 def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
     """Raise Unsupported if sums of `k` products could exceed s32.
 
-    `most_a` and `most_b` bound the absolute values of the two operands. If k * most_a * most_b is too large and
-    `absolute` (sums of |w - zw|) is given, the largest of these sums times `most_a` decides.
+    `most_a` and `most_b` bound the absolute values of the operands. If k * most_a * most_b is too large, `absolute` (if
+    given) returns the sums of |w - zw| for a tighter bound.
     """
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
@@ -332,10 +332,10 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
 
 
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
-    """The accumulator, computed from the sum R = sum a' * w' of the kernel's shifted operands.
+    """Correct the kernel's sum R = sum a' * w' for the zero points.
 
-    a' is u8 (s8 + 128), w' is s8 (u8 - 128), and the zero points za and zw are shifted in the same way. With d =
-    colsum(w') - k * zw, the accumulator is R - za * d - zw * rowsum(a'), all modulo 2**32.
+    a' is a as u8 (s8 + 128) and w' is w as s8 (u8 - 128); their zero points za and zw are shifted in the same way. With
+    d = colsum(w') - k * zw, the accumulator is R - za * d - zw * rowsum(a'), all modulo 2**32.
     """
     za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
     zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)
@@ -355,14 +355,11 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
 
 def _centered_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
                          weights: np.ndarray | None) -> QuantParameter | Expr:
-    """The sum of w' - zw over k for every column: a constant if the weights are one constant matrix.
-
-    Otherwise the sum is computed from the column sums in the packed weights.
-    """
+    """The sum of w' - zw over k for every column: a constant, or computed from sums in the packed weights."""
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
-    # one-dimensional activations give a result of shape (n,)
+    # drops the leading 1 if one-dimensional activations give a result of shape (n,)
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
     sums = e.slot(Source("column sums", "s32", shape))
     if zw.absent:

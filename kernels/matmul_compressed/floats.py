@@ -2,10 +2,10 @@
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-A group is a run of rows of weights with the same scales; g is the group of row k, u are the weights, z their zero
-points. The sums have the order of `numbers.float_sums`; a block of a sum is a number of whole groups. In kernels of
-`weights.ROUNDED`, f32(u - z) * scale is rounded to a narrower float. The two products of a pair of bf16 activations are
-added in the same order as in float matmuls (`matmul.float`).
+u are the weights, z their zero points. A group g is some neighboring rows k of weights with the same scales. The sums
+have the order of `numbers.float_sums`, and each block of a sum consists of whole groups. Kernels in `weights.ROUNDED`
+round f32(u - z) * scale to a narrower float. Two bf16 activations are multiplied at a time, in the order of float
+matmuls (`matmul.float`).
 
 To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This traffic
@@ -43,9 +43,10 @@ A line is 64 bytes of packed weights. A step is the rows that 4 bytes of activat
 
 
 class Floats(NamedTuple):
-    """How float activations are multiplied: by `products`. A step of weights is `vectors` vectors of `kind`.
+    """How float activations are multiplied.
 
-    `factor(b, rows)` converts the rows of a step, given as f32 vectors, to these vectors.
+    `products` multiplies. It needs the weights of a step as `vectors` vectors of type `kind`; `factor(b, rows)` makes
+    them from the f32 vectors of the step's rows.
     """
 
     products: Products
@@ -55,11 +56,11 @@ class Floats(NamedTuple):
 
 
 def by_fma(dtypes: Dtypes, lanes: int, emulated: bool) -> Floats:
-    """Multiply by fused multiply-adds, with `lanes` columns per vector. Below 8 lanes, no f16 instructions are used."""
+    """Multiply by fused multiply-adds, with `lanes` columns per vector."""
     dtype, rounds = dtypes[0], ROUNDS.get(dtypes[1])
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
-        rows = rows[::-1]  # the product of the second row is added first
+        rows = rows[::-1]  # as in float matmuls, the product of a step's second row is added first
         return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
 
     products = floats(dtype, lanes, emulated or lanes < 8)
@@ -76,8 +77,8 @@ def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
 class _FloatTile(Tile):
     """A tile of float activations that multiplies `at_once` of its rows at a time, with accumulators in registers.
 
-    For the first `at_once` rows, weights of a block of sums are unpacked. If the tile has more rows, the unpacked
-    weights stay on the stack for the other rows.
+    The first `at_once` rows unpack the weights of a block of sums. The other rows, if any, read the unpacked weights
+    from the stack.
     """
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
@@ -102,10 +103,9 @@ class _FloatTile(Tile):
         return ()
 
     def multiply(self, first: Value, count: Value, row: Value, weights: Callable[[Value, Value], Steps]) -> None:
-        """Emit products, and add them to the sums of `at_once` rows from `row` on.
+        """Emit products of `count` groups from group `first` on, and add them to the sums of rows from `row` on.
 
-        The products are over `count` groups from group `first` on. `weights(group, index)` returns the `Steps` of a
-        group; `index` counts the groups of the block from 0.
+        `weights(group, index)` returns the `Steps` of a group. `index` is the group's index within the block of sums.
         """
         b, f, products = self.b, self.f, self.how.products
         sources = [f.a + smaller(row + i, f.rows - 1) * f.stride for i in range(self.at_once)]
@@ -127,7 +127,7 @@ class _FloatTile(Tile):
             products.total(b, address.load(self.kind) + value).store(address)
 
     def unpack(self, group: Value, index: Value) -> Steps:
-        """Emit the loads of a group's scales; returns a function that unpacks a line, and keeps it for further rows."""
+        """Load a group's scales; the result unpacks a line and, if the tile has more rows, stores it for them."""
         scales, of_zeros = ([address.load(self.kind) for address in addresses]
                             for addresses in (self.scales(group), self.terms(group)))
         first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))
@@ -161,7 +161,7 @@ class _FloatTile(Tile):
         return steps
 
     def kept(self, index: Value, line: Value, step: int) -> list[Value]:
-        """The stack addresses of a step's unpacked vectors; `index` is the group's index in the block of sums."""
+        """The stack addresses of a step's unpacked vectors, for group `index` of the block of sums."""
         assert self.unpacked is not None
         steps = (index * self.group + line * self.line_rows) // self.step_rows + step
         first = self.unpacked + steps * self.step_bytes

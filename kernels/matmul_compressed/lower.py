@@ -44,10 +44,10 @@ FINEST = 8
 class CompressedMatmul:
     """The operands of a matmul with compressed weights: indices of run-time inputs, and constants.
 
-    `a` is the index of the activations, `row_scales` the index of the scales (..., row_groups) of their rows. Without
+    `a` is the index of the activations, `row_scales` the index of their scales (..., row_groups) per row. Without
     `row_scales`, `a_scale` is the scale of all activations. `weights` are as in the graph: (k, n), or (n, k) if
-    `transposed`. Kernels read u, the weights with LOW added; `z` (groups, n) are the zero points of u. `scales`
-    (groups, n) are s in the module's formula. Dequantized weights are rounded to the dtype `rounding`.
+    `transposed`. Kernels read u, the weights plus LOW; `z` (groups, n) are the zero points of u. `scales` (groups, n)
+    are s in the module's formula. Dequantized weights are rounded to the dtype `rounding`.
     """
 
     a: int
@@ -91,7 +91,7 @@ class CompressedMatmul:
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
-        """The packed weights. For 8-bit activations, corrections for the activations' zero point are included."""
+        """The packed weights, for 8-bit activations with corrections for the activations' zero point."""
         if self.floats:
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)
@@ -120,8 +120,8 @@ class CompressedMatmul:
 def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, CompressedMatmul, list[Node]]:
     """Check a body of a matmul, a (dynamic) dequantize of its weights, and an epilogue; raises Unsupported.
 
-    `constants` has the arrays of constant inputs. Returns the matmul node, its operands, and the nodes that become part
-    of the kernel: the dequantizes and the cast of weights.
+    Returns the matmul node, its operands, and the nodes that become part of the kernel: the dequantizes and the cast of
+    weights.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
@@ -155,7 +155,7 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 
 
 class _Weights:
-    """The constant weights of a matmul that the node `dequantizes` converts to floats; raises Unsupported."""
+    """The constant weights of a matmul, from the operands of `dequantizes`. Raises Unsupported."""
 
     def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
         w = next(dequantizes.operands)
@@ -187,13 +187,13 @@ class _Weights:
         return self.data.shape[1 if self.transposed else 0]
 
     def repeated(self, groups: int) -> tuple[np.ndarray, np.ndarray]:
-        """Zero points and scales, with each group repeated, for `groups` groups (a multiple of the weights' groups)."""
+        """Zero points and scales for `groups` groups, a multiple of the weights' own number of groups."""
         times = groups // len(self.z)
         return self.z.repeat(times, axis=0).astype(np.int32), self.scales.repeat(times, axis=0)
 
 
 def _floats(body: Graph, node: Node, w: _Weights) -> CompressedMatmul:
-    """The operands of a matmul of floats; groups are split until a block of a sum is a number of whole groups."""
+    """The operands of a matmul of floats. Groups are split until blocks of a sum consist of whole groups."""
     a = next(node.operands)
     if a.dtype.name not in FLOATS:
         raise Unsupported(f"the input is {a.dtype}, compressed weights take {' and '.join(FLOATS)}, or u8 and s8 that "
@@ -246,7 +246,7 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
 
 
 def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
-    """The number of scales per row of dynamically dequantized activations; raises Unsupported for other scales."""
+    """The number of scales per row of activations with scales known at run time. Raises Unsupported."""
     attrs, wanted = left.attrs, "with compressed weights an input whose scales are a tensor needs scales per group"
     if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or left.inputs[2:] not in ((), (None,)):
         raise Unsupported(f"{wanted}, and no zero points",
@@ -255,7 +255,7 @@ def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The data of an operand of the weights' dequantize, or None if absent. Raises Unsupported if not constant."""
+    """The array of the constant operand `v` of a dequantize, or None if absent. Raises Unsupported."""
     if v is None:
         return None
     data = constants[index[v]]
@@ -266,7 +266,7 @@ def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np
 
 
 class _Spread:
-    """Repeats scales or zero points of weights to one for each group along k and each column: (groups, n)."""
+    """Repeats scales or zero points of weights to the shape (groups along k, n)."""
 
     def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:
         self.attrs, self.transposed = node.attrs, transposed

@@ -1,8 +1,9 @@
 """Pack compressed weights: integers of 4 or 8 bits, and the scales and zero points of their groups.
 
 Weights w (k, n) come in groups of `group` rows, each with a scale and a zero point per column. Weights and zero points
-are shifted to integers u and z of `bits` bits that start at 0. A panel is 16 columns; panels = ceil(n / 16). The
-layout:
+are shifted to integers u and z of `bits` bits that start at 0. A panel is 16 columns; panels = ceil(n / 16). For 8-bit
+activations, a term is an s32 correction. For float activations, a term is the f32 2**23 + z (see `floats`), and zero
+points are stored as 0. The layout:
 
     descriptors   s64 [panels][8]    DESCRIPTOR
     panels, each  a head: [16] terms of 4 bytes and s32 [16] zero points if all groups share them, otherwise 0
@@ -12,9 +13,6 @@ layout:
 A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 16 columns, the high nibbles rows 8 v + 4
 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four rows in that order. Rows past
 the end of a group and columns past n are 0. A kernel reads a panel from its start to its end.
-
-For 8-bit activations, terms are s32 corrections. For f32 activations, terms are the f32 2**23 + z, from which kernels
-compute f32(u - z) (see `floats`), and zero points are 0.
 """
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ FLOAT_BASE = np.float32(1 << 23)
 
 
 def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `corrections` are (groups, n). Returns u8.
+    """Pack u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `corrections` are (groups, n).
 
     Raises KernelError if weights are out of range or k is not a multiple of the number of groups.
     """

@@ -1,4 +1,4 @@
-"""The base class of tiles of compressed weights: addresses of weights, scales and terms, and f32 accumulators."""
+"""Tile, the base class of tiles of compressed weights: the addresses of a group's numbers, and accumulators."""
 from __future__ import annotations
 
 from graphq.kernels.jit.memory import LINE
@@ -9,7 +9,7 @@ from graphq.kernels.operands.tile_frame import Frame
 
 
 class Tile:
-    """A tile of `rows` x 16 * `panels` outputs, in vectors of `columns` columns: `parts` vectors per panel."""
+    """A tile of `rows` rows and `panels` panels of 16 columns; a panel is `parts` vectors of `columns` columns."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:
         self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits

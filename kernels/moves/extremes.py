@@ -1,12 +1,12 @@
-"""The range of an f32 tensor as scale and zero point, for dynamic quantization (operation `dynamic_range`).
+"""Compute the scale and zero point of an f32 tensor from its range, for the operation `dynamic_range`.
 
-A first step finds the extremes of each block: top = max(x, 0) and low = min(x, 0). A second step computes scale and
-zero point from all extremes, as ONNX's DynamicQuantizeLinear defines:
+A first step finds the extremes of each block: top = max(x, 0) and low = min(x, 0), or NaN if an element is NaN. A
+second step combines the extremes, and computes scale and zero point as in ONNX's DynamicQuantizeLinear:
 
     scale = (top - low) / 255, or 1 / 255 if both are 0
     zero point = rint(clip(-low / scale, 0, 255)), or 0 for NaN
 
-Extremes do not depend on the order of the search. If any element is NaN, top and low are NaN.
+The result is the same for any number of threads, because extremes do not depend on the order of the search.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
 
     def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
-        # A comparison with NaN is false, so NaN is tracked separately.
+        # The comparisons ignore a NaN in x, so `nan` records it.
         return [_larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
 
     whole = count // LANES
@@ -81,11 +81,11 @@ def extremes_block() -> Functions:
 
 @emits
 def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point: Value) -> None:
-    """Store the scale and the zero point for the range of `count` pairs of top and low."""
+    """Store the scale and the zero point for `count` pairs of extremes."""
     zero = constant(F32, 0.0)
 
     def further(sign: str, so_far: Value, x: Value) -> Value:
-        # if so_far is NaN, it stays; if x is NaN, the comparison is false and x is taken
+        # A NaN wins: the result is so_far if so_far is NaN or the comparison holds, otherwise x.
         nan = b.fcmp_unordered("uno", so_far, so_far)
         return (nan | b.fcmp_ordered(sign, so_far, x)).select(so_far, x)
 
@@ -114,10 +114,7 @@ def scale_block() -> Functions:
 
 
 def plan_range(count: int, target: Target) -> tuple[Step, Step]:
-    """Plan the range of `count` f32: a step finds extremes, a second step computes scale and zero point.
-
-    The caller fills in the address fields of RANGE and SCALE.
-    """
+    """Plan the two steps for `count` f32. The caller fills in the address fields of RANGE and SCALE."""
     pieces = largest(1, -(-count // PIECE))
     extremes_step = plan_rows(extremes_block, RANGE, {"count": count}, target, rows=pieces, cycles=PIECE / 8)
     module = modules.load("scale_block", scale_block, level=target.level.base, cache=target.cache)

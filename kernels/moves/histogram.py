@@ -1,7 +1,7 @@
-"""The histogram of an f32 tensor by the highest bits of its elements, and its extremes (operation `histogram`).
+"""Count the elements of an f32 tensor by their highest bits, and find its extremes (operation `histogram`).
 
-Each block counts into tables of its own, and a final step adds the tables. Counts are integers and extremes do not
-depend on the order of the search, so the result is the same for any number of threads.
+Each block counts into tables of its own, and a final step adds the tables. The result is the same for any number of
+threads, because counts are integers and extremes do not depend on the order of the search.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target, pieces, threads_for
 
 TABLES = 2
-"""How many tables a block alternates between, so neighboring elements that hit the same bin do not wait."""
+"""The number of tables of a block. Neighboring elements use different tables, so a repeated bin causes no wait."""
 PART = 4 * TABLES * BINS + 8
 """The bytes that a block writes: its tables, and its two extremes as s32."""
 CYCLES = 4
@@ -48,7 +48,7 @@ LANES = 64
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
     """Extend the range at `extremes` to include the `count` f32 at `source`.
 
-    The range is the least and the greatest element, as s32 that compare like floats (`numbers.observed.ordered`).
+    The range is two s32: the bits of the least and the greatest element in the order of `numbers.observed.ordered`.
     """
     wide = vector(I32, LANES)
     none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
@@ -88,7 +88,7 @@ def histogram_block(counting: int) -> Functions:
         store_s32(extremes, POSITIVE_INFINITY)
         store_s32(extremes + 4, NEGATIVE_INFINITY)
         first = index * a.each * PIECE
-        # both loops read one piece; it stays in the L1 cache
+        # Process one piece at a time, because both loops below read it: it stays in the L1 cache.
         for start in range(first, min(first + a.each * PIECE, a.size), PIECE):
             end = min(start + PIECE, a.size)
             widen_extremes(source + 4 * start, end - start, extremes)
@@ -128,15 +128,14 @@ def histogram_sum(counting: int) -> Functions:
 
 
 def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
-    """Plan the extremes of `size` f32 and, if `counting`, the histogram.
+    """Plan the extremes of `size` f32 and, if `counting`, the histogram: a step for blocks, and a step to combine them.
 
-    The first step works on blocks, the second step combines their results. The caller fills in the address fields of
-    COUNT and SUM; `parts` takes PART bytes per block.
+    The caller fills in the address fields of COUNT and SUM; `parts` takes PART bytes per block.
     """
     how = int(counting)
     parts = largest(1, -(-size // PIECE))
     cycles = CYCLES if counting else 0.5
-    # each block takes time for its tables, so there is one block per thread
+    # one block per thread, because the tables of a block take time
     worth = threads_for(target.threads, cycles * size)
     each = -(-parts // worth)
     blocks = -(-parts // each)
@@ -148,7 +147,7 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Add two steps: one for blocks, one to combine them. They skip the counts if nothing uses the counts."""
+    """Add the two steps of a histogram. They skip the counts if nothing uses the counts."""
     (source,) = node.operands
     counts, extremes = node.outputs
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))

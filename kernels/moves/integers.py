@@ -1,8 +1,7 @@
 """Kernels for integers: casts, and arithmetic, comparisons and row sums in 32 and 64 bits.
 
-Conversions to f32 round to nearest even. The code is plain vector IR, the same at every ISA level.
-
-Operands and results are viewed as rows and columns. Along a broadcast axis, the stride of an operand is 0.
+Conversions to f32 round to nearest even. The code is the same at every ISA level. Operands and results are viewed as
+rows and columns; along a broadcast axis, an operand's stride is 0.
 """
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ COMPARISONS = ("less", "less_equal", "greater", "equal")
 
 
 def combining(function: str, bits: int) -> Functions:
-    """Make the block function that applies one of ARITHMETIC or COMPARISONS to integers of `bits` bits."""
+    """Make the block function that applies `function` to integers of `bits` bits."""
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
     if function in COMPARISONS:
         store, width = store_u8, 1
@@ -139,8 +138,8 @@ def summing(bits: int) -> Functions:
 def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: int) -> tuple[int, int] | None:
     """The bytes between rows, and between columns, of an operand that is broadcast to the shape `result`.
 
-    The first `split` axes of the result are the rows, the other axes the columns. Returns None if one stride cannot
-    describe the rows or the columns. `dims` and `result` have the same rank.
+    The first `split` axes of the result are the rows, the other axes the columns. Returns None if the rows or the
+    columns are not evenly spaced. `dims` and `result` have the same rank.
     """
     out = []
     for part, of in ((dims[:split], result[:split]), (dims[split:], result[split:])):
@@ -156,7 +155,7 @@ def strides(dims: Sequence[int], result: Sequence[int], split: int, itemsize: in
 
 def plan_combined(function: str, dtype: DType, dims: Sequence[Sequence[int]], result: Sequence[int],
                   target: Target) -> Step | None:
-    """Plan a function of two operands with shapes `dims`; None if rows and columns cannot describe the broadcast."""
+    """Plan a function of two operands with shapes `dims`; None if rows or columns are not evenly spaced."""
     padded = [[*[1] * (len(result) - len(d)), *d] for d in dims]
     for split in range(len(result) + 1):
         found = [strides(d, result, split, dtype.itemsize) for d in padded]

@@ -1,4 +1,4 @@
-"""The plan steps of operations outside partitions: moves of elements, casts, integers, and the range of a tensor."""
+"""The plan steps of operations outside partitions: moves of elements, casts, integer arithmetic, and ranges."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def gather_steps(b: PlanBuilder, node: Node) -> None:
-    """Add a gather; an index out of range raises InputError after the run. The reference handles empty tensors."""
+    """Add a gather; an index out of range raises InputError after the run. The reference runs for empty tensors."""
     source, indices = node.operands
     dims = source.type.dims
     axis = normal_axis(node.attrs["axis"], dims)
@@ -113,7 +113,7 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def is_tiny(nbytes: int, row: int) -> bool:
-    """Whether `nbytes` bytes are many rows of `row` bytes that are too short for a kernel (see SHORT)."""
+    """Whether `nbytes` bytes consist of many rows of `row` bytes that NumPy moves faster than a kernel (see SHORT)."""
     return assumed(row) < SHORT and assumed(nbytes) > MANY * assumed(row)
 
 
@@ -195,10 +195,9 @@ class Side(NamedTuple):
 
 
 def pad_steps(b: PlanBuilder, node: Node) -> None:
-    """Add a copy of the source, then for each axis copies of the elements that pad the axis's sides.
+    """Add a copy of the source, then copies that fill the padding of the result, axis by axis from the last axis on.
 
-    The later copies read the result, so they also pad the padding of earlier axes. If a pad repeats more elements than
-    the source has, the reference runs instead.
+    The reference runs instead if a pad repeats more elements than the source has.
     """
     (source,) = node.operands
     dims, out, a = source.type.dims, node.output.type.dims, node.attrs
@@ -207,7 +206,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     sides = [_sides(a["mode"], *of) for of in zip(kept, before, after, strict=True)]
     if 0 in (*kept, *out) or any(s is None for s in sides):
         return reference_steps(b, node)
-    # the memory limit is checked before any padding is allocated
+    # check the memory limit before any padding is allocated
     expect(assumed(node.output.type.nbytes), "the result")
     itemsize, target = source.dtype.itemsize, b.result(node.output)
     source_strides, strides = dense(dims, itemsize), dense(out, itemsize)
@@ -215,7 +214,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     inside = sum(p * s for p, s in zip(before, strides, strict=True))
     _copy(b, kept, Ref(b.of[source], first), source_strides, Ref(target, inside), strides, itemsize)
     for k in reversed(range(len(out))):
-        inside -= before[k] * strides[k]  # from here on, axes from k on include their padding
+        inside -= before[k] * strides[k]  # `inside` now starts with the padding of axis k
         for side in sides[k] or ():
             sizes = [*kept[:k], side.size, *out[k + 1:]]
             place = Ref(target, inside + side.start * strides[k])
@@ -231,7 +230,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
 
 
 def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
-    """The paddings of an axis of n elements by `before` and `after`; None if they repeat too many elements."""
+    """The paddings before and after an axis of n elements; None if they repeat too many elements."""
     end = before + n
     if max(before, after) > {"reflect": n - 1, "wrap": n}.get(mode, before + after):
         return None

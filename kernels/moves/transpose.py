@@ -1,12 +1,14 @@
-"""Transposes of tensors of any rank. First, neighboring axes that stay neighbors in the same order are merged.
+"""Transposes of tensors of any rank.
 
-Two of the merged axes are the m rows and n columns of a matrix in the result. Four block functions write matrices:
+Neighboring axes that stay neighbors in the same order are merged. Two of the merged axes are the m rows and n columns
+of a matrix in the result; each index of the other axes (the batch) has its own matrix. Four block functions write
+matrices:
 
 - `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
 - `interleaving` and `deinterleaving`: n or m is 2 to 4 (e.g. channels of images), by shuffles of n or m vectors;
 - `copying`: the innermost axis stays the innermost, so runs of bytes are copied.
 
-Each index of the other axes (the batch) has its own matrix. The code is the same at every ISA level.
+The code is the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -82,11 +84,11 @@ def _corner(itemsize: int) -> Intrinsic:
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
     """Make the function that interleaves a vector of each of `ways` streams or, if `apart`, deinterleaves them.
 
-    If `partial`, only the first `count` lanes of each stream are valid.
+    If `partial`, only the first `count` lanes of each vector are valid.
     """
     lanes = LANES[itemsize]
     kind = vector(ir.IntType(8 * itemsize), lanes)
-    # the stream of each element, and its position in the stream
+    # for each element of the interleaved vectors: its stream, and its lane there
     order = [(i % ways, i // ways) for i in range(ways * lanes)]
     if apart:
         order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
@@ -149,8 +151,8 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # Squares as wide as a cache line use all bytes of the lines that they fetch. The last tiles overlap the tiles
-        # before them.
+        # In squares as wide as a cache line, every byte of a fetched line is used. The last tiles overlap earlier
+        # tiles.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):
@@ -233,7 +235,7 @@ class Axis(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """How to run a transpose: the block function `maker(*of)` on `rows` x `columns` for each index of `outer`."""
+    """The loops of a transpose: block function `maker(*of)` on `rows` x `columns` for each index of `outer`."""
 
     maker: Callable[..., Functions]
     of: tuple[int, ...]
@@ -246,10 +248,9 @@ class Loops(NamedTuple):
 
 def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
            targets: Sequence[int] | None = None) -> list[Axis]:
-    """The axes of a copy, from a source with strides `strides` to a result with strides `targets`.
+    """The axes to loop over in a copy from byte strides `strides` to byte strides `targets`, by default contiguous.
 
-    By default the result is contiguous. Axes of size 1 are left out, and neighboring axes that are contiguous in source
-    and result are merged into one.
+    Axes of size 1 are left out. Neighboring axes are merged into one axis if possible in source and result.
     """
     axes: list[Axis] = []
     targets = dense(sizes, itemsize) if targets is None else targets
@@ -302,7 +303,7 @@ def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, ta
 
 
 def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """The bytes that stay contiguous when a source with these strides is copied to a contiguous result."""
+    """The length in bytes of the runs that are contiguous in the source and in a contiguous result."""
     axes = merged(sizes, strides, itemsize)
     return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
 
@@ -311,8 +312,8 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
                       results: Sequence[int] | None = None) -> Step:
     """Plan the copy of a tensor of `sizes` whose elements are `strides` bytes apart along each axis.
 
-    A negative stride reads an axis backwards, a stride of 0 repeats an element. The copy is contiguous or has the
-    strides `results`. The caller fills in the address fields of MOVE; source and copy must not overlap.
+    A negative stride reads an axis backwards; a stride of 0 repeats an element. The result has the strides `results`,
+    or is contiguous. The caller fills in the address fields of MOVE; source and result must not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:

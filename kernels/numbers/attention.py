@@ -5,10 +5,10 @@
     y        weights @ v over the keys that the query sees; the values of other keys may even be NaN
 
 A cache can hold f16 or bf16; new keys and values are rounded before any token uses them. A cache can also hold integers
-q of 8 or 4 bits that mean q * scale: q = rint(x / scale) with ties to even, saturated, and 0 for NaN. Integers of 4
+q of 8 or 4 bits: q = rint(x / scale) with ties to even, saturated, and 0 for NaN; kernels read q * scale. Integers of 4
 bits are stored as q + 8, two in a byte, the first in the low half.
 
-Products are summed as in `float_sums`, powers of a softmax as in `rows`, from key 0 on. Other operations round once.
+Products are summed in the order of `float_sums`, and powers of a softmax in the order of `rows`, from key 0 on.
 """
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
              scale: float, softcap: float, window: int, causal: bool) -> Array:
     """The attention output for queries q [batch, tokens, heads, size] and caches k, v [batch, groups, capacity, size].
 
-    `before` counts the tokens before the query's tokens. If `causal`, a token sees the keys up to its own, otherwise
-    the first `ends` keys. A `window` above 0 limits these keys to the last `window`. The result is shaped like q.
+    `before` is the number of earlier tokens, per batch element. If `causal`, a token sees the keys up to its own,
+    otherwise the first `ends` keys. A `window` above 0 limits these keys to the last `window`. The result has the shape
+    of q.
     """
     batch, tokens, heads, size = q.shape
     groups, n = k.shape[1], int(before.max(initial=0)) + tokens
@@ -118,7 +119,7 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
 
 
 def _sums(weights: Array, v: Array, seen: Array) -> Array:
-    """Compute weights @ v in the order of `float_sums`; values of keys that are not seen count as zeros."""
+    """Compute weights @ v in the order of `float_sums`. Values of keys that a query does not see count as 0."""
     out = np.zeros((*weights.shape[:3], v.shape[3]), np.float32)
     for start in range(0, v.shape[2], BLOCK):
         chain = np.zeros_like(out)

@@ -2,12 +2,12 @@
 
     sum over blocks of 256 k, in order, from +0:  the block's chain  fma(a[k], w[k], ... fma(a[0], w[0], +0))
 
-All of this is in f32, and each fma and each addition is rounded once. Padding k with zeros changes nothing, since sums
-of blocks are never -0.
+All of this is in f32; each fma and each addition is rounded once. Sums of blocks are never -0, so zeros that pad k
+change nothing.
 
 Matmuls and most convolutions multiply bf16 in pairs: the second product of each pair is added first, and a zero pads an
-odd k. Subnormal numbers count as zeros of their sign: as operands, as sums of a chain and as sums of blocks. The
-instruction vdpbf16ps does the same, as measured on Zen 5 and as Intel's manual says.
+odd k. Subnormal operands and sums count as zeros of their sign. The instruction vdpbf16ps does the same, as measured on
+Zen 5 and as Intel's manual says.
 """
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ have errors of 0.46 and 14.2. Blocks cost under 1 % of the time.
 
 SCALE, SMALLEST_NORMAL = np.float32(2.0**64), np.float32(2.0**-126)
 
-_CHUNK = 1 << 15  # how many outputs are computed at a time: the f64 arrays of `fused` then stay in the cache
+_CHUNK = 1 << 15  # outputs computed at a time, few enough that the f64 arrays of `fused` stay in the cache
 
 
 def tile_sums(a: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Sum as the tiles of float kernels do: in the order of `float_sums`, but bf16 in pairs."""
+    """Sum products in the order of `float_sums`, but bf16 in pairs, like the tiles of matmuls."""
     if a.dtype != STORAGE["bf16"]:
         return float_sums(a, w)
     odd = a.shape[-1] % 2
@@ -47,7 +47,7 @@ def _flushed(x: np.ndarray) -> np.ndarray:
 
 
 def _flushed_fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of f32, rounded once; a result that is subnormal when rounded to 24 bits becomes a zero of its sign."""
+    """a * b + c of f32, rounded once; a result below the normal numbers becomes a zero of its sign."""
     exact = fused(a, b, c)
     with np.errstate(all="ignore"):
         small = np.abs(fused(a * SCALE, b, c * SCALE)) < SCALE * SMALLEST_NORMAL

@@ -7,12 +7,11 @@ graph, found by experiment:
     columns   the elements of each column (all that share an index of the last axis), then the columns' sums
     fours     four partial sums s[l] of the elements k with k % 4 == l: (s[0] + s[2]) + (s[1] + s[3]); then the last
               n % 4 of the n elements
-    eights    likewise eight partial sums s[l]; then the four sums s[l] + s[l + 4], plus four more elements if so many
-              remain; then like fours
+    eights    eight partial sums s[l] of the elements k with k % 8 == l, added as t[l] = s[l] + s[l + 4]; if four or
+              more elements remain, t[l] += the next four; then t and the remaining elements as in fours
 
-Sums start from +0, except that sums in the order `eights` start from -0. The order matters because the mean of
-integers, requantized to the same scale, is often exactly halfway between two integers (for 2x2 windows in one case of
-four). f32 rounding errors then decide the result of a quantize after the mean.
+Sums start from +0, except that sums in the order `eights` start from -0. The order matters if a mean of integers is
+quantized again: it is often exactly halfway between two integers, and the f32 rounding errors then decide.
 """
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def lanes_of(order: Order) -> int:
 
 
 def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, add: Callable[[T, T], T]) -> T:
-    """Sum n elements tap(0), tap(1), ... of a window with rows of `width`; `zero` has the value `start_of(order)`."""
+    """Sum n elements tap(0), tap(1), ... of a window with rows of `width`, from `zero` = `start_of(order)`."""
     def chain(start: int, stop: int, step: int, have: T = zero) -> T:
         for k in range(start, stop, step):
             have = add(have, tap(k))
@@ -83,12 +82,12 @@ def halved(sums: list[T], add: Callable[[T, T], T]) -> list[T]:
 
 def array_total(order: Order, tap: Callable[[int], np.ndarray], n: int, width: int,
                 shape: tuple[int, ...]) -> np.ndarray:
-    """Call `total` for taps that are f32 arrays of `shape`."""
+    """Call `total` for elements that are f32 arrays of `shape`."""
     with np.errstate(all="ignore"):
         return np.asarray(total(order, tap, n, width, np.full(shape, start_of(order), np.float32), np.add))
 
 
 def row_totals(x: np.ndarray) -> np.ndarray:
-    """The f32 sums along the last axis, in the order "eights" (see the module)."""
+    """The f32 sums along the last axis, in the order `eights` of this module."""
     taps = np.ascontiguousarray(np.moveaxis(x, -1, 0))
     return array_total("eights", taps.__getitem__, len(taps), 1, x.shape[:-1])

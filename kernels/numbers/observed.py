@@ -1,9 +1,9 @@
 """Observations of a tensor for quantization: its range for u8, and its histogram.
 
 The highest 14 bits of an f32 (sign, exponent and 5 bits of the fraction) are the index of its bin. Each power of two
-thus has 32 bins of equal width, and every number is within 1/32 of the edge of its bin, whatever the scale of the data.
-The histogram resembles DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
-relative-error guarantees"). In DDSketch, however, bins have equal width in the logarithm.
+thus has 32 bins of equal width, so the relative distance of a number from the edge of its bin is at most 1/32. DDSketch
+(Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees") is similar,
+but its bins have equal width in the logarithm.
 """
 from __future__ import annotations
 
@@ -29,16 +29,13 @@ BINS = 1 << (32 - SHIFT)
 def ordered(x: np.ndarray) -> np.ndarray:
     """Map the bits of f32 (s32) to s32 that compare in the order -NaN < -inf < -0 < 0 < inf < NaN.
 
-    The order is totalOrder of IEEE 754. The function is its own inverse.
+    This is totalOrder of IEEE 754. The function is its own inverse.
     """
     return x ^ ((x >> 31) & 0x7FFFFFFF)
 
 
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts (s32 [BINS]) and the extremes (f32 [2], in the order of `ordered`) of `x`.
-
-    The extremes of an empty `x` are [inf, -inf].
-    """
+    """The counts (s32 [BINS]), and the extremes (f32 [2] in the order of `ordered`; [inf, -inf] if `x` is empty)."""
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
     none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))

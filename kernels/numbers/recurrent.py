@@ -1,8 +1,9 @@
 """The formulas of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
-x [T, B, gates * H] are the products of inputs and weights. Each step adds s, the products of the previous state and the
-recurrent weights (see `float_sums`). Each gate listed has H columns of x and s, in this order (ONNX: c for g, h for n).
-For integer weights, the state is quantized by DynamicQuantizeLinear, and s is an exact integer sum times an f32 scale.
+x [T, B, gates * H] are the products of inputs and weights. s are the products of the previous state and the recurrent
+weights, summed as in `float_sums`. For integer weights, the state is quantized by DynamicQuantizeLinear, and s is an
+exact integer sum times an f32 scale. Each gate has H columns of x and s; x and s below are the columns of the gate that
+is computed. The gates come in the listed order; ONNX calls g c, and n h.
 
     lstm (i, o, f, g):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
@@ -51,7 +52,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def offset_of(weights: np.ndarray) -> int:
-    """The number of least magnitude to subtract to make weights fit s8. Raises GraphError if they exceed 8 bits."""
+    """The number of least magnitude that must be subtracted for weights to fit s8. Raises GraphError if none does."""
     low, high = int(weights.min()), int(weights.max())
     if high - low > 255:
         raise GraphError(f"integer weights must have 8 bits, got {low} to {high}")
@@ -59,7 +60,7 @@ def offset_of(weights: np.ndarray) -> int:
 
 
 def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
-    """Quantize the state to u8; returns u8 minus the zero point (as f32), and the scale."""
+    """Quantize the state to u8; returns the integers minus the zero point (as f32), and the scale."""
     scale, zp = u8_range(h)
     with np.errstate(all="ignore"):
         return np.clip(np.rint(h / scale) + np.float32(zp), 0, 255).astype(np.float32) - np.float32(zp), scale
@@ -70,7 +71,7 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
          reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The states of all steps, the last state, and the last cell.
 
-    `peepholes` are three rows of factors, for the gates i, o and f. The cell times a row is added to a gate's sums.
+    `peepholes` has one row for each of the gates i, o and f; the cell times this row is added to the gate's x + s.
     """
     states = np.zeros((len(gates), *h.shape), np.float32)
     pi, po, pf = np.split(np.zeros(3 * h.shape[1], np.float32) if peepholes is None else peepholes, 3)
@@ -92,7 +93,7 @@ def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarra
         linear_before_reset: bool, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
     """The states of all steps, and the last state.
 
-    The reset gate multiplies the state or, with `linear_before_reset`, the state's products with the weights.
+    The reset gate r multiplies s or, without `linear_before_reset`, the state before the multiplication by weights.
     """
     size = h.shape[1]
     states = np.zeros((len(gates), *h.shape), np.float32)
@@ -119,7 +120,7 @@ def rnn(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, lengths: np.nda
 
 
 def _order(states: np.ndarray, lengths: np.ndarray | None, reverse: bool) -> Iterator[tuple[int, np.ndarray]]:
-    """The steps in the order of computation, each with a mask [B, 1] of the batch elements that have this step."""
+    """The steps in the order of computation, each with a mask [B, 1] of the batch elements that have the step."""
     steps, rows = states.shape[:2]
     whole = np.full(rows, steps) if lengths is None else lengths
     for t in range(steps - 1, -1, -1) if reverse else range(steps):

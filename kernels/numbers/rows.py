@@ -6,13 +6,13 @@
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
     reduce_*     one number per row
 
-Except for the mean of layer_norm, all is computed in f32, one IEEE operation at a time. Sums have the order of ONNX
-Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore give
-ONNX Runtime's results bit for bit. There are three exceptions: log_softmax, whose logarithm differs; reduce_l1 and
+Except for the mean of layer_norm, everything is computed in f32, one IEEE operation at a time. Sums have the order of
+ONNX Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
+give ONNX Runtime's results bit for bit, with three exceptions: log_softmax, whose logarithm differs; reduce_l1 and
 reduce_l2; and sums of rows whose length is not a multiple of 4.
 
 If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
-infinite. The graph's reference sums in f64, without these limits (docs/onnx.md).
+infinite. The graph's reference sums in f64 and has neither limit (docs/onnx.md).
 """
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
 
 
 def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = False) -> Array:
-    """Fold the last axis to one element; its size is a power of 2.
+    """Fold the last axis, whose size is a power of 2, to one element.
 
     Each round combines the first half with the second half or, with `pairs`, each element with its neighbor.
     """
@@ -84,7 +84,7 @@ def extreme(how: str, x: Array) -> Array:
 
 
 def top(x: Array) -> Array:
-    """The maximum of each row for softmax. NaN is ignored here, because the sum of the row becomes NaN in any case."""
+    """The maximum of each row for softmax. NaN is ignored: the sum of a row with a NaN becomes NaN later."""
     def take(have: Array, new: Array) -> Array:
         return np.where(new > have, new, have)
 
@@ -92,12 +92,12 @@ def top(x: Array) -> Array:
 
 
 def rounded_power(dtype: str) -> Expr:
-    """POWER with the difference and the power rounded; `dtype` is a key of ROUNDED."""
+    """POWER whose difference and result are rounded to `dtype`, a key of ROUNDED."""
     return ROUNDED[dtype](elementary.exp(ROUNDED[dtype](X - Y)))
 
 
 def powers(x: Array, highest: Array, power: Expr = POWER) -> tuple[Array, Array]:
-    """exp(x - highest), and the sums of these powers: 16 partial sums, folded by halves, then by neighbors."""
+    """The powers exp(x - highest) and their sums: 16 partial sums, folded by halves, then by neighbors."""
     e = evaluate(power, None, [x, highest[..., None]])
     lanes = by_lanes(e, LANES, 0, np.add)
     return e, folded(lanes[..., :LANES // 2] + lanes[..., LANES // 2:], np.add, pairs=True)
@@ -130,8 +130,8 @@ def log_softmax(x: Array) -> Array:
 def squares(d: Array) -> Array:
     """The sum of d * d: 8 chains of fused multiply-adds, folded by halves.
 
-    The last n % 8 elements are added one by one. If four or more remain, the squares of the first four are rounded
-    before the additions.
+    The last n % 8 elements are added one by one. If they are four or more, the first four squares are rounded before
+    they are added.
     """
     whole = d.shape[-1] // GROUP * GROUP
     total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)
@@ -148,7 +148,7 @@ def _inverse(total: Array, n: int, epsilon: float) -> Array:
 
 
 def layer_norm(x: Array, epsilon: float) -> Array:
-    """layer_norm of rows, without gamma and beta: the kernel applies these later, by one fused multiply-add."""
+    """layer_norm of rows, without gamma and beta: the epilogue applies both by one fused multiply-add."""
     n = x.shape[-1]
     total = folded(by_lanes(x.astype(np.float64), LANES, -0.0, np.add), np.add)
     d = x - (total / n).astype(np.float32)[..., None]
@@ -156,7 +156,7 @@ def layer_norm(x: Array, epsilon: float) -> Array:
 
 
 def rms_norm(x: Array, epsilon: float) -> Array:
-    """rms_norm of rows, without gamma: the kernel applies gamma later."""
+    """rms_norm of rows, without gamma: the epilogue applies it."""
     return np.asarray(x * _inverse(squares(x), x.shape[-1], epsilon))
 
 

@@ -11,7 +11,8 @@ few in the order "octets": in the last n % 4 columns, and in rows of a single co
               ((s[l] + s[l + 1]) + s[l + 2]) + s[l + 3]
     taps      sum over taps in order, from `start`, of chains over the channels
 
-k runs over channels and, within a channel, over taps. x = f32(q - zx) * sx, and w is dequantized in the same way.
+x = f32(q - zx) * sx are the dequantized activations, w the dequantized weights. k runs over channels and, within a
+channel, over taps.
 """
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Order = Literal["chains", "quads", "octets", "taps"]
 class DequantizedSum(NamedTuple):
     """An f32 sum of products of dequantized integers: its order, and the parameters of the dequantizes.
 
-    A sum begins with `start`: one f32 for all columns, or one per column. `taps` is the number of taps (1 for matmuls).
+    The sum begins with `start`: one f32 for all columns, or one per column. `taps` is the number of taps (1 for
+    matmuls).
     """
 
     order: Order
@@ -50,7 +52,7 @@ class DequantizedSum(NamedTuple):
     def sums(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The sums [p] of the products of integers x and w [p, k].
 
-        The products are added in ascending k; the order "taps" first adds within each tap.
+        The products are added in ascending k or, in the order "taps", tap by tap.
         """
         x, w = self.factors(x, w, columns)
         total = _of(self.start, columns)[:, 0] + np.zeros(len(x), np.float32)
@@ -96,10 +98,7 @@ def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.n
 
 
 def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
-    """The order of the sums of an m x k by k x n matmul, and the number of products in a block.
-
-    `transposed` says that the right operand is stored as n x k.
-    """
+    """The order of the sums of an m x k by k x n matmul (`transposed`: n x k), and the products per block."""
     if m == 1:
         return ("octets" if transposed else "quads"), 1
     if n == 1 and not transposed:
@@ -110,8 +109,8 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
 def chain_block(n: int, k: int) -> int:
     """The number of products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.
 
-    ONNX Runtime packs the right operand into panels of 128 rows x 128 columns. If n < k, it halves the columns (down to
-    16) and doubles the rows as long as a panel still holds all n columns.
+    ONNX Runtime packs weights into panels of 128 rows x 128 columns. If n < k, it makes panels taller: it doubles the
+    rows and halves the columns (down to 16) while a panel still holds all n columns.
     """
     block, width = 128, 128
     while n < k and width > 16 and width // 2 >= n:

@@ -2,9 +2,9 @@
 
 With such a descriptor, kernels need neither a padded image nor an im2col copy. For output pixel (outer, inner) and tap
 (ko, ki) the input pixel is outer_table[outer, ko] + inner_table[inner, ki] bytes from the start of the image. inner and
-ki run along the last spatial axis; outer and ko run along all axes before it, merged. If a tap lies in the padding, one
-or both entries are INVALID, so their sum is negative. The tap then reads a row of padding. The tables express strides,
-dilations, asymmetric padding and transposed convolutions.
+ki run along the last spatial axis; outer and ko run along all axes before it, merged. If a tap lies in the padding, the
+sum is negative, because INVALID is one of the entries or both. The tap then reads a row of padding. The tables express
+strides, dilations, asymmetric padding and transposed convolutions.
 """
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ SharedColumns = list[tuple[int, list[tuple[int, int]]]]
 
 
 def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
-    """The input columns that `pixels` neighboring output pixels of a line read with `taps` taps along it.
-
-    The columns are in ascending order, so each pixel gets its taps in order.
-    """
+    """The input columns, in ascending order, that `pixels` neighboring outputs of a line read with `taps` taps."""
     uses: dict[int, list[tuple[int, int]]] = {}
     for p in range(pixels):
         for k in range(taps):
@@ -98,7 +95,7 @@ class Windows:
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
                outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
-        """Make a function from a tap's index to the pixels that all windows read at this tap: [n, outputs, channels].
+        """Make a function from the index of a tap to the pixels that all windows read there: [n, outputs, channels].
 
         `images` are [n, spatial..., channels], with contiguous pixels. `pad` is a number, or one per channel.
         """
@@ -129,14 +126,14 @@ class Windows:
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
     def even_step(self) -> int:
-        """The bytes between the pixels of neighboring outputs (one tap each); -1 if they vary or a pixel is padding."""
+        """The bytes between the input pixels of neighboring outputs with one tap; -1 if uneven or if one is padding."""
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:
-        """The table for kernels that read a run (`length` neighboring output pixels of a line) at once, as int64 words.
+        """Make the table for kernels that read a run of `length` neighboring output pixels of a line at once.
 
-        The first word is `step`; then follow entries [runs, taps]. A line has `line` output pixels; its last run can be
-        shorter. An entry is the byte offset of a run's first input pixel if all its pixels are `step` bytes apart,
+        The first int64 is `step`; then follow entries [runs, taps]. A line has `line` output pixels; its last run can
+        be shorter. An entry is the byte offset of a run's first input pixel if its input pixels are `step` bytes apart,
         otherwise INVALID.
         """
         reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
@@ -146,7 +143,7 @@ class Windows:
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """A WINDOWS record with its tables as int64 words, a multiple of 64 bytes; `pad_row` is a padding pixel.
 
-        Kernels may also read 64 bytes past the row of padding. `more` is a further table that the kernel needs. Raises
+        Kernels may also read 64 bytes past `pad_row`. `more` is a further table that the kernel needs. Raises
         KernelError if `pad_row` is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:
@@ -183,7 +180,7 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
     pixels = len(outer) * len(inner)
 
     def taps_of(some: np.ndarray) -> np.ndarray:
-        """The rows of `_offsets` for the output pixels `some`; no other row is computed."""
+        """Compute only the rows of `_offsets` for the output pixels `some`."""
         down, across = np.divmod(some, len(inner))
         return (outer[down][:, :, None] + inner[across][:, None, :]).reshape(len(some), outer.shape[1] * inner.shape[1])
 
@@ -200,9 +197,9 @@ def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, l
 
 
 def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
-    """The most frequent distance in bytes between the pixels that neighboring outputs read at the same tap."""
+    """The most frequent distance in bytes between the input pixels of neighboring outputs at the same tap."""
     inside = inner >= 0
-    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # the distances are the same in all lines
+    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # one line suffices: all lines have the same distances
     before, after = _offsets(outer[:-1], inner[-1:]), _offsets(outer[1:], inner[:1])
     across = (after - before)[(before >= 0) & (after >= 0)]
     steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)
@@ -231,9 +228,9 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
             transposed: bool = False) -> Windows:
     """Make the im2col descriptor for images of `sizes`; every list has an entry per spatial axis.
 
-    `pads` has resolved pads (no auto_pad); for a `transposed` convolution they crop the result. Pads at the end have no
-    effect, since `outputs` are the sizes of the result. `pixel_bytes` are the bytes between neighboring input pixels.
-    Raises KernelError if the lists differ in length or are empty.
+    `pads` are numbers, not auto_pad; for a `transposed` convolution they crop the result. Pads at the end are ignored,
+    because `outputs` has the sizes of the result. `pixel_bytes` are the bytes between neighboring input pixels. Raises
+    KernelError if the lists differ in length or are empty.
     """
     lists = (sizes, kernel, strides, dilations, pads, outputs)
     if not sizes or len({len(x) for x in lists}) != 1:
@@ -266,7 +263,7 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
           transposed: bool) -> np.ndarray:
     """The byte offsets [outputs, taps] along one axis; INVALID outside of the image."""
     o, k = np.arange(outputs, dtype=np.int64)[:, None], np.arange(taps, dtype=np.int64) * dilation
-    if transposed:  # input i contributes to output i * stride + k - begin
+    if transposed:  # input i is a tap of output i * stride + k - begin
         place, rest = np.divmod(o + begin - k, stride)
     else:
         place = o * stride + k - begin
@@ -275,7 +272,7 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
 
 
 def store_addresses(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
-    """Emit stores of the addresses, one per tap, that output pixel (outer, inner) of the image at `image` reads.
+    """Emit stores of the addresses that the taps of output pixel (outer, inner) of the image at `image` read.
 
     The last address is stored twice.
     """

@@ -1,10 +1,10 @@
 """Kernels that loop over the output pixels of channels-last images: block function, loops of tiles, and plan.
 
-A tile function computes 4-byte accumulators of some output pixels, on the stack. A function of the Store (`outputs`)
-then computes the outputs from the accumulators. The block function calls both. If the accumulators are the outputs, the
-tile function can write the outputs itself.
+A tile is the output pixels and channels that are computed at once. A tile function computes their 4-byte accumulators,
+on the stack. A function of the Store (`outputs`) computes the outputs from the accumulators. The block function calls
+both. If there is no epilogue, the tile function can write the outputs itself.
 
-Row i of batch element b is output pixel b * m + i, counted through all images.
+Row i of batch element b is output pixel b * m + i, counted over all images.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 
 
 def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Value, Value], None]:
-    """Make a version of `store_addresses` without loops, for ko x ki taps; with (0, 0) it is `store_addresses`."""
+    """Make a `store_addresses` without loops, for ko x ki taps; with (0, 0), return `store_addresses` itself."""
     if not ko:
         return store_addresses
 
@@ -82,7 +82,7 @@ def tap_locator(ko: int, ki: int) -> Callable[[Builder, Value, Value, Value, Val
 
 
 def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
-    """Call `emit(width, c)` for vectors of `width` channels from channel c on; they cover each channel once.
+    """Emit code for all channels: call `emit(width, c)` for each vector of `width` channels from channel c on.
 
     Vectors of `widest` registers come first; narrower vectors take the remaining channels.
     """
@@ -95,12 +95,12 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """The window to specialize code for: (ko, ki), or (0, 0) for any window if ko x ki has too many taps."""
+    """The window size to compile special code for: (ko, ki), or (0, 0) if it has more than UNROLLED taps."""
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
 def block_functions(direct: int) -> Functions:
-    """Make the block function; if `direct` is not 0, tiles write the outputs, `direct` bytes each."""
+    """Make the block function. Unless `direct` is 0, tiles write the outputs, of `direct` bytes each."""
     writes = direct == 0
 
     def block(args: int, index: int) -> None:
@@ -180,7 +180,7 @@ def tile_functions(room: int, fill: Fill) -> Functions:
             loop.step = fill(b, Spot(frame, windows, image, outer, inner, rows - loop.k, addresses,
                                      target + loop.k * step))
             inner = inner + loop.step
-            ends = inner.eq(width)  # the end of the line, and perhaps of the image
+            ends = inner.eq(width)  # the next pixel starts a line, and perhaps an image
             outer = outer + ends.zext(I64)
             done = outer.eq(height)
             loop.update([image + done.select(image_bytes, 0), done.select(0, outer), ends.select(0, inner)])
@@ -191,7 +191,7 @@ def tile_functions(room: int, fill: Fill) -> Functions:
 class Pixels(NamedTuple):
     """The outputs of a kernel over pixels: `channels` for each of batch * m output pixels.
 
-    `windows` locates the pixels of the images, of dtype `dtype`, that an output pixel reads. `multiplier` output
+    `windows` locates the input pixels of an output pixel; `dtype` is the dtype of the images. `multiplier` output
     channels read the same image channel.
     """
 
@@ -211,7 +211,7 @@ class Pixels(NamedTuple):
 class PixelKernel(NamedTuple):
     """A module with a tile function, and facts for its plan.
 
-    `cycles` estimates the work for a pixel. If `direct` is not 0, tiles write the outputs, `direct` bytes each. If
+    `cycles` estimates the work for a pixel. Unless `direct` is 0, tiles write the outputs, of `direct` bytes each. If
     `whole`, a block has all channels (at most CHANNELS). `macs` counts all multiply-accumulates of the step.
     """
 

@@ -7,8 +7,8 @@ The input is quantized integers q or floats x; t are the taps of a window, and a
     avg_pool    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order; padding is zp
                 y = (sum_t x[t]) / count                 in the same order
 
-A mean over any axes but the last is an avg_pool with windows that cover these axes. A quantize after a mean divides by
-its scale, as the reference does, because means are often exactly rounding ties (see `means`).
+A mean over any axes but the last is an avg_pool whose windows cover these axes. Means are often exactly rounding ties
+(see `means`), so a quantize after a mean divides by its scale, as the reference does.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "
 
 
 class Pool(NamedTuple):
-    """The operands of a pool: its input (number `source` of the partition), the input's shape, and the windows.
+    """The operands of a pool: input `source` of the partition, its `shape`, and the windows.
 
     `shape` is [images, spatial..., channels], `pad` a padding pixel, and `out` the shape of the accumulators. Means of
     integers have `scales`. All means have the `order` of their sums, and `counts`, the divisors f32 [pixels].
@@ -90,8 +90,8 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
 def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
     """Lower the epilogue after `anchor`, a pool or weighted means.
 
-    A maximum of quantized integers is dequantized after the pool, because scales are positive and keep the order. The
-    epilogue then begins with `dequantize`.
+    The maximum of quantized integers is dequantized after the pool: the epilogue then begins with `dequantize`. This is
+    exact, because scales are positive and keep the order.
     """
     e = EpilogueBuilder(body.outputs[0].type.dims)
 
@@ -111,7 +111,7 @@ def dequantize_of(node: Node) -> Node | None:
 
 
 def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
-    """The body's input that a kernel over pixels reads for `node`; raises Unsupported without such an input."""
+    """The body's input that `node` reads, directly or through `dequantize`. Raises Unsupported for other operands."""
     value = next((dequantize or node).operands)
     if value.node is not None:
         raise Unsupported(f"the input of {node.op.name} is computed by {value.node.op.name}",
@@ -146,7 +146,7 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     if how == "mean":
         return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts)
     if dequantize is not None:
-        # with a negative scale, the least integer would be the greatest number
+        # A pool finds the maximum of integers. With a negative scale, the least integer would be the maximum.
         expect_positive(dequantize.attrs["scales"])
     if dequantize is not None and shape[0] * w.pixels and w.fewest_inside == 0:
         raise Unsupported("a window lies only in the padding: its maximum is -inf, and not an integer",
@@ -155,7 +155,7 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
-    """The elements of a padding pixel: the least number for maxima, so it never wins; the zero point for means."""
+    """The value of a padding pixel: for maxima the least number, so it never wins; for means the zero point."""
     if how == "max":
         return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0

@@ -59,12 +59,12 @@ def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(block: Value) -> Value:
-    """Emit the address of the f64 numbers of the `tables` at `block`."""
+    """Emit the address of the f64 numbers in `tables` at address `block`."""
     return block + TABLES_BYTES + TABLES.load(block, "table_bytes") * 2
 
 
 class Taps:
-    """Loads `width` channels of a tap from channel `c` on, and dequantizes them with the `tables` at `block`."""
+    """Loads `width` channels of a tap from channel `c` on, dequantized with the `tables` at address `block`."""
 
     def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width

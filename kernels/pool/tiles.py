@@ -4,9 +4,9 @@
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
-If the output of a maximum has the scale and zero point of the input, tiles write its bytes directly, in half the time.
-For each small window size, code is compiled that reads a list of tap addresses. All other sizes share code that finds
-taps by the tables of offsets.
+If the epilogue of a maximum does nothing, tiles write the outputs directly, in half the time. For each small window
+size, code is compiled that reads a list of tap addresses. All other sizes share code that finds taps by the tables of
+offsets.
 """
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def least(dtype: str) -> float:
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Fill:
     """Make the function that emits the accumulators of one pixel, for windows of ko x ki or, if these are 0, any size.
 
-    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32. For means, the frame's
-    `weights` is the address of the `means.tables`, whose f64 numbers are the pixels' divisors.
+    Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; the frame's `weights` is then
+    the address of `means.tables`, with the pixels' divisors as numbers.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -101,7 +101,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
 
 
 class _WindowSums:
-    """The order and the elements of a window's sum; `load` loads the element at an address."""
+    """A sum over a window in the order `order`; `load` loads the element at an address."""
 
     def __init__(self, order: Order, load: Callable[[Value], Value], width: int) -> None:
         self.order, self.load = order, load
@@ -154,7 +154,7 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Loop `turns` times; each iteration lets each of the values `have` take the next tap, from `place` on.
+        """Emit `turns` iterations; in each, every value of `have` takes one tap after the other, starting at `place`.
 
         Returns the values, and the place after the last tap. A place is the row and the column of a tap.
         """
@@ -201,7 +201,6 @@ class _Walked:
 
 
 def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, skip: Value) -> Value:
-    """Emit the maxima of a window; maxima of bytes are widened only at the end."""
     floats = COMPUTE[dtype] == "f32"
 
     def take(have: Value, address: Value) -> Value:
@@ -216,7 +215,7 @@ def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, 
 
 
 def is_direct(store: Store, how: How, dtype: str) -> bool:
-    """Whether tiles compute the output itself: the epilogue is empty, and the dtypes agree."""
+    """Whether the accumulators already are the outputs: the epilogue is empty and the dtypes agree."""
     left = "f32" if how == "mean" else dtype
     return store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
 
@@ -229,8 +228,8 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the address fields of `pixels.blocks.PIXELS`.
 
-    Means are summed in `order`. For means, the word `weights` is the address of the `means.tables`, with a divisor for
-    each output pixel of an image.
+    Means are summed in `order`. Their word `weights` is the address of `means.tables`, with a divisor for each output
+    pixel of an image as numbers.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

@@ -23,7 +23,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the step of a row operation, with temporary memory for the numbers of its rows."""
     r = lowered.anchor
     assert isinstance(r, RowLowering)
-    # the output may have more leading axes than the row operation's input, all of size 1
+    # the output may have further leading axes of size 1
     dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)
     count = prod(dims[:-1])
     numbers = b.temporary(2 * 4 * count)
@@ -43,7 +43,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def floats(g: PatternBuilder) -> PatternLike:
-    """Make the pattern row(g?(x), gamma?, beta?); g is any lane-wise chain with no other users of its result."""
+    """Make the pattern row(g?(x), gamma?, beta?); g is a lane-wise chain that only the row operation reads."""
     row, before = g.any_of(*ROW.operations), g.repeat(lane_wise_operations(), max=MAX_EPILOGUE, where=refuses)
     a, b = Var("a"), Var("b")
     return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))

@@ -4,8 +4,8 @@
 one or two numbers of the row, such as a mean, and stores them at `stats`, `step` bytes apart. Softmax also stores its
 powers at the address `room`. `epsilon` is the address of an f32.
 
-Vectors have the same number of lanes at every ISA level, because the lanes determine the order of the sums. LLVM splits
-them into the machine's vectors.
+The vectors' lanes determine the order of the sums. They are therefore the same at every ISA level; LLVM splits the
+vectors into the machine's vectors.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RowEmitter:
     def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
         """Emit a loop over vectors of 16 columns: `beside` vectors at a time, then one at a time. The last is masked.
 
-        The carried values begin as `carried`; each iteration replaces them by `turn`'s result. Returns the last values.
+        Each iteration replaces the values `carried` by the result of `turn`. Returns the last values.
         """
         b, whole = self.b, self.n // LANES
         together = whole // beside
@@ -67,7 +67,7 @@ class RowEmitter:
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
         """Fold all elements by `take(new, so far)`, in the order of EXTREME_LANES; `first` is the start value.
 
-        An iteration folds several vectors into separate, independent accumulators.
+        The vectors of an iteration have accumulators of their own.
         """
         b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
         places = range(0, step, LANES)
@@ -89,7 +89,7 @@ class RowEmitter:
         return fold(values[0], lambda x, y: take(y, x))
 
     def groups(self, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Emit a loop over the whole vectors of 8; `turn` computes the new value from a vector and the old value."""
+        """Emit a loop over the whole vectors of 8. `turn(vector, old value)` emits the new value."""
         b = self.b
         with Loop(b, self.n // GROUP, [start]) as loop:
             x = (self.address + loop.k * (4 * GROUP)).load(vector(F32, GROUP))
@@ -97,7 +97,7 @@ class RowEmitter:
         return loop.values[0]
 
     def rest(self, first: Value, stop: Value, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
-        """Emit a loop over the elements from `first` up to `stop` (exclusive), with `turn` as in `groups`."""
+        """Emit a loop over the elements from `first` up to `stop` (exclusive). `turn` is as in `groups`."""
         b = self.b
         with Loop(b, stop - first, [start]) as loop:
             x = (self.address + (first + loop.k) * 4).load(F32)
@@ -105,7 +105,7 @@ class RowEmitter:
         return loop.values[0]
 
     def after_groups(self) -> tuple[Value, Value]:
-        """The index after the whole vectors of 8 and, if 4 elements remain, after one more vector of 4."""
+        """The end of the whole vectors of 8, and the end of one more vector of 4 if 4 elements remain."""
         first = self.n // GROUP * GROUP
         return first, first + (self.n & 4)
 
@@ -150,7 +150,7 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
 
 
 def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None, power: Expr = POWER) -> Value:
-    """Emit the sum of exp(x - highest). The powers are stored at `room`, if given."""
+    """Emit the sum of the powers exp(x - highest), and stores of the powers at `room`, if given."""
     tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
@@ -218,9 +218,9 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
-    """Emit the reciprocal of the sum of powers, and store the powers at `room`.
+    """Emit the reciprocal of the sum of powers, and stores of the powers at `room`.
 
-    With `inf_as_zero` the result is 1 for a row whose elements are all -inf.
+    With `inf_as_zero`, the result for a row of only -inf is 1.
     """
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
@@ -229,7 +229,7 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as
 
 
 def _stepwise_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, dtype: str) -> list[Value]:
-    """Emit the sum of powers, and store the powers at `room`; sum and powers are rounded to `dtype`."""
+    """Emit the sum of powers, and stores of the powers at `room`; both are rounded to `dtype`."""
     total = _powers(b, row, _highest(b, row), room, rounded_power(dtype))
     return [computed(b, ROUNDED[dtype](X), 1, total)]
 
@@ -269,6 +269,6 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 
 def store_numbers(b: Builder, how: str, row: Value, n: Value, room: Value, stats: Value, step: Value,
                   epsilon: Value) -> None:
-    """Emit the numbers of a row for operation `how`, a key of LOOPS, and their stores."""
+    """Emit the numbers of a row for operation `how`, a key of LOOPS, and their stores (see the module)."""
     for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
         x.store(stats + step * k)

@@ -4,9 +4,9 @@
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-The kernel first computes one or two numbers per row, such as a mean, or the result of a reduction. The epilogue's
-expression starts from the stored elements (x, or the powers exp(x - max(x)) of softmax) and applies these numbers. For
-a reduction, the expression starts from the result.
+The kernel first computes one or two numbers per row, such as a mean. For a reduction, the number is y, and the
+epilogue's expression starts from it. Otherwise the expression starts from the stored elements (x, or the powers exp(x -
+max(x)) of softmax), and computes y from them and the numbers.
 """
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RowLowering(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether the prologue only loads f32; kernels then read the rows of the input in place."""
+        """Whether the prologue only loads f32. Kernels then read the rows of the input in place."""
         return self.prologue.expr.op == "load" and self.prologue.expr.value[1:] == ("f32", "vector")
 
     @property
@@ -80,7 +80,7 @@ class RowLowering(NamedTuple):
 def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
     """Find a body's row operation, and the nodes of its prologue.
 
-    Raises Unsupported if prologue or epilogue is not lane-wise, or if kernels lack some attributes of the operation.
+    Raises Unsupported if prologue or epilogue is not lane-wise, or if kernels lack an attribute of the operation.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in ROWS)

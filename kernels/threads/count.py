@@ -1,8 +1,7 @@
 """The number of threads for a plan: the process's share of the machine's cores.
 
 The share is the minimum of three limits: the cores that the process may use (affinity), the CPU quotas of its control
-groups (containers, Kubernetes), and OMP_NUM_THREADS. Ray sets this variable to the `num_cpus` of a task or an actor.
-Dask's nannies set it to 1 for workers that run tasks as threads. joblib sets it to the share of a worker process.
+groups (containers, Kubernetes), and OMP_NUM_THREADS. Dask, Ray and joblib set OMP_NUM_THREADS for their workers.
 """
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _most_asked = 0
 
 
 def process_cores() -> set[int]:
-    """The cores that the process's main thread may use; other threads may be restricted to fewer."""
+    """The cores that the process may use, taken from its main thread; other threads may be restricted."""
     return os.sched_getaffinity(os.getpid())
 
 
@@ -58,19 +57,19 @@ def _allowed() -> int:
 
 
 def _variable(name: str) -> int | None:
-    """The positive number at the start of an environment variable, such as 4 in "4,2"; None without a number."""
+    """The number at the start of an environment variable, such as 4 in "4,2"; None if it is not positive."""
     first = os.environ.get(name, "").split(",")[0].strip()
     return max(1, int(first)) if first.isdecimal() else None
 
 
 def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
-    """The cores that the quotas of the process's control groups allow, rounded up; without quotas, a large number."""
+    """The cores that the quotas of control groups allow, rounded up; a large number if there are no quotas."""
     return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
                default=_NO_LIMIT)
 
 
 def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
-    """The quota and period of each control group (version 1 or 2) of the process, and of the groups' parents."""
+    """The quota and period of the process's control groups (version 1 or 2) and of their parents."""
     try:
         groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
     except OSError:
@@ -87,5 +86,5 @@ def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
             try:
                 quota, period, *_ = " ".join((folder / name).read_text() for name in names).split()
                 yield int(quota), int(period)
-            except (OSError, ValueError):  # no such file, or its text is "max"
+            except (OSError, ValueError):  # no quota: the file does not exist, or says "max"
                 continue

@@ -1,4 +1,4 @@
-"""Helpers: threads that run pieces of steps for callers (see `steps`), and the memory that they share with callers."""
+"""Helpers: threads that run parts of steps for callers (see `steps`), and the memory that they share with callers."""
 from __future__ import annotations
 
 import ctypes
@@ -34,7 +34,7 @@ def native(function: modules.Function, arity: int) -> Callable[..., None]:
 class Helpers:
     """At most `most` helpers; `address` is the address of the words that helpers and callers share.
 
-    `start` starts native threads as helpers. Iterations of a prange become helpers by `help_others`.
+    Helpers are native threads that `start` starts, or iterations of a prange that call `help_others`.
     """
 
     def __init__(self, most: int, cache: bool = True) -> None:
@@ -61,7 +61,7 @@ class Helpers:
             self.word(CORES)[0] = size
 
     def word(self, offset: int) -> np.ndarray:
-        """The array of words from a byte offset on."""
+        """The shared words from a byte offset on, as an array."""
         return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
 
     @property
@@ -80,7 +80,7 @@ class Helpers:
                 self.threads.append(thread)
 
     def dismiss(self) -> None:
-        """Let all helpers return, even helpers that have not begun, and wait for the threads that `start` started."""
+        """Let all helpers return as soon as they begin or wake, and wait for the threads that `start` started."""
         self._dismiss(self.address)
         with suppress(IndexError):
             while True:

@@ -1,4 +1,4 @@
-"""The parallel region: graphq's only prange; threads in its iterations run pieces of steps (see `team`).
+"""The parallel region: graphq's only prange; threads in its iterations run parts of steps (see `team`).
 
 If a process has imported Numba and runs a plan on several threads, graphq imports this module in the background.
 """
@@ -25,18 +25,18 @@ def _compiled(cache: bool) -> Any:
 
 
 try:
-    _enter = _compiled(True)  # kept on disk, because loading takes a tenth of the time of compiling
-except Exception:  # no writable folder, a full disk, or a damaged file
+    _enter = _compiled(True)  # True: cached on disk, because loading takes a tenth of the time of compiling
+except Exception:  # the cache fails: no writable folder, a full disk, or a damaged file
     _enter = _compiled(False)
 
 
 def enter(function: int, argument: int, threads: int) -> None:
     """Call a native function as `function(argument, k)` for k in range(threads), each k on one thread.
 
-    `function` is an address. Returns when all calls have returned. If Numba's threading layer grants fewer threads or
-    is busy, some calls begin only after other calls have ended.
+    `function` is an address. Returns when all calls have returned. Some calls begin only after other calls have ended,
+    if Numba's threading layer is busy or grants fewer threads.
     """
-    config: Any = numba.config  # Any: Numba's stubs lack settings that it reads from the environment
+    config: Any = numba.config  # Any, because Numba's type stubs lack some settings
     before = numba.get_num_threads()
     try:
         numba.set_num_threads(min(threads, config.NUMBA_NUM_THREADS))

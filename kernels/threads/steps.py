@@ -1,4 +1,4 @@
-"""The native code of a team, in which callers and helpers share the steps of plans. `team` explains the terms.
+"""The native code with which callers and helpers share the steps of plans. `team` has the overview.
 
 A caller is a thread that runs a plan. A helper is a thread of the team that runs pieces of the plan's steps. A team is
 an array of words. Several callers can offer tables of steps at the same time, each in a slot of its own:
@@ -20,9 +20,8 @@ an array of words. Several callers can offer tables of steps at the same time, e
            finished   whether the table is done
 
 A caller takes pieces from the first on, helpers take pieces from the last on. The next step then finds data of the
-previous step in the same core's cache (MobileNetV2 in f32 on two cores: 5 %). Until a helper has taken a piece, it
-reads only the ticket of the slot. A helper that comes late finds that the ticket has changed, and takes a piece of the
-step that the new ticket offers.
+previous step in the same core's cache (MobileNetV2 in f32 on two cores: 5 %). A helper reads only the ticket before it
+has taken a piece. If the ticket has changed by then, the helper takes no piece; it looks again.
 """
 from __future__ import annotations
 
@@ -87,14 +86,14 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 
 @njit
 def run_piece(step: int, piece: int) -> None:
-    """Run piece number `piece` of a step; `step` is the address of the step's row."""
+    """Run one piece of a step; `step` is the address of the step's row."""
     blocks, pieces = view_step(step).blocks, view_step(step).pieces
     _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
 
 
 @njit
 def _keep_off(team: int, record: int, core: int) -> None:
-    """Let a helper run on all cores of the process except `core`, where its caller runs."""
+    """Let a helper run on all cores of the process except `core`, the core of its caller."""
     size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
     if size and core >= 0 and core != helper.kept_off:
         for k in range(0, size, 8):
@@ -119,7 +118,7 @@ def _wake(team: int, count: int, core: int) -> None:
 
 @njit
 def _go_on(team: int, slot: int) -> None:
-    """Run serial steps, then offer the next parallel step; without such a step, mark the table as finished."""
+    """Run serial steps, then offer the next parallel step; at the end, mark the table as finished."""
     work = view_work(slot + WORK_AT)
     step, end = work.next, work.end
     while step < end and view_step(step).pieces == 0:
@@ -131,7 +130,7 @@ def _go_on(team: int, slot: int) -> None:
         work.next = step + ROW
         store_s64(slot + ENDED, 0)
         release(slot + TICKET, pieces << 24)
-        fence()  # a helper that is falling asleep sees the ticket, or this thread sees the helper asleep
+        fence()  # either a helper that falls asleep now sees the ticket, or this thread sees that the helper sleeps
         sleepers = acquired(team + SLEEPERS)
         missing = acquired(team + WANTED) - load_s64(team + HELPERS) + sleepers
         if missing > 0 and sleepers > 0 and pieces > 1:
@@ -142,7 +141,7 @@ def _go_on(team: int, slot: int) -> None:
 
 @njit
 def _help(team: int, slot: int, helper: int) -> int:
-    """Take a piece on offer, as a `helper` (1) or the caller (0), and run it; returns whether pieces were left."""
+    """Take and run a piece on offer, as a `helper` (1) or the caller (0); returns 0 if no piece was left."""
     ticket = acquired(slot + TICKET)
     first, last, pieces = ticket & MOST_PIECES, ticket >> 12 & MOST_PIECES, ticket >> 24
     if first + last >= pieces:
@@ -156,7 +155,7 @@ def _help(team: int, slot: int, helper: int) -> int:
 
 @njit
 def _work(team: int, slot: int, helper: int) -> None:
-    """Run pieces of the table in a slot until the table is finished; wait while no piece is on offer."""
+    """Run pieces of the table in a slot until the table is finished."""
     waited = 0
     while acquired(slot + FINISHED) == 0:
         if _help(team, slot, helper):
@@ -181,7 +180,7 @@ def _offer(table: int, end: int, team: int, slot: int) -> None:
 
 @njit
 def _open(table: int, end: int, team: int, helpers: int) -> int:
-    """Offer a table in a free slot; returns the slot's address, or 0 without a free slot."""
+    """Offer a table in a free slot; returns the slot's address, or 0 if no slot is free."""
     for k in range(MOST_TABLES):
         slot = team + SLOTS + k * SLOT
         if load_s64(slot + BUSY) == 0 and exchanged(slot + BUSY, 0, 1):
@@ -216,7 +215,7 @@ def run_shared(table: int, end: int, team: int, helpers: int) -> None:
 
 
 def open_table(table: int, end: int, team: int, opened: int) -> None:
-    """Offer a table in the first slot if the slot is free; then store the slot's address at address `opened`."""
+    """If the first slot is free, offer a table in it, and store the slot's address at address `opened`."""
     slot = team + SLOTS
     if exchanged(slot + BUSY, 0, 1):
         store_s64(opened, slot)
@@ -229,7 +228,7 @@ def take_part(slot: int, k: int) -> None:
 
 
 def close_table(slot: int) -> None:
-    """Run the rest of a table and free its slot. The table's memory may be freed afterwards."""
+    """Run the rest of a table, and free its slot. The table's memory may be freed afterwards."""
     _work(view_work(slot + WORK_AT).team, slot, 0)
     release(slot + BUSY, 0)
 
@@ -245,14 +244,14 @@ def _look(team: int) -> int:
 
 @njit
 def _sleep(team: int, record: int) -> None:
-    """Mark this helper as asleep and sleep until another thread wakes it. If work is already on offer, do not sleep."""
+    """Sleep until another thread wakes this helper, unless there is work or helpers must return."""
     added(team + SLEEPERS, 1)
     release(record + ASLEEP, 1)
     fence()
     if (_look(team) or acquired(team + STOP)) and exchanged(record + ASLEEP, 1, 0):
         added(team + SLEEPERS, -1)
     else:
-        while semaphore_wait(record + SEMAPHORE) != 0:  # the result is not 0 if a signal interrupts the wait
+        while semaphore_wait(record + SEMAPHORE) != 0:  # wait again if a signal interrupted
             pass
 
 
@@ -262,7 +261,7 @@ def _stay(team: int, record: int) -> None:
     helper.thread = this_thread()
     helper.kept_off = -1
     if size:
-        set_cores(helper.thread, size, team + MASK)  # a new thread has only its creator's cores, perhaps fewer
+        set_cores(helper.thread, size, team + MASK)  # because a thread inherits its creator's cores, perhaps fewer
     added(team + HELPERS, 1)
     idle = 0
     while acquired(team + STOP) == 0:
@@ -277,7 +276,7 @@ def _stay(team: int, record: int) -> None:
 
 
 def help_others(team: int, k: int) -> None:
-    """Run pieces that callers offer until the helpers are dismissed, as helper `k` and iteration `k` of a prange."""
+    """Run pieces that callers offer until the helpers are dismissed, as iteration `k` of a prange."""
     _stay(team, team + FIRST_RECORD + k * RECORD)
 
 
@@ -294,7 +293,7 @@ def dismiss(team: int) -> None:
 
 
 def nothing(argument: int, k: int) -> None:
-    """Do nothing: for a region that only starts threads."""
+    """Do nothing: the function for a region that only starts threads."""
 
 
 def serial_module() -> Functions:

@@ -1,11 +1,11 @@
 """Run several steps strip by strip: a strip of rows goes through all steps before the next strip does.
 
-A strip is a block of the rows of a batch element. Data that only the next step reads then take memory for one strip
-instead of all rows. This memory, a room, stays in the cache of a core. Each thread runs a piece, some neighboring
-blocks, and each piece has a room of its own.
+A strip is some rows of a batch element. Data that only the next step reads then take memory for one strip instead of
+all rows. This memory, a room, stays in the cache of a core. Each thread runs some neighboring strips at a time, a
+piece; each piece has a room of its own.
 
-The steps themselves know nothing of strips. All of them are cut into the same blocks of rows, and each runs on a copy
-of its argument block. In the copy, addresses of data in a room are adjusted, so row i is at `address + i * stride`.
+The steps need no code for strips. Each step runs on copies of its argument block: in the copy for a strip, addresses of
+data in a room are adjusted, so row i is at `address + i * stride`.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The operating system's functions for threads (Linux): native threads, semaphores, cores and clocks.
 
-The first half has functions of the C library for native code, the second half functions for Python.
+Native code calls the functions of the first half, Python the functions of the second half.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _library_call(b: Builder, name: str, kind: Type, args: Sequence[Value]) -> V
 
 
 def _library_function(name: str, arity: int) -> Intrinsic:
-    """Make the function that calls a C function with `arity` words; its result is a C int."""
+    """Make the native function that calls a C function with `arity` words; its result is a C int."""
 
     def call(b: Builder, *values: Value) -> Value:
         return _library_call(b, name, I32, values).sext(I64)
@@ -68,8 +68,8 @@ def make_semaphore(address: int) -> None:
 def start_thread(function: int, argument: int) -> int | None:
     """Start a native thread that calls the function at an address as `function(argument)`.
 
-    Python does not know the thread, so the thread never waits for the GIL. This function does not wait for the thread.
-    Returns the pthread_t, or None if no more threads can be started.
+    Python does not know the thread, so the thread never waits for the GIL. Returns its pthread_t without waiting for
+    it, or None if no more threads can be started.
     """
     thread = ctypes.c_void_p()
     failed = _library().pthread_create(
@@ -84,7 +84,7 @@ def join_thread(thread: int) -> None:
 
 @contextmanager
 def signals_left_to_others() -> Iterator[None]:
-    """Block signals for this thread and for threads that it starts meanwhile; faults still end the process."""
+    """Block signals in this thread and in threads that it starts in the `with` block, except for faults."""
     faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:

@@ -1,10 +1,9 @@
 """The team: all threads of the process run a plan's native steps in a single call, without Python or the GIL.
 
-A step is a block function's address, an argument block's address and a number of blocks. The blocks of a parallel step
-are cut into pieces of neighboring blocks; `plan.plan.pieces` chooses their number. Any free thread, the caller or a
-helper, takes the next piece. No piece therefore waits for a thread that is asleep or has lost its core to another
-process. The thread that ends a step's last piece runs the serial steps after it, and offers the next parallel step's
-pieces.
+The blocks of a parallel step are cut into pieces of neighboring blocks; `plan.plan.pieces` chooses their number. A
+caller is a thread that runs a plan; helpers are the other threads of the team. Any of them that is free takes the next
+piece, so no piece waits for a thread that sleeps or has lost its core to another process. The thread that ends a step's
+last piece runs the serial steps after it, and offers the next parallel step's pieces.
 
 The first run with several threads starts the helpers, as native threads (`helpers`). They begin within some 50 us, and
 the run does not wait for them. When the process imports Numba, the iterations of a prange (`region`) replace them:
@@ -19,7 +18,7 @@ threads: libgomp's threads do not survive a fork, and cannot be started again.
 
 A helper that has found nothing to do for a while sleeps at a semaphore. To wake it takes some 50 us, so short runs wake
 no helpers, unless the runs follow one another closely. Linux often wakes a thread on the core of the waking thread,
-even if another core is idle. The helper would then wait for its caller, so it is kept off the core of its caller.
+even if another core is idle. A helper is therefore kept off the core of its caller; it would have to wait there.
 """
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ Row: TypeAlias = tuple[int | modules.Function, int, int, int]
 class StepTable:
     """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must stay in memory.
 
-    If `rows` is an array, the array itself is the table; otherwise the rows are copied into a new array.
+    If `rows` is an array, the array itself is the table. Other rows are copied.
     """
 
     def __init__(self, rows: Sequence[Row] | np.ndarray, cache: bool = True) -> None:
@@ -114,21 +113,22 @@ class Team:
         self.thread: threading.Thread | None = None  # the thread that loads the region, after Numba is imported
         self.region: Any = None  # the module `region`, after it is loaded
         self.layer: str | None = None  # Numba's threading layer, known after a caller has entered a region
-        # passes `layer` to the thread that loads the region; None at the end
+        # hands `layer` to the thread that loads the region, or None when the process ends
         self.layers: SimpleQueue[str | None] = SimpleQueue()
-        self._finder = [None]  # the caller that pops the item finds the layer
+        self._finder = [None]  # the caller that pops the item must find out Numba's layer
         self._ended = False
 
     def start(self) -> None:
         """Start the helpers."""
-        atexit.register(self.end)  # this also keeps the helpers' words in memory
+        atexit.register(self.end)  # the reference to `self` also keeps the memory that helpers use
         self.helpers.start()
 
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table: wake `helpers` helpers, or enter a region with as many more threads.
 
-        Numba's layer is known only after a region was entered. A caller enters the first region, because no region of
-        user code can be active at that time: workqueue ends the process if two threads are in regions at once.
+        Numba's layer is known only after a thread has entered a region. A caller enters the first region, not the
+        background thread: workqueue ends the process if two threads are in regions at once, and user code may be in
+        one.
         """
         if self.thread is None and self.helpers.most and _can_enter():
             self._load()
@@ -145,9 +145,9 @@ class Team:
 
     def _run_in_region(self, table: StepTable, threads: int) -> None:
         those = self.helpers
-        # the slot of this run: `open_table` takes a slot and writes its address here in one native call
+        # the address of this run's slot: `open_table` takes the slot and writes its address here, in one native call
         opened = ctypes.c_int64()
-        try:  # If anything interrupts the run after `open_table` (KeyboardInterrupt), `finally` frees the slot.
+        try:  # `finally` frees the slot, even after a KeyboardInterrupt
             self.open_table(*table.span, those.address, ctypes.addressof(opened))
             if opened.value:
                 self.region.enter(self.code.take_part.address, opened.value, threads)
@@ -167,7 +167,7 @@ class Team:
     def _find_layer(self) -> None:
         try:
             self._finder.pop()
-        except IndexError:  # another caller is finding the layer
+        except IndexError:  # no item: another caller finds out the layer
             return
         try:
             found: str = self.region.layer(self.code.nothing.address)
@@ -185,8 +185,8 @@ class Team:
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
-        except Exception as error:  # anything that keeps Numba from running
-            # no warning while Python shuts down, because it cannot start threads then
+        except Exception as error:  # Numba fails to load or to compile
+            # Do not warn while Python shuts down: starting threads always fails then.
             if threading.main_thread().is_alive():
                 log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
@@ -196,13 +196,13 @@ class Team:
             return
         before, self.helpers = self.helpers, Helpers(self.helpers.most, self._cache)
         before.dismiss()
-        if layer == "omp" and not self._ended:  # if `end` runs later, it dismisses the new helpers
+        if layer == "omp" and not self._ended:  # if `end` begins only now, it dismisses the new helpers itself
             with signals_left_to_others():
                 region.enter(self.code.help_others.address, self.helpers.address, self.helpers.most)
 
     @property
     def settled(self) -> bool:
-        """Whether helpers take part in runs, or never will."""
+        """Whether helpers take part in runs, or it is certain that they never will."""
         those = self.helpers
         if those.most == 0:
             return True
@@ -237,14 +237,14 @@ def the_team(cache: bool = True) -> Team:
 
 
 def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
-    """Call `run` until all helpers that it uses take part, for at most `seconds`; later runs can be timed."""
+    """Call `run`, for at most `seconds`, until all helpers that it uses take part: then runs can be timed."""
     end = perf_counter() + seconds
     run()
     while _team is not None and not _team.settled and perf_counter() < end:
         sleep(0.01)
         could_ask = _team.region is not None
         run()
-        if could_ask and _team.layer is None:  # then `run` uses no helpers, and there is nothing to wait for
+        if could_ask and _team.layer is None:  # `run` used one thread only: nothing to wait for
             return
 
 
@@ -253,12 +253,12 @@ def _can_enter() -> bool:
 
 
 def _in_child() -> None:
-    """Forget the parent's team: threads do not survive a fork, and Numba ends a process that starts them again."""
+    """Forget the parent's team: its threads do not exist in a forked child."""
     global _team, _numba_has_threads_of_another_process
     numba = sys.modules.get("numba")
     try:
         _numba_has_threads_of_another_process |= numba is not None and bool(numba.threading_layer())
-    except (ValueError, AttributeError):  # Numba has not started threads
+    except (ValueError, AttributeError):  # raised if Numba has not started threads
         pass
     if _team is not None:
         atexit.unregister(_team.end)

@@ -1,7 +1,7 @@
 """Traced steps: they record on which thread and when their pieces ran, for profiles.
 
-The block function of a traced step runs a whole piece of the original step, and reads the clock before and after. The
-team runs traced steps like any other steps, and untraced runs are not affected.
+A traced step takes the place of another step in a table. Its block function runs a whole piece of that step, and reads
+the clock before and after.
 """
 from __future__ import annotations
 

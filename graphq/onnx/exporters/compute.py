@@ -21,14 +21,14 @@ FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
 @exports("square", "squared_difference")
 def square(w: Writer, node: Node) -> None:
-    """Write `x * x` as a Mul, after a Sub for squared_difference."""
+    """Write `x * x` as a Mul; x is a Sub for squared_difference."""
     x = w.name(node.inputs[0]) if node.op.name == "square" else w.add("Sub", [w.name(v) for v in node.inputs])
     w.add("Mul", [x, x], [w.name(node.output)])
 
 
 @exports("arithmetic")
 def arithmetic(w: Writer, node: Node) -> None:
-    """Write integer arithmetic: Mod for remainders, otherwise the operator that ONNX also has for floats."""
+    """Write integer arithmetic: Mod for remainders, otherwise the operator that floats have as well."""
     function = node.attrs["function"]
     if function in OPS:
         w.node(node, str(OPS[function].onnx))
@@ -58,7 +58,7 @@ def cast(w: Writer, node: Node) -> None:
 
 @exports("prelu", "bias_add")
 def along_channels(w: Writer, node: Node) -> None:
-    """Write PRelu or Add. For channels-first data, a vector is reshaped to [channels, 1, ...] to broadcast."""
+    """Write PRelu or Add. A vector along channels-first data is reshaped to [channels, 1, ...]."""
     x, vector = node.operands
     name, first = w.name(vector), node.attrs["data_format"] == "NCX"
     if first and rank(vector) == 1 and node.attrs.get("per_channel_broadcast", True):
@@ -70,8 +70,8 @@ def along_channels(w: Writer, node: Node) -> None:
 def softmax(w: Writer, node: Node) -> None:
     """Write Softmax or LogSoftmax; raises GraphError for statistics or a result of another dtype.
 
-    ONNX's operators round f16 and bf16 in each step. If graphq's operation rounds only once, the file casts to f32,
-    applies the operator, and casts back.
+    ONNX's operators round f16 and bf16 in each step, graphq's operation may round only once. The file then casts to
+    f32, applies the operator, and casts back.
     """
     if node.attrs.get("keep_stats") or node.attrs.get("mode") == "inf_as_zero":
         raise GraphError("ONNX's Softmax has no statistics and no mode inf_as_zero")
@@ -152,7 +152,7 @@ def convolution(w: Writer, node: Node) -> None:
 
 
 def _axes(form: str, lead: str, r: int) -> list[int]:
-    """Positions of the axes of weights in format `form`: first the axes that `lead` names, then the spatial axes."""
+    """The axes of weights in format `form`: first the axes that `lead` names, then the spatial axes."""
     spatial = form.index("X")
     axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
     return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]
@@ -160,10 +160,7 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 
 @exports("max_pool", "avg_pool")
 def pool(w: Writer, node: Node) -> None:
-    """Write MaxPool, AveragePool or GlobalAveragePool; raises GraphError for output sizes that are rounded up.
-
-    `load_onnx` reads an AveragePool as a pool that adds the elements of a window in order.
-    """
+    """Write MaxPool, AveragePool or GlobalAveragePool; raises GraphError for output sizes that are rounded up."""
     a = node.attrs
     if a["rounding_type"] == "ceil":
         raise GraphError("ONNX rounds sizes up by another rule: use rounding_type floor and larger pads_end")
@@ -187,7 +184,7 @@ def batch_norm(w: Writer, node: Node) -> None:
 
 @exports("group_norm")
 def group_norm(w: Writer, node: Node) -> None:
-    """Write GroupNormalization; raises GraphError if scale or bias is missing, or statistics are results."""
+    """Write GroupNormalization; raises GraphError without a scale and bias, or with statistics as results."""
     if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
         raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
     _channels(w, node, "GroupNormalization", [w.name(v) for v in node.inputs[1:]],
@@ -196,13 +193,13 @@ def group_norm(w: Writer, node: Node) -> None:
 
 @exports("lrn")
 def lrn(w: Writer, node: Node) -> None:
-    """Write LRN with channels first; its attributes have the same names in ONNX."""
+    """Write LRN with channels first."""
     _channels(w, node, "LRN", [], {name: value for name, value in node.attrs.items() if name != "data_format"})
 
 
 @exports("layer_norm")
 def layer_norm(w: Writer, node: Node) -> None:
-    """Write LayerNormalization; raises GraphError if the scale is missing or if statistics are results."""
+    """Write LayerNormalization; raises GraphError without a scale, or with statistics as results."""
     if node.attrs["keep_stats"] or len(node.inputs) < 2 or not node.attrs["use_affine"]:
         raise GraphError("LayerNormalization has other statistics and needs a scale")
     w.node(node, "LayerNormalization", axis=node.attrs["begin_norm_axis"], epsilon=node.attrs["epsilon"])
@@ -210,7 +207,7 @@ def layer_norm(w: Writer, node: Node) -> None:
 
 @exports(*REDUCTIONS.values(), "integer_sum")
 def reduction(w: Writer, node: Node) -> None:
-    """Write a reduction with its axes as an initializer, or Identity if there are no axes (ReduceL1 would give |x|)."""
+    """Write a reduction with its axes as an initializer; without axes, write Identity."""
     if len(node.inputs) > 1:
         raise GraphError("axes as an operand are s32 in graphq and s64 in ONNX: make them an attribute")
     if not node.attrs["axes"]:
@@ -221,7 +218,7 @@ def reduction(w: Writer, node: Node) -> None:
 
 @exports("conv_integer")
 def conv_integer(w: Writer, node: Node) -> None:
-    """Write ConvInteger; channels come first in both graphq and ONNX."""
+    """Write ConvInteger."""
     w.node(node, "ConvInteger", group=node.attrs["groups"], **_windows(node))
 
 
@@ -239,7 +236,7 @@ def interpolate(w: Writer, node: Node) -> None:
 
 @exports("dynamic_range")
 def dynamic_range(w: Writer, node: Node) -> None:
-    """Write DynamicQuantizeLinear; the operation's results are the operator's scale and zero point."""
+    """Write DynamicQuantizeLinear, and use its scale and zero point."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])
 
 
@@ -247,9 +244,9 @@ def dynamic_range(w: Writer, node: Node) -> None:
 def recurrent(w: Writer, node: Node) -> None:
     """Write an LSTM, GRU or RNN of one direction.
 
-    graphq's operation reads gates: the input times the input weights. ONNX's layer computes this matmul itself. If the
-    gates come from a matmul with constant f32 weights, the layer takes the matmul's operands. Otherwise the layer reads
-    the gates as its input, with the identity matrix as weights; this is exact. An LSTM that quantizes its state becomes
+    ONNX's layer multiplies its input by weights; graphq's operation reads these products as `gates`. If a matmul with
+    constant f32 weights computes the gates, the layer gets the matmul's operands. Otherwise it gets the gates
+    themselves, with the identity matrix as weights; this is exact. An LSTM that quantizes its state becomes
     com.microsoft's DynamicQuantizeLSTM, with the operands that `dynamic_product` finds.
     """
     op, gates, weights = node.op.name, node.operand(0), node.operand(1)
@@ -286,7 +283,7 @@ def recurrent(w: Writer, node: Node) -> None:
 
 
 def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
-    """Find the matmul that computes `gates`, up to added biases; returns the matmul (or None) and the biases."""
+    """Find the matmul that computes `gates` (or None), and the biases that are added to its result."""
     node, biases = gates.node, list[Value]()
     if node is not None and node.op.name == "add":
         found = [(b, a.node) for a, b in itertools.permutations(node.operands, 2)
@@ -298,7 +295,7 @@ def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
 
 
 def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | None]:
-    """Find input, constant weights [size, I] and bias that make `gates`; else return `gates`, the identity and None."""
+    """Find the input, constant weights [size, I] and bias of `gates`; else return `gates`, the identity and None."""
     product, biases = product_of(gates)
     x, weights = (None, None) if product is None else (product.operand(0), product.operand(1).data)
     if product is None or x is None or weights is None or weights.ndim != 2 or weights.dtype != np.float32 \
@@ -309,9 +306,9 @@ def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | N
 
 
 def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None]:
-    """Return the unquantized input, the integer weights [I, 4H] with scale and zero point, and the bias of `gates`.
+    """Find the input before quantization, integer weights [I, 4H], their scale and zero point, and bias of `gates`.
 
-    The input must be quantized by its range, and the weights must be 8-bit constants. Otherwise raises GraphError.
+    Raises GraphError unless the input is quantized by its range, and the weights are 8-bit constants.
     """
     product, biases = product_of(gates)
     left, right = (None, None) if product is None else (product.operand(0), product.operand(1))
@@ -335,7 +332,7 @@ def _by_column(product: Node, dequantize: Node) -> bool:
 
 
 def _dynamic_source(x: Value | None) -> Value | None:
-    """The value that was quantized by its own range and dequantized to `x`, or None."""
+    """The value that was quantized by its range and then dequantized to `x`; None if `x` is another value."""
     dequantize = None if x is None else x.node
     if dequantize is None or dequantize.op.name != "dynamic_dequantize":
         return None
@@ -348,7 +345,7 @@ def _dynamic_source(x: Value | None) -> Value | None:
 
 
 def integers_of_states(weights: Value, scales: Value) -> list[np.ndarray]:
-    """The weights of the state as s8 [H, 4H], with their scales and zero points."""
+    """The recurrent weights as s8 [H, 4H], with their scales and zero points."""
     if weights.data is None or scales.data is None:
         raise GraphError("weights and scales of a layer that quantizes the state must be constants")
     zero_point = -offset_of(weights.data)
@@ -366,7 +363,7 @@ def cached_attention(w: Writer, node: Node) -> None:
     a, scales = node.attrs, []
     more: dict[str, int | str] = {} if a["causal"] else {"causal": 0}
     if a["kept"] == "f16":
-        more |= {"kv_cache_bit_width": 16}  # needed if the query is f32 and there are no past caches
+        more |= {"kv_cache_bit_width": 16}  # states that the caches are f16, even without past caches
     if a["kept"] == "bf16" and not past_key:
         raise GraphError("GroupQueryAttention cannot start bf16 caches for an f32 query: give past caches")
     if key_scale:

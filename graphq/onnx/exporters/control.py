@@ -33,7 +33,7 @@ def scan(w: Writer, node: Node) -> None:
     lists = {"scan_input_axes": a["input_axes"], "scan_input_directions": a["reverse_inputs"],
              "scan_output_axes": a["output_axes"], "scan_output_directions": a["reverse_outputs"]}
     _add(w, node, "Scan", names[:count], body=_body(w, a["body"], names[count:]), num_scan_inputs=a["scanned"],
-         **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no type for an empty list
+         **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no empty lists
 
 
 def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto | int | list[int]) -> None:
@@ -41,9 +41,9 @@ def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto 
 
 
 def _body(w: Writer, body: Graph, captured: Sequence[str]) -> GraphProto:
-    """Write the body as an ONNX graph. Its last inputs become the outer graph's values that `captured` names."""
+    """Write the body as an ONNX graph. Its last inputs are values of the outer graph, named in `captured`."""
     inner = Writer(w.functions)
-    inner.taken = w.taken  # names are unique in the whole model
+    inner.taken = w.taken  # shared, because names are unique in the whole model
     inner.of_values = w.of_values | names_of(body)
     count = len(body.inputs) - len(captured)
     own, outer = body.inputs[:count], body.inputs[count:]

@@ -50,7 +50,7 @@ def onnx_node(w: Writer, node: Node) -> None:
     if opsets[""] < OPSET:
         try:
             model = version_converter.convert_version(model, OPSET)
-        except Exception as e:  # pybind turns the converter's C++ exceptions into several classes
+        except Exception as e:  # the converter's C++ exceptions have several Python classes
             raise GraphError(f"ONNX cannot convert it from version {opsets['']} to {OPSET}: {str(e)[:200]}") from None
     elif opsets[""] > OPSET:
         raise GraphError(f"version {opsets['']} of its operator set is newer than {OPSET}")

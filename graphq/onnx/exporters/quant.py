@@ -13,7 +13,7 @@ from graphq.onnx.protos.tensors import element_of
 
 @exports("quantize", "dequantize")
 def static(w: Writer, node: Node) -> None:
-    """Write the operator with scales and zero points as initializers: scalars, or vectors along the axis."""
+    """Write the operator; scales and zero points become initializers: scalars, or vectors along the axis."""
     a = node.attrs
     if a.get("group_axis") is not None:
         raise GraphError("ONNX cannot express scales of groups along two axes")
@@ -55,7 +55,7 @@ def dynamic(w: Writer, node: Node) -> None:
 
 @exports("quantize_linear", "dequantize_linear")
 def linear(w: Writer, node: Node) -> None:
-    """Write the operator with the same attributes; raises GraphError if the operator needs a version above 21."""
+    """Write the operator with the same attributes; raises GraphError if it needs an operator set above 21."""
     a = node.attrs
     src, scale, *rest = node.inputs
     assert src is not None and scale is not None

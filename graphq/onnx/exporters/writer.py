@@ -29,7 +29,7 @@ EXPORTERS: dict[str, Exporter] = {}
 
 
 def exports(*ops: str) -> Callable[[Exporter], Exporter]:
-    """Register the decorated function as the exporter of these operations. Raises GraphError if one exists."""
+    """Register the decorated function as the exporter of these operations. Raises GraphError for a second exporter."""
 
     def declare(f: Exporter) -> Exporter:
         for op in ops:
@@ -61,7 +61,7 @@ class Writer:
         """The names of the graph's own values. A made-up name must not be one of these."""
 
     def claim(self, wanted: str, *, made_up: bool = False) -> str:
-        """Reserve and return `wanted`, numbered if the name is taken, or if it is `made_up` and in `of_values`."""
+        """Reserve a name: `wanted`, numbered if it is taken. A `made_up` name also avoids the graph's own names."""
         name, k = wanted, 0
         while name in self.taken or not name or made_up and name in self.of_values:
             k += 1
@@ -116,7 +116,7 @@ class Writer:
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def prune(self, outputs: Iterable[str]) -> None:
-        """Remove nodes with unused results. These nodes remain if one ONNX operator replaces several operations."""
+        """Remove nodes with unused results: operations that became part of one ONNX operator leave such nodes."""
         needed, kept = set(outputs), []
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.output):
@@ -140,10 +140,7 @@ class Writer:
 
 
 def declared(w: Writer, node: Node) -> None:
-    """Write the ONNX operator that `Op.onnx` names. Attributes that the operator takes as inputs become initializers.
-
-    The attribute auto_broadcast is left out: it only rejects shapes that ONNX's operator would broadcast.
-    """
+    """Write the ONNX operator that `Op.onnx` names. Attributes that are inputs of the operator become initializers."""
     op = node.op
     assert op.onnx is not None
     since_version(op.onnx, "", OPSET, "ONNX")

@@ -64,9 +64,9 @@ LENGTH = """(x) => (length) {
 def attention(c: Call) -> Outputs:
     """Import Attention 23 and 24 with the steps of ONNX's function body.
 
-    Each mask compares positions in s32 and adds -inf to the scores of hidden keys. Kernels fuse these steps, so that no
-    mask of the size of the scores is in memory. ONNX's own function body is imported for other versions, for operands
-    of several dtypes, and for masks of version 24 that are shorter than the keys.
+    A mask is computed from positions in s32, and adds -inf to the scores of hidden keys. Kernels fuse these steps, so
+    no mask of the size of the scores is in memory. ONNX's own function body is imported for other versions, for
+    operands of several dtypes, and for masks of version 24 that are shorter than the keys.
     """
     q, k, v = (c.input(n) for n in range(3))
     precision = c.attr("softmax_precision")
@@ -86,7 +86,7 @@ def attention(c: Call) -> Outputs:
     if size is None:
         raise GraphError("the size of a head must be known")
     if c.version >= 24 and mask is not None and (keys is None or _dim(mask, -1) != keys):
-        return by_body(c)  # ONNX's function pads the mask
+        return by_body(c)  # the mask is shorter than the keys: ONNX's function pads it
     scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(size))
     q, k = (g.multiply(x, one(x, np.sqrt(np.float32(scale)))) for x in (q, k))
     if _dim(q, 1) is None or _dim(q, 1) != _dim(k, 1):
@@ -148,7 +148,7 @@ def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
 
 
 def up_to_own(c: Call, scores: Value, before: Value | np.ndarray) -> Value:
-    """The causal mask: true for keys up to the query's own position. The first query is at position `before`."""
+    """The causal mask: true for keys up to the query's own position. The first query has the position `before`."""
     rows, columns = written(c, ROWS, scores=scores, before=before)[0], written(c, COLUMNS, scores=scores)[0]
     return c.graph.less_equal(columns, rows)
 

@@ -1,7 +1,7 @@
 """Importers of operators that ONNX's reference evaluator runs because graphq has no operations for them.
 
-If the reference contradicts the specification, the importer expresses the node in a form that the reference computes
-correctly, or refuses the node. tests/onnx/test_every_operator.py compares the results with another implementation.
+If the evaluator contradicts the specification, the importer expresses the node in a form that the evaluator computes
+correctly, or refuses the node.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 
 @imports("Det", "DeformConv")
 def in_f32(c: Call) -> Outputs:
-    """Import Det and DeformConv; f16 and bf16 are computed in f32, because the reference rounds partial sums."""
+    """Import Det and DeformConv. f16 and bf16 are computed in f32, because the reference would round partial sums."""
     x, g = c.input(0), c.graph
     if x.dtype not in (bf16, f16):
         return None
@@ -25,10 +25,7 @@ def in_f32(c: Call) -> Outputs:
 
 @imports("RoiAlign")
 def roi_align(c: Call) -> Outputs:
-    """Import RoiAlign; before version 16, ask the reference explicitly not to shift by half a pixel.
-
-    Refuses indices of images that do not exist: the reference would read other images.
-    """
+    """Import RoiAlign; before version 16, without a shift by half a pixel. Refuses indices of missing images."""
     shape, images = c.input(0).shape, c.data(2)
     if shape and shape[0] is not None and images is not None and \
             (wrong := images[(images < 0) | (images >= shape[0])]).size:
@@ -46,7 +43,7 @@ def max_roi_pool(c: Call) -> Outputs:
 
 @imports("Unique")
 def unique(c: Call) -> Outputs:
-    """Import Unique. `sorted=0` needs the first axis or none: the reference loses the order along other axes."""
+    """Import Unique. Refuses `sorted=0` along an axis other than the first: the reference would lose the order."""
     x = c.input(0)
     if not c.attr("sorted", 1) and c.attr("axis", 0) not in (0, -len(x.shape or ())):
         c.refuse(f"the order of elements along axis {c.attr('axis')} of {x.type}, sorted 0, is not supported")
@@ -76,7 +73,7 @@ def linear_regressor(c: Call) -> Outputs:
 
 @imports("LinearClassifier", domain=ML)
 def linear_classifier(c: Call) -> Outputs:
-    """Leave LinearClassifier to the reference if there is a row of coefficients for each label; else refuse it."""
+    """Leave LinearClassifier to the reference; refuse it unless each label has a row of coefficients."""
     labels = c.attr("classlabels_ints") or c.attr("classlabels_strings") or ()
     if len(c.attr("intercepts") or labels) != len(labels):
         c.refuse("one row of coefficients for two labels is not supported: ONNX does not define the second score")

@@ -1,4 +1,4 @@
-"""Helpers that express an operator by another ONNX operator, or by a function in ONNX's text form."""
+"""Express an operator by another ONNX operator, or by a function in ONNX's text form."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ NEWER = 23
 
 def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
-    """Import an ONNX operator of the operator set `opset`, applied to these operands; returns its outputs."""
+    """Import an ONNX operator of the operator set `opset` with these operands; returns its outputs."""
     prefix = f"{_prefix(c)}{op_type}"
     scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})

@@ -1,4 +1,4 @@
-"""Importers of If, Loop and Scan. Their graphs become bodies: graphs that are attributes of an operation."""
+"""Importers of If, Loop and Scan. Their inner graphs become bodies: graphs that are attributes of an operation."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ def if_(c: Call) -> Outputs:
 
 @imports("Loop")
 def loop(c: Call) -> Outputs:
-    """Import Loop; a dimension of a state becomes unknown if the body changes it."""
+    """Import Loop. If the body changes a dimension of a state, the dimension becomes unknown."""
     body = c.attr("body")
     captured = list(dict.fromkeys(_captured(c, body)))
     trips, cond = (c.graph.add_constant(np.asarray(default)) if given is None else given for given, default
@@ -49,7 +49,7 @@ def loop(c: Call) -> Outputs:
 
 @imports("Scan")
 def scan(c: Call) -> Outputs:
-    """Import Scan since version 9; refuse older versions, because they have batches."""
+    """Import Scan since version 9. Version 8 is refused, because it has batches."""
     if c.version < 9:
         c.refuse("a Scan of batches, as it was before version 9, is not supported")
     body, scanned = c.attr("body"), c.attr("num_scan_inputs")
@@ -88,9 +88,8 @@ EXACT = 4
 def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
     """Build a loop's body for types of the states that hold in every iteration.
 
-    The first build uses the types of the initial states. If the body changes a dimension of a state, the dimension
-    becomes unknown and the body is built again. This may repeat, because the size of one state may depend on another
-    state.
+    The first build uses the types of the initial states. If the body changes a dimension of a state, the body is built
+    again with this dimension unknown. This repeats, because the size of one state may depend on another state.
     """
     types = [v.type for v in states]
     for k in count(1):
@@ -104,7 +103,7 @@ def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorTyp
 
 
 def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
-    """Names of the values that a graph reads from the outer graph, except for constants."""
+    """The names of the values that a graph reads from the outer graph, except for constants."""
     own = {v.name for v in (*proto.input, *proto.initializer)}
     for node in proto.node:
         for name in used_names(node):
@@ -117,7 +116,7 @@ def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
 
 
 def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Sequence[str]) -> Graph:
-    """Import `proto` as a graph. Its inputs are the inputs of `proto`, with these types, then the captured values."""
+    """Import `proto` as a graph. Its inputs are `proto`'s inputs, with these types, then the captured values."""
     if len(types) != len(proto.input):
         c.refuse(f"the graph '{proto.name}' takes {len(proto.input)} values, got {len(types)}")
     graph = Graph(proto.name or "body")

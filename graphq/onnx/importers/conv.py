@@ -108,13 +108,12 @@ MOST = 1 << 24
 def stft(c: Call) -> Outputs:
     """Import STFT of real or complex f32 signals as a convolution with the frame step as stride.
 
-    The weights are cosines and sines times the window. Results differ from a fast Fourier transform by f32 rounding
-    errors.
+    The weights are cosines and sines times the window.
     """
     x, g = c.input(0), c.graph
     if x.dtype != f32:
         c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference and shape inference disagree on other dtypes")
-    if x.shape is not None and len(x.shape) == 2:  # ONNX Runtime accepts signals without the last dimension
+    if x.shape is not None and len(x.shape) == 2:  # a signal without its last dimension, as ONNX Runtime accepts
         x = g.static_reshape(x, shape=[0, -1, 1], special_zero=True)
     if x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
         return None
@@ -129,7 +128,7 @@ def stft(c: Call) -> Outputs:
         c.refuse(f"the window must have the frame's length {length}, got {list(window.shape)}")
     angle = 2 * np.pi / length * (np.outer(np.arange(bins), np.arange(length)) % length)
     cosines, sines = np.cos(angle) * window, np.sin(angle) * window
-    real, imaginary = (cosines, -sines), (sines, cosines)  # weights of the real and the imaginary part of a sample
+    real, imaginary = (cosines, -sines), (sines, cosines)  # weights for the real and the imaginary part of a sample
     weights = np.stack([np.concatenate(part) for part in (real, imaginary)[:x.shape[2]]], axis=1)
     frames = g.convolution(g.static_transpose(x, order=[0, 2, 1]), g.constant(weights.astype(np.float32)),
                            strides=[int(known(c, 1).reshape(()))], pads_begin=[0], pads_end=[0], dilations=[1],

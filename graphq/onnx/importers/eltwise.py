@@ -34,7 +34,7 @@ def binary(c: Call) -> Outputs:
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
-    """Append a node of the operation `function`, or of `arithmetic` for dtypes that only `arithmetic` accepts."""
+    """Append a node of the operation `function`; use `arithmetic` for dtypes that only it accepts."""
     if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
         return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
     return c.graph.add_node(lookup(function), [a, b], {})[0]
@@ -49,14 +49,14 @@ def variadic(c: Call) -> Outputs:
 
 @imports("Neg")
 def neg(c: Call) -> Outputs:
-    """Import Neg as `x * -1`: it equals `-x`, including signs of zeros."""
+    """Import Neg as `x * -1`. This also changes the signs of zeros."""
     x = c.input(0)
     return _binary(c, "multiply", x, c.graph.add_constant(one(x, -1)))
 
 
 @imports("Abs")
 def abs_(c: Call) -> Outputs:
-    """Import Abs; for integers it is the greater of x and -x."""
+    """Import Abs. For integers it becomes the maximum of x and -x."""
     x = c.input(0)
     if x.dtype in FLOATS:
         return c.graph.abs(x)
@@ -116,7 +116,7 @@ def mean(c: Call) -> Outputs:
 
 @imports("Selu")
 def selu(c: Call) -> Outputs:
-    """Import Selu: `gamma * elu(x)`, for f32 only: narrower floats would be rounded after each step."""
+    """Import Selu as `gamma * elu(x)`, only for f32: narrower floats would be rounded twice."""
     if c.input(0).dtype != f32:
         return None
     alpha, gamma = (1.67326319217681884765625, 1.05070102214813232421875) if c.version >= 6 else (1.6732, 1.0507)

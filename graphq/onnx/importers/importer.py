@@ -2,8 +2,8 @@
 
 An importer is a function that takes a `Call` (a node with its operands and attributes) and returns the values of the
 node's outputs. If graphq has no operation for these operands, the importer returns None or raises GraphError. The node
-then becomes an onnx_node: an operation that ONNX's reference evaluator runs. When more types or constants are known,
-the importer is called again. If a node breaks a rule of its operator, the importer raises `Refused`.
+then becomes an onnx_node: an operation that ONNX's reference evaluator runs. If a node breaks a rule of its operator,
+the importer raises `Refused`. An importer may be called again later, when more types or constants are known.
 """
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Refused(GraphError):
 
 
 def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
-    """Register the decorated function as the importer of these operators. Raises GraphError if one exists."""
+    """Register the decorated function as the importer of these operators. Raises GraphError for a second importer."""
 
     def declare(f: Importer) -> Importer:
         for op_type in op_types:
@@ -85,7 +85,7 @@ def operation_of(op_type: str) -> Op | None:
 
 
 def importer_of(domain: str, op_type: str) -> Importer | None:
-    """The registered importer of an operator, `by_declaration` if an operation's `Op.onnx` names it, or None."""
+    """The importer of an operator, or None. An operator that an `Op.onnx` names has the importer `by_declaration`."""
     return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
 
 
@@ -130,7 +130,7 @@ class Call:
 
     @property
     def outputs(self) -> int:
-        """The number of the node's outputs, without unnamed outputs at the end."""
+        """The number of the node's outputs, up to the last output with a name."""
         return max((k + 1 for k, name in enumerate(self.node.output) if name), default=0)
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -170,20 +170,20 @@ class Call:
         return tuple(self.numbers(k, f", the {name},"))
 
     def numbers(self, k: int, what: str = "") -> list[int]:
-        """The integers in input `k`, or Sizes if they depend on open sizes; raises GraphError if they are unknown."""
+        """The integers in input `k`, or Sizes if they depend on open sizes. Raises GraphError if they are unknown."""
         data = known(self.input(k))
         if data is None:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [number(element, data, i) for i in range(number(np.size, data))]  # with a guard on the length
+        return [number(element, data, i) for i in range(number(np.size, data))]  # a guard records the length
 
     def floats(self) -> bool:
         """Whether each input is f32, bf16 or f16."""
         return len({v.dtype for v in self.inputs if v is not None} - set(FLOATS)) == 0
 
     def expect(self, k: int, *shapes: Shape) -> None:
-        """Refuse input `k` if it is present and fits none of these shapes; a size of None fits any size."""
+        """Refuse input `k` if it is present and fits no shape of `shapes`; a size of None allows any size."""
         value = self.optional(k)
         if value is not None and not any(shapes_agree(shape, value.shape) for shape in shapes):
             self.refuse(f"input {k} must be {listing(dict.fromkeys(map(show, shapes)), 'or')}, got {value.type}")
@@ -211,7 +211,7 @@ def label(node: NodeProto) -> str:
 
 
 def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
-    """Import the nodes of `proto` (inputs and initializers are in the scope); returns the values of its outputs."""
+    """Import the nodes of `proto`; the scope has its inputs and initializers. Returns its outputs' values."""
     for node in proto.node:
         import_node(graph, node, scope, written=True)
     return [scope.values[v.name] for v in proto.output]
@@ -220,8 +220,8 @@ def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
 def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = False) -> None:
     """Import one node, and add its outputs to the scope; error messages begin with the node's name.
 
-    A node that is `written` in the model is refused if it breaks a type constraint of its operator. Nodes of ONNX's
-    functions are not checked, because some of them break such constraints for valid operands of the function.
+    If a node is `written` in the model, it must satisfy the type constraints of its operator. Nodes of ONNX's own
+    functions are not checked, because some of them break these constraints for valid operands.
     """
     first = len(graph.nodes)
     try:
@@ -242,7 +242,7 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
-    """Add an onnx_node, or constants if all operands are constants; returns outputs by name. Reports show `why`."""
+    """Add an onnx_node, or constants if all operands are constants. Reports show the reason `why`."""
     operands, attrs = single(node, scope.opsets, scope.values)
     names = [slot.name for slot in parsed(attrs["model"].tobytes()).graph.input]
     values = {name: x for name, v in zip(names, operands, strict=True)
@@ -256,7 +256,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Replace an onnx_node by operations, or by one with fewer operands; returns outputs, or None if unchanged."""
+    """Replace an onnx_node by operations, or by a node with fewer operands. Returns None if nothing changes."""
     proto = parsed(model)
     node = proto.graph.node[0]
     scope = _scope_of(proto, graph, operands)
@@ -269,7 +269,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 
 
 def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | None]) -> bool:
-    """Whether an importer takes the node at these shapes, or finds it invalid: ONNX's reference then never runs."""
+    """Whether ONNX's reference never runs this node: an importer takes it at these shapes, or finds it invalid."""
     proto, graph = parsed(model.tobytes()), Graph()
     if not has_importer(proto.graph.node[0]):
         return False
@@ -343,7 +343,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
     except MALFORMED as e:
         if domain == MICROSOFT:
             raise Refused(f"malformed: {type(e).__name__}: {e}") from None
-        return None, f"malformed: {type(e).__name__}: {e}"  # ONNX's shape inference will report the fault
+        return None, f"malformed: {type(e).__name__}: {e}"  # if the node is faulty, ONNX's shape inference will say so
     if outs is None:
         lacking = f"graphq has no operation for {node.op_type}({_given(node, inputs)})"
         if domain == MICROSOFT:
@@ -362,7 +362,7 @@ def _given(node: NodeProto, inputs: Sequence[Value | None]) -> str:
 def by_declaration(c: Call) -> Outputs:
     """Import an operator that an operation's `Op.onnx` names; missing attributes have ONNX's defaults.
 
-    If an attribute of the operation is an input of the operator, the input must be a constant.
+    If an operation's attribute is an input of the operator, this input must be a constant.
     """
     op, schema = operation_of(c.node.op_type), onnx.defs.get_schema(c.node.op_type, c.version)
     assert op is not None
@@ -380,14 +380,14 @@ def by_declaration(c: Call) -> Outputs:
 
 
 def attribute_default(proto: AttributeProto) -> Any:
-    """The default of an attribute in an ONNX schema; floats become the shortest decimal that rounds to the same f32."""
+    """The default of an attribute in an ONNX schema; a float is the shortest decimal that rounds to the f32."""
     value = helper.get_attribute_value(proto)
     return value.decode() if isinstance(value, bytes) else float(str(np.float32(value))) if isinstance(value, float) \
         else value
 
 
 def aligned(c: Call) -> tuple[Value, Value]:
-    """Both operands, ready to broadcast as in NumPy; before version 7, ONNX aligned the second operand to `axis`."""
+    """Both operands, ready to broadcast as in NumPy; before version 7, the second operand begins at `axis`."""
     a, b, axis = c.input(0), c.input(1), c.attr("axis")
     if c.version >= 7 or axis is None:
         return a, b
@@ -406,7 +406,7 @@ def by_body(c: Call) -> Outputs:
 
 
 def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """Import a function's nodes, without their absent inputs; returns the first `outputs` outputs of the function."""
+    """Import the nodes of the function `body`, without absent inputs; returns its first `outputs` outputs."""
     values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
     absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}

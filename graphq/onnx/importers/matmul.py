@@ -19,8 +19,8 @@ from graphq.ops.rules import FLOATS
 def gemm(c: Call) -> Outputs:
     """Import Gemm: `alpha * A' @ B' + beta * C`.
 
-    ONNX's reference runs nodes of other dtypes than floats. Nodes of versions before 7 are first converted to operator
-    set 21, because the reference does not have these versions.
+    ONNX's reference runs nodes of integers. It has no version before 7, so older nodes are converted to operator set 21
+    first.
     """
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
@@ -62,7 +62,7 @@ class Term(NamedTuple):
 
 @imports("Einsum")
 def einsum(c: Call) -> Outputs:
-    """Import Einsum of floats from left to right; operands with common summed axes are combined by a matmul."""
+    """Import Einsum of floats, from the first operand to the last; a matmul sums over common axes."""
     if not c.floats():
         return None
     terms, out = _terms(c)
@@ -77,7 +77,7 @@ def einsum(c: Call) -> Outputs:
 def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
     """The operands with the names of their axes, and the names of the result's axes.
 
-    Axes of an ellipsis are named by their position, counted from the end of the ellipsis.
+    The axes of an ellipsis are named by their position from its end.
     """
     left, arrow, right = c.attr("equation").replace(" ", "").partition("->")
     values = [c.input(k) for k in range(len(c.inputs))]
@@ -106,7 +106,7 @@ def _named(c: Call, text: str, rank: int) -> tuple[str, ...]:
 
 
 def _contracted(g: Graph, a: Term, b: Term, later: Collection[str]) -> Term:
-    """Multiply two terms, and sum along the axes that neither a later term nor the result has."""
+    """Multiply two terms, and sum over the axes that neither a later term nor the result has."""
     a, b = (_summed(g, x, {*later, *y.names}) for x, y in ((a, b), (b, a)))
     both = [n for n in a.names if n in b.names]
     batch, inner = [n for n in both if n in later], [n for n in both if n not in later]

@@ -51,7 +51,7 @@ def slice_(c: Call) -> Outputs:
 
 @imports("Split")
 def split(c: Call) -> Outputs:
-    """Import Split as one slice per output, of the given sizes, or of equal sizes with a smaller last slice."""
+    """Import Split as one slice per output. Without sizes, outputs are equal, but the last may be smaller."""
     dims, outputs = dims_of(c.input(0)), len(c.node.output)
     if c.attr("num_outputs", outputs) != outputs:
         c.refuse(f"num_outputs must be the number of outputs, {outputs}, got {c.attr('num_outputs')}")
@@ -69,13 +69,13 @@ def split(c: Call) -> Outputs:
 
 @imports("Expand")
 def expand(c: Call) -> Outputs:
-    """Import Expand; the result's shape is the broadcast of the operand's shape and `shape`."""
+    """Import Expand: broadcast the operand with `shape`."""
     shape = tuple(c.numbers(1))
     return expanded(c, c.input(0), shape)
 
 
 def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
-    """Expand `x` to the broadcast of its shape with `shape`; returns `x` itself if nothing changes."""
+    """Broadcast `x` with `shape`; returns `x` itself if nothing changes."""
     if min(shape, default=0) < 0:
         c.refuse(f"a shape must have no negative dimensions, got {list(shape)}")
     dims = dims_of(x)
@@ -103,7 +103,7 @@ def pad(c: Call) -> Outputs:
 def tile(c: Call) -> Outputs:
     """Import Tile: add dimensions of 1, expand them, and merge them."""
     dims, repeats = dims_of(c.input(0)), c.numbers(1)
-    if c.version < 6:  # input 1 is the number of repetitions, input 2 the axis
+    if c.version < 6:  # here input 1 is the number of repetitions, input 2 the axis
         axis = c.numbers(2)[0] % len(dims)
         repeats = [repeats[0] if k == axis else 1 for k in range(len(dims))]
     if len(repeats) != len(dims) or min(repeats, default=0) < 0:

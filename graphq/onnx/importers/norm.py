@@ -72,7 +72,7 @@ def _reduced(c: Call, x: Value, name: str) -> Value | None:
 def softmax(c: Call) -> Outputs:
     """Import Softmax and LogSoftmax: along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    f16 and bf16 follow the steps of ONNX's function body. Each step, including the sum, rounds its result once.
+    f16 and bf16 follow ONNX's function body: each of its steps, also the sum, rounds its result.
     """
     g, x = c.graph, c.input(0)
     is_log = c.node.op_type == "LogSoftmax"
@@ -87,7 +87,7 @@ def softmax(c: Call) -> Outputs:
 
 
 def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to input 0 as a matrix whose columns are the dimensions from `axis` on (before version 13)."""
+    """Apply `build` to input 0; before version 13, to a matrix whose columns are the dimensions from `axis` on."""
     x, dims = c.input(0), dims_of(c.input(0))
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
@@ -96,7 +96,7 @@ def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
 
 @imports("Hardmax")
 def hardmax(c: Call) -> Outputs:
-    """Import Hardmax for ONNX's reference; before version 13, the operand becomes a matrix."""
+    """Import Hardmax as an onnx_node; before version 13, the operand becomes a matrix."""
     return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])
 
 
@@ -113,8 +113,8 @@ def lp_normalization(c: Call) -> Outputs:
 def batch_normalization(c: Call) -> Outputs:
     """Import BatchNormalization for inference.
 
-    Old versions allow `spatial` 0: then each element of an image has its own parameters. ONNX's reference runs nodes in
-    f64, always as version 14 or newer, because its older versions take a wrong channel axis.
+    In old versions, `spatial` 0 gives each element of an image its own parameters. The reference runs f64 as version 14
+    or newer, because its older versions take a wrong channel axis.
     """
     x, g = c.input(0), c.graph
     if c.outputs > 1 or c.attr("training_mode", 0):
@@ -154,7 +154,7 @@ def layer_normalization(c: Call) -> Outputs:
     """Import LayerNormalization over the dimensions from `axis` on, with statistics in f32."""
     if c.attr("stash_type", 1) != 1:
         return None
-    if c.outputs > 1:  # statistics are f32 for narrower floats as well
+    if c.outputs > 1:  # statistics are f32 even for narrower floats
         x, g = c.input(0), c.graph
         if x.dtype not in (bf16, f16):
             return None
@@ -177,7 +177,7 @@ def layer_normalization(c: Call) -> Outputs:
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
-    """Whether a scale or bias may be smaller than the dimensions of `x` from `axis` on, as far as known."""
+    """Whether a scale or bias may be smaller than the dimensions of `x` from `axis` on, and must broadcast."""
     if parameter.shape is None or x.shape is None:
         return False
     dims, tail = parameter.shape, x.shape[axis:]

@@ -1,4 +1,4 @@
-"""Check that operands have the same dtype if ONNX's schemas, or a table for com.microsoft, require it."""
+"""Check that operands have the same dtype where the operator requires it: by ONNX's schemas, or by a table."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def clash(node: NodeProto, domain: str, version: int, inputs: Sequence[Value | N
 
 @lru_cache(4096)
 def type_variables(op_type: str, domain: str, version: int) -> tuple[tuple[str | None, ...], str | None]:
-    """The type variable of each operand in the schema, and of further operands if the last one is variadic."""
+    """The type variable of each operand in the schema, and of the further operands of a variadic operator."""
     if domain in OPERANDS:
         return tuple(None if x == "-" else x for x in OPERANDS[domain].get(op_type, "")), None
     schema = onnx.defs.get_schema(op_type, version, domain)

@@ -45,7 +45,7 @@ def pool(c: Call) -> dict[str, Any]:
 def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
     """Find pads_end such that rounding down gives the windows of ONNX's ceil_mode.
 
-    The second result says whether oneDNN's rounding up gives the same windows with the node's own pads_end.
+    The second result is True if oneDNN's rounding up gives the same windows with the node's own pads_end.
     """
     ends, as_onednn = [], True
     for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"],
@@ -83,7 +83,7 @@ def with_pads(c: Call) -> Outputs:
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
-    """Apply `pick` to input 0; 8-bit integers are converted to f32 and back, rounded to nearest even."""
+    """Apply `pick` to input 0, in f32 for 8-bit integers."""
     x = c.input(0)
     if x.dtype not in BYTES:
         return pick(x)
@@ -91,9 +91,9 @@ def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
 
 
 def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
-    """Apply `build` to x with channels first. In x and in the result, channels follow `count` spatial axes.
+    """Apply `build` to `x` with channels first. In `x` and in the result, channels follow `count` spatial axes.
 
-    If `count` is None, the channels of x come first already.
+    If `count` is None, the channels of `x` already come first.
     """
     if count is None:
         return build(x)
@@ -117,9 +117,9 @@ def max_pool(c: Call) -> Outputs:
 def _with_places(c: Call) -> list[Value]:
     """The maxima, and their indices among all elements of the input; the first of equal maxima counts.
 
-    The elements of a window are compared one after the other. With `storage_order` 1, the first spatial axis varies
-    fastest in the indices. Indices run over all images and channels; with strides of 1, ONNX's reference deviates and
-    counts within each channel.
+    The elements of a window are compared one after the other. Indices run over all images and channels; ONNX's
+    reference counts within each channel if the strides are 1. With `storage_order` 1, the first spatial axis varies
+    fastest.
     """
     x, g, attrs = c.input(0), c.graph, pool(c)
     if x.dtype not in (*FLOATS, *BYTES):
@@ -163,7 +163,7 @@ def _first_places(dims: Sequence[int]) -> np.ndarray:
 
 @imports("LpPool")
 def lp_pool(c: Call) -> Outputs:
-    """Import LpPool: `(sum |x|**p)**(1 / p)`; the sum is an average pool, with padding, times the window's size."""
+    """Import LpPool: `(sum |x|**p)**(1 / p)`; the sum is an average pool times the window's size."""
     attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
     if set(attrs.pop("dilations")) - {1} or x.dtype not in FLOATS:
         return with_pads(c)
@@ -184,12 +184,12 @@ def avg_pool(c: Call) -> Outputs:
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # for the reference, with ceil_mode: it would count explicit pads
+    if set(attrs.pop("dilations")) - {1}:  # ONNX's reference runs dilated pools; it needs explicit pads for auto_pad
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
-    if not exclude and ends != counted:  # the mean counts the node's pads, but not the padding of ceil_mode
+    if not exclude and ends != counted:  # the mean must count only the node's own pads, not ceil_mode's
         x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
         beyond = [a - b for a, b in zip(ends, counted, strict=True)]
         attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True
@@ -198,7 +198,7 @@ def avg_pool(c: Call) -> Outputs:
 
 @imports("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(c: Call) -> Outputs:
-    """Import a global pool as a pool with one window, the whole image; maxima of integers and f64 as ReduceMax."""
+    """Import a global pool as a pool whose window is the whole image; integer and f64 maxima become ReduceMax."""
     count = spatial(c.input(0))
     sizes = dims_of(c.input(0))[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
@@ -241,21 +241,21 @@ def upsample(c: Call) -> Outputs:
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
-    """Import Upsample, or Resize before version 11: output element o is at o / scale; mode nearest rounds down."""
+    """Import Upsample, or Resize before version 11: output element o reads position o / scale, nearest rounds down."""
     return standard(c, "Resize", [c.input(0), None, scales], mode=mode, nearest_mode="floor",
                     coordinate_transformation_mode="asymmetric")
 
 
 @imports("Resize")
 def resize(c: Call) -> Outputs:
-    """Import Resize in mode nearest by integer factors, and in mode linear to sizes that the scales give exactly."""
+    """Import Resize: mode nearest for integer factors, mode linear if the scales give exactly the sizes."""
     x = c.input(0)
     if x.dtype == boolean:
         c.refuse("booleans are not resized: ONNX's reference has only floats and integers")
     if c.version < 11:
         return _asymmetric(c, c.input(1), c.attr("mode", "nearest"))
     sizes = c.optional(3)
-    if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would take the unknown length for 0
+    if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would infer a length of 0
         vector = c.graph.static_reshape(sizes, shape=[len(c.attr("axes", x.shape))])
         return standard(c, "Resize", [*c.inputs[:3], vector], opset=c.scope.opsets[""], **c.attrs)
     old = dims_of(x)
@@ -267,7 +267,7 @@ def resize(c: Call) -> Outputs:
     mode = c.attr("mode", "nearest")
     if mode == "nearest":
         whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
-        # half_pixel picks the elements that asymmetric picks: floor((o + 1/2) / r) = floor(o / r) for integers r.
+        # For integers r, floor((o + 1/2) / r) = floor(o / r), so half_pixel and asymmetric pick the same elements.
         rule = transformation, c.attr("nearest_mode", "round_prefer_floor")
         return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX")) \
             if whole and rule in WHOLE else None

@@ -1,8 +1,8 @@
 """Importers of quantized operators: each becomes a float operation between dequantize and quantize.
 
 All these operators therefore share one set of fusions. Constant scales become attributes of quantize and dequantize.
-Other scales become operands of dynamic_quantize and dynamic_dequantize. If these operations cannot express a node, the
-node becomes quantize_linear or dequantize_linear.
+Other scales become operands of dynamic_quantize and dynamic_dequantize. Nodes that these operations cannot express
+become quantize_linear or dequantize_linear.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Parameters(NamedTuple):
 
     @property
     def usual(self) -> bool:
-        """Whether scale and zero point are constants, and the scales are finite."""
+        """Whether scale and zero point are constants, and all scales are finite."""
         return self.constant and bool(np.isfinite(np.asarray(self.scale.data, np.float64)).all())
 
     @property
@@ -53,7 +53,7 @@ class Parameters(NamedTuple):
 
 @imports("QuantizeLinear")
 def quantize_linear(c: Call) -> Outputs:
-    """Import QuantizeLinear, versions 10 to 25. x / scale has the scale's dtype, or before version 23 x's dtype."""
+    """Import QuantizeLinear, versions 10 to 25. x / scale is in the scale's dtype; before version 23, in x's dtype."""
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
     p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
@@ -110,7 +110,7 @@ def conv_integer(c: Call) -> Outputs:
 
 @imports("QLinearMatMul")
 def qlinear_matmul(c: Call) -> Outputs:
-    """Import QLinearMatMul. Scales are per-tensor, per row of a, or per column of b, equal for the whole batch."""
+    """Import QLinearMatMul. Scales are per-tensor, per row of a, or per column of b, the same for all matrices."""
     a, b = c.input(0), c.input(3)
     if any(len(c.input(k).shape or ()) > 1 for k in (1, 4)):
         raise GraphError("scales per batch element are left to ONNX's reference")
@@ -143,8 +143,7 @@ def qlinear_conv(c: Call) -> Outputs:
 def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
     """The f32 factor of integer sums in ONNX Runtime and ONNX's reference: `p.scale * q.scale / y_scale`.
 
-    None if a scale or zero point is not constant, a scale is not f32, p or y is not per-tensor, or a factor is not
-    finite.
+    Returns None unless all scales are f32 constants, p and y per-tensor, and the factors finite.
     """
     y = c.data(6)
     known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
@@ -218,7 +217,7 @@ def _wider(c: Call, x: Value) -> Value:
 
 
 def _group(x: Value, p: Parameters) -> list[int] | None:
-    """The group_shape of a dynamic_dequantize, empty without blocks; None if blocks do not divide the axis."""
+    """The group_shape of a dynamic_dequantize: empty without blocks, None if blocks do not divide the axis."""
     if not p.block_size:
         return []
     dims = x.type.dims
@@ -231,7 +230,7 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
                mixed: bool = False) -> Parameters:
     """Check the scale and zero point of `x`; returns them with the axis counted from the front.
 
-    If `mixed`, one of scale and zero point may be per-tensor and the other not. Raises Refused if they do not fit `x`.
+    If `mixed`, only one of the two may be per-tensor. Raises Refused if they do not fit `x`.
     """
     if mixed and zp is not None and zp.type.known and scale.type.known and 1 in (zp.type.size, scale.type.size):
         many = max(scale, zp, key=lambda v: v.type.size).type.dims
@@ -247,7 +246,7 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
         c.refuse(str(e))
     if zp is not None and zp.type.known and scale.type.known and zp.type.size != scale.type.size:
         c.refuse(f"scale and zero point must have the same shape, got {scale.type} and {zp.type}")
-    if zp is not None and zp.type.known and zp.shape != scale.shape:  # the shapes are [] and [1]
+    if zp is not None and zp.type.known and zp.shape != scale.shape:  # one is [], the other [1]
         zp = c.graph.static_reshape(zp, shape=scale.type.dims) if zp.data is None else \
             c.graph.constant(zp.data.reshape(scale.type.dims))
     return Parameters(scale, zp, axis, block_size)
@@ -283,7 +282,7 @@ def _scales(p: Parameters) -> list[float]:
 
 
 def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
-    """The zero points as an attribute. For floats and s32 all zero points must be 0, and the result is None."""
+    """The zero points as an attribute; None for floats and s32, whose zero points must be 0."""
     if p.zero_point is None:
         return None
     data = p.zero_point.data

@@ -25,7 +25,7 @@ The function returns all states, the last state and, for LSTM, the last cell.
 
 
 def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
-    """Apply `build`, in f32 for f16 and bf16. Refuse f64: ONNX's reference would ignore lengths and directions."""
+    """Apply `build`, in f32 for f16 and bf16. Refuses f64, because ONNX's reference ignores lengths and directions."""
     g, dtype = c.graph, c.input(0).dtype
     if dtype == t.f32:
         return build(c)
@@ -49,10 +49,9 @@ def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 
 
 def _of_input(c: Call, x: Value, d: int) -> Value:
-    """The matmul of the input with W, or the input itself if W is the identity.
+    """The matmul of the input with W, or the input itself if W is the identity, as `save_onnx` may write.
 
-    `save_onnx` writes an identity if the matmul is outside of the recurrence. Skipping the identity changes results
-    only for infinite inputs, because inf * 0 is NaN.
+    This changes results only for infinite inputs, because inf * 0 is NaN.
     """
     weights = _of(c, 1, d)
     if weights.data is not None and np.array_equal(weights.data, np.eye(len(weights.data))):
@@ -100,8 +99,8 @@ def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 def dynamic_quantize_lstm(c: Call) -> Outputs:
     """Import DynamicQuantizeLSTM. Its weights W and R are integers, transposed in comparison with LSTM.
 
-    Each direction has its own scales and zero points for W and R, per-tensor or per column. The input is quantized
-    once, the state in each step.
+    W and R have scales and zero points for each direction, per-tensor or per column. The input is quantized once, the
+    state in each step.
     """
     g, count = c.graph, _count(c)
     c.expect(0, (None, None, None))
@@ -162,7 +161,7 @@ def _swapped(g: Graph, x: Value, rows_first: bool) -> Value:
 
 
 def check(c: Call, count: int) -> None:
-    """Refuse options that neither graphq nor ONNX's reference implements (the reference ignores them)."""
+    """Refuse options that graphq lacks and ONNX's reference ignores."""
     given = [a.decode() if isinstance(a, bytes) else a for a in c.attr("activations", ())]
     usual = USUAL[c.node.op_type]
     if given not in ([], usual * count):

@@ -42,7 +42,7 @@ def size(c: Call) -> Outputs:
 
 @imports("Constant")
 def constant(c: Call) -> Outputs:
-    """Import Constant; its one attribute is value, value_float(s), value_int(s) or sparse_value."""
+    """Import Constant; exactly one of value, value_float(s), value_int(s) and sparse_value is given."""
     (name, value), = c.attrs.items()
     if name == "sparse_value":
         return c.graph.add_constant(dense(value, "attribute 'sparse_value'"))
@@ -76,8 +76,7 @@ def range_(c: Call) -> Outputs:
 def one_hot(c: Call) -> Outputs:
     """Import OneHot as comparisons of the indices with 0 to depth - 1, and with -depth to -1.
 
-    Before version 11 the specification has no negative indices; ONNX's reference and ONNX Runtime count them from the
-    end, as later versions do.
+    Negative indices count from the end. Before version 11 the specification lacks them, but engines accept them.
     """
     c.expect(1, (), (1,))
     c.expect(2, (2,))
@@ -103,7 +102,7 @@ def reshape(c: Call) -> Outputs:
     wanted = c.attr("shape") if c.version < 5 else c.numbers(1)
     x = c.input(0)
     if not x.type.known and (-1 in wanted or 0 in wanted):
-        # static_reshape accepts unknown dimensions, but importers of later nodes need known dimensions.
+        # static_reshape would accept unknown dimensions, but importers of later nodes do not.
         raise GraphError(f"the shape of {x.type} is not known yet")
     return c.graph.static_reshape(x, shape=wanted, special_zero=not c.attr("allowzero", 0))
 

@@ -39,7 +39,7 @@ class Forest:
         return c.graph.trees(x, *(c.graph.add_constant(np.ascontiguousarray(a)) for a in operands), depth=self.depth(c))
 
     def depth(self, c: Call) -> int:
-        """The number of steps until every path from a root has reached a leaf."""
+        """The largest number of steps from a root to a leaf."""
         count, at = len(self.feature), np.unique(self.roots)
         for name in ("true", "false", "roots"):
             ids = getattr(self, name)
@@ -72,7 +72,7 @@ def tree_ensemble(c: Call) -> Outputs:
                    for w in ("true", "false"))
     weights = np.zeros(limited((inner + leaves, a["n_targets"]), a["leaf_weights"].dtype), a["leaf_weights"].dtype)
     weights[own, a["leaf_targetids"]] = a["leaf_weights"]
-    same = true == false  # a tree of one leaf is a node with that leaf on both sides
+    same = true == false  # both branches lead to the same leaf: the tree has only this leaf
     true, false = np.concatenate([true, own]), np.concatenate([false, own])
     roots = np.asarray(a["tree_roots"])
     roots = np.where(np.append(same, np.zeros(leaves, bool))[roots], true[roots], roots)
@@ -110,7 +110,7 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
     if len(classes) < 2 or len(ids) == 1 and (len(classes) > 2 or ids != {0}):
         raise GraphError("graphq supports trees with two or more classes")
     g, scores = c.graph, _old(c, "class", len(classes)).value(c, _source(c))
-    if len(ids) == 1:  # column 0 has the score of the second class; the score of the first follows from it
+    if len(ids) == 1:  # only the second class has a score (column 0); it determines the score of the first class
         second = g.slice(scores, axes=[1], starts=[0], ends=[1], steps=[1])
         first = g.subtract(one(second, 1), second) if transform == "NONE" else g.multiply(second, one(second, -1))
         scores = g.concat(first, second, axis=1)
@@ -146,7 +146,7 @@ def _old(c: Call, what: str, targets: int) -> Forest:
 
 
 def _numbers(c: Call, name: str, dtype: DType) -> np.ndarray:
-    """The attribute `name` as an array of `dtype`, or the attribute `name` + `_as_tensor` with its own dtype."""
+    """Attribute `name` as an array of `dtype`, or attribute `name`_as_tensor with its own dtype."""
     values: Any = c.attr(f"{name}_as_tensor", c.attr(name, ()))
     return np.asarray(values, getattr(values, "dtype", dtype.numpy))
 

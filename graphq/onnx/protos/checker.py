@@ -1,4 +1,4 @@
-"""Run ONNX's checker on models with large tensors, or with inputs and outputs of undeclared types."""
+"""Run ONNX's checker also on models with large tensors, and with inputs and outputs of undeclared types."""
 from __future__ import annotations
 
 from math import prod
@@ -14,7 +14,7 @@ LARGE = 1 << 12
 def check_model(model: ModelProto) -> None:
     """Run ONNX's checker on a copy of the model; large tensors and tensors in other files become inputs of the copy.
 
-    The checker parses a serialized model. The data of large tensors would then be in memory three times.
+    Otherwise the data of large tensors would be in memory three times, because the checker parses a serialized model.
     """
     onnx.checker.check_model(_with_types(_without_data(model)))
 
@@ -38,7 +38,7 @@ def _without_data(model: ModelProto) -> ModelProto:
 
 
 def _with_types(model: ModelProto) -> ModelProto:
-    """Add the types and shapes that the checker requires: graphq accepts inputs and outputs without them."""
+    """Add the types and shapes that the checker requires and graphq does not."""
     graph = model.graph
     for v in graph.output:
         if v.type.WhichOneof("value") is None:

@@ -39,17 +39,17 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
-    if fixed:  # one body per operator set: any body will do, because it names its operator set
+    if fixed:  # use any of the bodies (one per operator set): each names the operator set of its nodes
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
         whole = NodeProto()
-        whole.CopyFrom(node)  # name all outputs, because a body omits outputs without names
+        whole.CopyFrom(node)  # name all outputs, because the body would omit outputs without names
         whole.output[:] = [name or f"output {k}" for k, name in enumerate(node.output)]
         try:
             function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
                 min(dependent), whole.SerializeToString(), types))
-        except Exception as e:  # a C++ exception by way of pybind, if no body fits the operands
+        except Exception as e:  # a C++ exception, of several classes: no body fits the operands
             raise GraphError(f"ONNX's function: {str(e).strip()[:300]}") from None
     if not function.node:
         return None
@@ -102,7 +102,7 @@ EMBEDDED = 4096
 
 def single(node: NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
-    """The operands and attributes of an onnx_node for `node`; `values` has all values that the node uses, by name."""
+    """The operands and attributes of an onnx_node for `node`; `values` maps the names that the node uses."""
     graph = GraphProto(name=node.op_type or "node")
     graph.node.add().CopyFrom(node)
     operands = []
@@ -125,7 +125,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
 
 
 def used_names(node: NodeProto) -> Iterator[str]:
-    """Names of the node's operands, and of outer values that graphs among its attributes use."""
+    """The names of the values that the node reads, also in graphs among its attributes."""
     yield from filter(None, node.input)
     for graph in bodies(node):
         own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}
@@ -156,7 +156,7 @@ def parsed(model: bytes) -> ModelProto:
     proto = ModelProto()
     try:
         proto.ParseFromString(model)
-    except Exception as e:  # protobuf has another DecodeError in each version
+    except Exception as e:  # the class of DecodeError depends on protobuf's version
         raise GraphError(f"onnx_node: 'model' is not a serialized ModelProto: {e}") from None
     if len(proto.graph.node) != 1:
         raise GraphError(f"onnx_node: 'model' must hold one node, got {len(proto.graph.node)}")
@@ -187,7 +187,8 @@ def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
 def _outputs(proto: ModelProto) -> Sequence[ValueInfoProto]:
     """The outputs of a one-node model, with the types that ONNX infers; dimensions may be symbols.
 
-    Writes defaults of attributes into the node, because ONNX's inference takes another default of STFT's `onesided`.
+    The defaults of attributes are written into the node first, because ONNX's inference assumes another default for
+    STFT's `onesided`.
     """
     node, = proto.graph.node
     where, given = f"ONNX {node.op_type}", {a.name for a in node.attribute}
@@ -197,7 +198,7 @@ def _outputs(proto: ModelProto) -> Sequence[ValueInfoProto]:
                           if a.default_value.name and a.name not in given)
     try:
         inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as e:  # InferenceError, ValidationError, or a C++ exception by way of pybind
+    except Exception as e:  # InferenceError, ValidationError, or a C++ exception of another class
         raise GraphError(f"{where}: {str(e).strip()[:300]}") from None
     return inferred.graph.output
 
@@ -220,8 +221,8 @@ def with_values(model: np.ndarray, names: Sequence[str], values: Sequence[np.nda
 def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer output types for operands with open sizes; `model` is a `Later` if operands' values depend on open sizes.
 
-    ONNX first infers with symbols for open sizes. An output dimension that is then a number, or an operand's dimension,
-    holds at all sizes. All other dimensions are inferred again at the sizes of each call, and a guard checks that the
+    ONNX first infers with symbols for open sizes. An output dimension that is then a number, or an operand's symbol,
+    holds at all sizes. Other dimensions are inferred again at the sizes of each call, and a guard checks that the
     shapes are as expected. Raises GraphError if ONNX refuses the operands at the example's sizes.
     """
     data: np.ndarray = assumed(model)
@@ -290,8 +291,7 @@ COPIES = 4
 def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
     """Bytes of the node's results; a result whose shape ONNX cannot infer counts as 0.
 
-    If `types` lacks a shape, ONNX infers the shapes again. It then sees the values of short integer operands, because
-    the shapes may depend on these values.
+    If `types` lacks a shape, ONNX infers it again from the values of short integer operands.
     """
     if not all(t.known for t in types):
         slots = {slot.name: tensor_type(slot.type, slot.name).dtype for slot in proto.graph.input}
@@ -307,7 +307,7 @@ def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], typ
 
 
 def since_version(op_type: str, domain: str, opset: int, where: str) -> int:
-    """The version of the operator in the opset; raises GraphError if ONNX does not know the operator."""
+    """The version of the operator in operator set `opset`. Raises GraphError if ONNX does not know the operator."""
     version = _since(op_type, domain, opset)
     if version is None:
         raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'")

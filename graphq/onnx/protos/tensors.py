@@ -1,4 +1,4 @@
-"""Convert types and tensors from ONNX to graphq, and types back. External data must be in the model's folder."""
+"""Convert types and tensors from ONNX to graphq, and types back."""
 from __future__ import annotations
 
 import math
@@ -82,7 +82,7 @@ def value_info(name: str, type: TensorType, *, symbols: bool = False) -> ValueIn
 
 
 def agree(a: TensorType, b: TensorType) -> bool:
-    """Whether one tensor can have both types."""
+    """Whether a tensor can have both types."""
     return a.dtype == b.dtype and shapes_agree(a.shape, b.shape)
 
 
@@ -114,7 +114,7 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
         expect(nbytes, f"{where} {dtype}{list(tensor.dims)}")
         tensor = _with_data(tensor, nbytes, folder, where)
     if tensor.HasField("raw_data"):
-        raw = tensor.raw_data  # each access is a copy
+        raw = tensor.raw_data  # read once, because each access copies the data
         if len(raw) != nbytes:
             raise GraphError(f"{where}: {len(raw)} bytes do not fit {dtype}{list(tensor.dims)}")
         if dtype.bits not in PACKED:

@@ -49,7 +49,7 @@ def _expect_sizes(c: Call, heads: int) -> None:
 
 
 def _keys(c: Call, k: Value) -> Value:
-    """A tensor [batch, 1, 1, past and new keys of MultiHeadAttention]; only its shape and dtype matter."""
+    """A tensor [batch, 1, 1, number of past and new keys], for code that needs only its shape and dtype."""
     def first(x: Value, axis: int) -> Value:
         return c.graph.slice(x, axes=[axis], starts=[0], ends=[1], steps=[1])
 
@@ -67,7 +67,7 @@ def _wide(x: Value) -> Value:
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
-    """Add a slice of the bias to query, key and value; each slice is a third of the bias if widths are unknown."""
+    """Add a slice of the bias to each of query, key and value; slices have equal widths if widths are unknown."""
     out, start = [], 0
     for x in values:
         size = x.shape[-1] if x.shape else None
@@ -198,7 +198,7 @@ def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int])
 
 
 def _normalized(c: Call, x: Value, k: int, heads: int, size: int) -> Value:
-    """Normalize each head of `x` by its root mean square, with the weights of input `k`: 14 for q, 15 for k."""
+    """Divide each head of `x` by its root mean square, and multiply it by the weights in input `k`."""
     epsilon = c.attr(f"{'q' if k == 14 else 'k'}_norm_epsilon", c.attr("qk_norm_epsilon", 1e-6))
     apart = c.graph.static_reshape(x, shape=[0, 0, heads, size], special_zero=True)
     y = c.graph.rms_norm(apart, in_f32(c, c.input(k)), epsilon=epsilon)

@@ -32,7 +32,7 @@ def at(c: Call, k: int) -> Value:
 
 
 def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
-    """Dequantize the matrix in input `k` by inputs `scale` and `zp` (per-tensor, or along `axis`)."""
+    """Dequantize the matrix in input `k` by inputs `scale` and `zp`, each per-tensor or along `axis`."""
     x = c.input(k)
     size = None if x.shape is None else x.shape[normal_axis(axis, x.shape)]
     for n in (scale, zp):
@@ -42,7 +42,7 @@ def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
 
 @imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(c: Call) -> Outputs:
-    """Import QLinearAdd and QLinearMul. Inputs: A, its scale and zero point; B likewise; scale and zero point of C."""
+    """Import QLinearAdd and QLinearMul. Inputs: A with scale and zero point, B likewise, scale and zero point of C."""
     numbers = _numbers(c)
     if numbers is None:
         build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
@@ -52,10 +52,7 @@ def qlinear_binary(c: Call) -> Outputs:
 
 
 def _numbers(c: Call) -> list[Any] | None:
-    """Scale and zero point of A, of B and of C; an absent zero point is 0.
-
-    Returns None if one of the six inputs is not a single finite constant, or if the scale of C is 0.
-    """
+    """Scale and zero point of A, B and C, if all are finite scalar constants and C's scale is not 0; otherwise None."""
     found = []
     for k in (1, 2, 4, 5, 6, 7):
         data = c.data(k) if c.has(k) or k in (1, 4, 6) else np.zeros(1)
@@ -68,8 +65,7 @@ def _numbers(c: Call) -> list[Any] | None:
 def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
     """`a * (sa / sc) + (b * (sb / sc) + (zc - za * (sa / sc) - zb * (sb / sc)))`, as ONNX Runtime's kernel computes it.
 
-    If one scale is a small multiple of another, many sums lie halfway between two integers. The roundings of this
-    formula then decide the result.
+    Many such sums lie exactly halfway between two integers. The f32 roundings of this formula then decide the result.
     """
     g, a, b = c.graph, sa / sc, sb / sc
     x, y = (g.dequantize(c.input(k), scales=[1.0]) for k in (0, 3))
@@ -114,8 +110,8 @@ def qlinear_softmax(c: Call) -> Outputs:
 def qlinear_average_pool(c: Call) -> Outputs:
     """Import QLinearAveragePool, with channels first or last.
 
-    ONNX Runtime's kernel adds the zero point before it rounds to even. With an odd zero point, a tie therefore rounds
-    in the opposite direction.
+    ONNX Runtime's kernel adds the zero point before it rounds to even. This rounds ties in the opposite direction if
+    the zero point is odd.
     """
     attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
     count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
@@ -130,7 +126,7 @@ def qlinear_average_pool(c: Call) -> Outputs:
 
 @imports("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(c: Call) -> Outputs:
-    """Import QLinearGlobalAveragePool: the quantized f32 mean over the spatial axes (`channels_last` locates them)."""
+    """Import QLinearGlobalAveragePool: the quantized f32 mean over the spatial axes."""
     x = at(c, 0)
     if x.shape is None:
         raise GraphError("the rank is not known")
@@ -201,9 +197,9 @@ PACKED = {2: t.u4, 4: t.u4, 8: t.u8}
 def matmul_n_bits(c: Call) -> Outputs:
     """Import MatMulNBits: B is [n, blocks, bytes], and the lower bits of a byte hold the first weight.
 
-    Each block along k has a scale and a zero point; zero points are packed like B, or floats. If g_idx gives the block
-    of each k, activations and weights are sorted by block. 16-bit floats are computed in f32 and rounded once, as in
-    ONNX Runtime. A shorter last block is padded with zeros.
+    Each block along k has a scale and a zero point; zero points are packed like B, or floats. A shorter last block is
+    padded with zeros. If g_idx gives the block of each k, activations and weights are sorted by block. 16-bit floats
+    are computed in f32 and rounded once, as in ONNX Runtime.
 
     accuracy_level 4 allows integer activations. graphq uses them if weights minus zero points fit in 8 bits.
     """
@@ -228,7 +224,7 @@ def matmul_n_bits(c: Call) -> Outputs:
     if zps is not None:
         zps = zps.reshape(n, -1)
         zp = (unpacked(zps, bits)[:, :blocks] if zps.dtype == np.uint8 else zps).T
-    if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # some zero points are no integers of this type
+    if (zp != (whole := np.clip(np.rint(zp), 0, dtype.max))).any():  # some zero points are not integers of this type
         weights = g.constant((w - zp.astype(np.float32)[of]) * s[of])
     else:
         if c.attr("accuracy_level", 0) == 4 and x.shape is not None and (bits < 8 or zps is None):
@@ -244,7 +240,7 @@ def matmul_n_bits(c: Call) -> Outputs:
 
 
 def quantized_in_blocks(g: Graph, x: Value, k: int, block: int) -> Value:
-    """Quantize `x` to s8 and dequantize it; blocks along the last axis (size `k`) have the scale max |x| / 127."""
+    """Quantize `x` to s8 in blocks along the last axis (size `k`), by the scale max |x| / 127, and dequantize it."""
     outer = [0] * (len(x.shape or ()) - 1)
     parts = g.static_reshape(x, shape=[*outer, k // block, block], special_zero=True)
     scales = g.divide(g.reduce_max(g.abs(parts), axes=[-1], keep_dims=True), np.float32(127))

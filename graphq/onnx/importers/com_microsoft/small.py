@@ -19,7 +19,7 @@ from graphq.onnx.protos.tensors import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """Import ONNX's operator of the same name, from set 16, whose modes have the names of this domain's GridSample."""
+    """Import the operator of the same name in ONNX's set 16. There, GridSample's modes have the same names as here."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
@@ -159,7 +159,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 
 @imports("FusedConv", "NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def fused_conv(c: Call) -> Outputs:
-    """Import FusedConv: Conv, an added input 3, and an activation. Nhwc: channels last, but weights OIX."""
+    """Import FusedConv: Conv, an added input 3, and an activation. In Nhwc form, only the image has channels last."""
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
     y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
                       **windows(c, spatial(x), last))
@@ -193,7 +193,7 @@ def fused_gemm(c: Call) -> Outputs:
 def fused_matmul(c: Call) -> Outputs:
     """Import FusedMatMul: `alpha * A' @ B'` and an activation.
 
-    With transBatchA, the rows of A are its first dimension, before the batch dimensions.
+    With transBatchA, the first dimension of A has the rows, and the batch dimensions follow.
     """
     a, b = (_batches_first(c, c.input(k), f"transBatch{'AB'[k]}") for k in range(2))
     return activated(c, product(c, a, b), c.attr("activation", ""), _own(c))
@@ -214,7 +214,7 @@ def _own(c: Call) -> dict[str, Any]:
 
 
 def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
-    """Apply the activation `name` ("" for none) to `y`; `attrs` that the activation lacks are ignored."""
+    """Apply the activation `name` ("": do nothing) to `y`; ignores `attrs` that the activation lacks."""
     if not name:
         return y
     if name not in ACTIVATIONS:

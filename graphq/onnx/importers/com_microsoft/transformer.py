@@ -35,7 +35,7 @@ def quick_gelu(c: Call) -> Outputs:
 def skip_layer_normalization(c: Call) -> Outputs:
     """Import SkipLayerNormalization: layer normalization of input + skip + bias; the fourth output is this sum.
 
-    The Simplified variant normalizes by the root mean square.
+    SkipSimplifiedLayerNormalization divides by the root mean square instead.
     """
     g, simple = c.graph, c.node.op_type.startswith("SkipSimplified")
     if any(c.node.output[k] for k in (1, 2) if k < len(c.node.output)):
@@ -70,7 +70,7 @@ def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: fl
 def embed_layer_normalization(c: Call) -> Outputs:
     """Import EmbedLayerNormalization: layer normalization of the sum of word, position and segment embeddings.
 
-    Further outputs are the lengths of the sequences (sums of the mask) and the sum of the embeddings.
+    Further outputs are the sums of the mask (the lengths of the sequences) and the sum of the embeddings.
     """
     g, ids, segments = c.graph, c.input(0), c.optional(1)
     positions = c.optional(8)
@@ -224,8 +224,8 @@ the keys from its start up to, but not including, its end.
 def hidden(c: Call, mask: Value, scores: Value) -> Value:
     """The value to add to each score: 0 if the query sees the key, else a negative number.
 
-    The mask is a vector as for WITHIN, or has 0 for hidden keys and 1 for others: [batch, keys] or [batch, queries,
-    keys]. Only the dtype and the sizes of `scores` [batch, heads, queries, keys] are used.
+    The mask is a vector as for WITHIN, or it has 0 for hidden keys and 1 for others: [batch, keys] or [batch, queries,
+    keys]. `scores` [batch, heads, queries, keys] only states the dtype and the sizes.
     """
     away = c.attr("mask_filter_value", -10000.0)
     batch, _, _, keys = scores.shape or (None,) * 4
