@@ -91,7 +91,7 @@ PIPELINE: tuple[Pass, ...] = (
     WidenProducts(),
     NormalizeChannelsAsPool(),
     channels_last,
-    duplicate_dequantize,  # again, since canonicalize moves a transpose before a dequantize only if it has one user
+    duplicate_dequantize,  # again, because TransposeBeforeDequantize needs a dequantize with one user
     canonicalize,
     eliminate_common_subexpressions,
     duplicate_dequantize,

@@ -14,7 +14,7 @@ from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, arrays, the target, and the options of the profile."""
+    """Add MODEL, and the options for input arrays, the target and the profile."""
     add_model(parser)
     add_inputs(parser)
     add_target(parser)

@@ -2,8 +2,8 @@
 
 The format has names for operations but not for values. graphq therefore writes the names of values into the operation's
 name: a matmul of `q` and an unnamed value, with the result `scores`, is named `scores=matmul(q|)`. Characters other
-than letters, digits and `_.-~/:` become %XX, as in URLs. A value with the id N of the file is named tN if no operation
-lists a name for it; names of this form are therefore not listed.
+than letters, digits and `_.-~/:` become %XX, as in URLs. A value without a listed name is called t<id>, after its id in
+the file.
 
 Nodes of a loaded graph keep the file's id and name in `node.meta`, and `graph.meta["onednn"]` keeps the document.
 Saving repeats everything from the document that no pass has changed, such as strides, property types and attributes at

@@ -105,7 +105,7 @@ def _order(nodes: Sequence[NodeProto]) -> list[int]:
     sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]
     if all(j < k for k, s in enumerate(sources) for j in s):
         return stand
-    sorter = TopologicalSorter({k: () for k in stand})  # nodes in order: independent nodes stay in order
+    sorter = TopologicalSorter({k: () for k in stand})  # all nodes first, so independent nodes stay in order
     for k, s in enumerate(sources):
         sorter.add(k, *s)
     try:

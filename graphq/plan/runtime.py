@@ -69,8 +69,8 @@ class OpenPlan:
                  passed: tuple[History, list[Refusal]] | None = None) -> None:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.functions: list[tuple[int, Function | FunctionTable]] = []
-        self._numbers: list[tuple[int, Word]] = []  # (index of the word, its Size or Later)
-        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # storage -> (word, buffer, offset)
+        self._numbers: list[tuple[int, Word]] = []  # (index of the word, its `Size` or `Later`)
+        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # storage -> (word's index, buffer, offset)
         self.aligned: set[int] = set()
         native = [step for step in plan.steps if isinstance(step, Step)]
         template, starts = [0] * (STEP_WORDS * len(native)), []

@@ -1,4 +1,4 @@
-"""Plan steps that fill padding with a zero point: a constant, or a number that is known only at run time."""
+"""Write the padding of convolutions: constants, or a zero point that is known only at run time."""
 from __future__ import annotations
 
 import numpy as np

@@ -359,7 +359,7 @@ def _centered_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParamet
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
-    # drops the leading 1 if one-dimensional activations give a result of shape (n,)
+    # If activations are one-dimensional, the result has the shape (n,): drop the leading 1.
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
     sums = e.slot(Source("column sums", "s32", shape))
     if zw.absent:

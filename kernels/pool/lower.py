@@ -2,10 +2,10 @@
 
 The input is quantized integers q or floats x; t are the taps of a window, and a mean averages `count` of them:
 
-    max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized input, as s > 0
-                y = max_t x[t]
-    avg_pool    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order; padding is zp
-                y = (sum_t x[t]) / count                 in the same order
+    max_pool of integers    y = f32(max_t q[t] - zp) * s             the maximum of the dequantized input, because s > 0
+    max_pool of floats      y = max_t x[t]
+    avg_pool of integers    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order
+    avg_pool of floats      y = (sum_t x[t]) / count                 in the same order
 
 A mean over any axes but the last is an avg_pool whose windows cover these axes. Means are often exactly rounding ties
 (see `means`), so a quantize after a mean divides by its scale, as the reference does.

@@ -251,7 +251,7 @@ def _sleep(team: int, record: int) -> None:
     if (_look(team) or acquired(team + STOP)) and exchanged(record + ASLEEP, 1, 0):
         added(team + SLEEPERS, -1)
     else:
-        while semaphore_wait(record + SEMAPHORE) != 0:  # wait again if a signal interrupted
+        while semaphore_wait(record + SEMAPHORE) != 0:  # wait again if a signal interrupts the wait
             pass
 
 
@@ -261,7 +261,7 @@ def _stay(team: int, record: int) -> None:
     helper.thread = this_thread()
     helper.kept_off = -1
     if size:
-        set_cores(helper.thread, size, team + MASK)  # because a thread inherits its creator's cores, perhaps fewer
+        set_cores(helper.thread, size, team + MASK)  # a new thread inherits its creator's cores, perhaps too few
     added(team + HELPERS, 1)
     idle = 0
     while acquired(team + STOP) == 0:

@@ -99,7 +99,7 @@ def attention(c: Call) -> Outputs:
     masked = reduce(g.add, masks, scores)
     p, = standard(c, "Softmax", [_cast(c, masked, wide)], axis=-1)
     p = _cast(c, p, q.dtype)
-    if c.has(3) or c.has(6):  # the result is 0 if a query sees no key
+    if c.has(3) or c.has(6):  # a query may see no key; its result is then 0
         most = g.reduce_max(reduce(g.add, masks), axes=[-1], keep_dims=True)
         p = g.select(g.equal(most, one(most, -np.inf)), one(p, 0), p)
     y = g.matmul(p, v)

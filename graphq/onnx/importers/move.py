@@ -103,7 +103,7 @@ def pad(c: Call) -> Outputs:
 def tile(c: Call) -> Outputs:
     """Import Tile: add dimensions of 1, expand them, and merge them."""
     dims, repeats = dims_of(c.input(0)), c.numbers(1)
-    if c.version < 6:  # here input 1 is the number of repetitions, input 2 the axis
+    if c.version < 6:  # in old versions, input 1 is the number of repetitions, input 2 the axis
         axis = c.numbers(2)[0] % len(dims)
         repeats = [repeats[0] if k == axis else 1 for k in range(len(dims))]
     if len(repeats) != len(dims) or min(repeats, default=0) < 0:

@@ -246,7 +246,7 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
         c.refuse(str(e))
     if zp is not None and zp.type.known and scale.type.known and zp.type.size != scale.type.size:
         c.refuse(f"scale and zero point must have the same shape, got {scale.type} and {zp.type}")
-    if zp is not None and zp.type.known and zp.shape != scale.shape:  # one is [], the other [1]
+    if zp is not None and zp.type.known and zp.shape != scale.shape:  # one shape is [], the other [1]
         zp = c.graph.static_reshape(zp, shape=scale.type.dims) if zp.data is None else \
             c.graph.constant(zp.data.reshape(scale.type.dims))
     return Parameters(scale, zp, axis, block_size)

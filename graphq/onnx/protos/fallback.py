@@ -1,4 +1,4 @@
-"""ONNX's tools for one node: its function body, shape inference, and the reference evaluator."""
+"""Use ONNX's tools on one node: find its function body, infer shapes, run the reference evaluator."""
 from __future__ import annotations
 
 import operator
@@ -49,7 +49,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
         try:
             function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
                 min(dependent), whole.SerializeToString(), types))
-        except Exception as e:  # a C++ exception, of several classes: no body fits the operands
+        except Exception as e:  # no body fits the operands: a C++ exception, whose Python class varies
             raise GraphError(f"ONNX's function: {str(e).strip()[:300]}") from None
     if not function.node:
         return None
@@ -102,7 +102,7 @@ EMBEDDED = 4096
 
 def single(node: NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
-    """The operands and attributes of an onnx_node for `node`; `values` maps the names that the node uses."""
+    """The operands and attributes of an operation `onnx_node` that runs `node`; `values` has values by name."""
     graph = GraphProto(name=node.op_type or "node")
     graph.node.add().CopyFrom(node)
     operands = []
