@@ -1,7 +1,7 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
 Every node computes either in the layout of the given graph, or channels last ([n, spatial..., c]). Convolutions, pools
-and interpolations always compute channels last. Nodes without a `channels_last_form` need the given layout. For all
+and interpolations always compute channels last. Nodes that cannot compute channels last need the given layout. For all
 other nodes, the pass chooses. A value whose producer and users do not all have the same layout is reordered once. The
 choice with the fewest reordered bytes is a minimum cut of a hypergraph with nodes as vertices and values as hyperedges
 (Lawler, "Cutsets and partitions of hypergraphs", 1973).

@@ -6,11 +6,10 @@ uses the shortest times instead of the medians. `differs` is the largest differe
 first row's outputs: for integers in units of 1, otherwise relative to the largest number. All graphq rows of one
 precision must give the same bits; otherwise the exit code is 1.
 
-With other engines, `cosine` compares a row's outputs with the graph as written: ONNX Runtime runs it operation by
-operation, without optimizations. The least cosine (of the angle between both results) of all outputs counts. An engine
-that is fast because its products saturate, or because it computes in bf16, has a smaller cosine. Other engines run the
-ONNX file itself, or the file that `save_onnx` writes for a model of another kind. Install the engines with the extra
-`bench`.
+With other engines, `cosine` is the cosine similarity of a row's outputs and the graph as written: ONNX Runtime runs it
+operation by operation, without optimizations. The least similar output counts. An engine that is fast because its
+products saturate, or because it computes in bf16, has a smaller cosine. Other engines run the ONNX file itself, or the
+file that `save_onnx` writes for a model of another kind. Install the engines with the extra `bench`.
 
 The inputs are the arrays of --input. Without --input, they come from the file MODEL.npz next to the model. Without that
 file, they are random, in the ranges that the model's scales state.

@@ -70,7 +70,7 @@ class OpenPlan:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.functions: list[tuple[int, Function | FunctionTable]] = []
         self._numbers: list[tuple[int, Word]] = []  # (index of the word, its `Size` or `Later`)
-        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # storage -> (word's index, buffer, offset)
+        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: (word, buffer, offset)
         self.aligned: set[int] = set()
         native = [step for step in plan.steps if isinstance(step, Step)]
         template, starts = [0] * (STEP_WORDS * len(native)), []

@@ -8,9 +8,9 @@ zx and zw are zero points. x[p, t] are the channels of the pixel that output p r
 zx. Transposed convolutions differ only in their windows. Each group is a matmul. The epilogue is the same as for a
 matmul.
 
-For floats, acc is an f32 sum over the taps of the output's `Phase`, in order (`numbers/float_sums.py`): `float_sums`
-for depthwise convolutions, `tile_sums` for others. Each tap, or a line of taps read as one long tap, is padded with
-zeros to a multiple of 4 bytes. Pixels of the padding are 0.0.
+For floats, acc is an f32 sum over the taps of the output's `Phase`: all taps, except in transposed convolutions. The
+order is `float_sums` for depthwise convolutions and `tile_sums` for others (`numbers/float_sums.py`). Each tap, or a
+line of taps read as one long tap, is padded with zeros to a multiple of 4 bytes. Pixels of the padding are 0.0.
 """
 from __future__ import annotations
 

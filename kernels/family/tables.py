@@ -1,9 +1,9 @@
 """Replace chains of operations on one byte by table look-ups. Look-ups give the same numbers in less time.
 
 In a chain quantize -> dequantize -> f -> quantize, the first quantize has only 256 possible results. If the other
-operands of f are constants, a table has the result of the second quantize for each of them. Activation functions of
-quantized models are such chains, of 3 to 30 operations. Tables are operands of a kernel: kernels that differ only in
-their tables share code.
+operands of f are constants, a table has the result of the second quantize for each of these 256 results. Activation
+functions of quantized models are such chains, of 3 to 30 operations. Tables are operands of a kernel: kernels that
+differ only in their tables share code.
 """
 from __future__ import annotations
 

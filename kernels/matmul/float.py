@@ -4,8 +4,8 @@ Each product of f32 or f16 is a fused multiply-add. f16 is widened first, by vcv
 
 bf16 is multiplied by the instruction vdpbf16ps if the CPU has it: the instruction adds two products to each sum. Other
 CPUs widen bf16 to f32 by a shift or a mask, and use fused multiply-adds. The bits are the same, because they also add
-the second product first and treat subnormal numbers as zeros. A mode of the CPU does the latter or, if `emulated`,
-code. AMX's tdpbf16ps is not used, because it adds in another order.
+the second product first and treat subnormal numbers as zeros. Subnormal numbers become zeros by a mode of the CPU or,
+if `emulated`, by code. AMX's tdpbf16ps is not used, because it adds in another order.
 """
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
     acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
 
-u are the weights, z their zero points. A group g is some neighboring rows k of weights with the same scales. The sums
-have the order of `numbers.float_sums`, and each block of a sum consists of whole groups. Kernels in `weights.ROUNDED`
-round f32(u - z) * scale to a narrower float. Two bf16 activations are multiplied at a time, in the order of float
-matmuls (`matmul.float`).
+u are the weights as unsigned integers, z their zero points. A group g is some neighboring rows k of weights with the
+same scales. The sums have the order of `numbers.float_sums`: blocks of at most 256 products, here of whole groups.
+Kernels in `weights.ROUNDED` round f32(u - z) * scale to a narrower float. Two bf16 activations are multiplied at a
+time, in the order of float matmuls (`matmul.float`).
 
 To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This traffic

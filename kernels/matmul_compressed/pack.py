@@ -5,7 +5,7 @@ are shifted to integers u and z of `bits` bits that start at 0. A panel is 16 co
 activations, a term is an s32 correction. For float activations, a term is the f32 2**23 + z (see `floats`), and zero
 points are stored as 0. The layout:
 
-    descriptors   s64 [panels][8]    DESCRIPTOR
+    descriptors   s64 [panels][8]    see DESCRIPTOR in `matmul.pack`
     panels, each  a head: [16] terms of 4 bytes and s32 [16] zero points if all groups share them, otherwise 0
                   [groups], each f32 [16] scales, then [16] terms and s32 [16] zero points if the groups differ in them,
                                  then [lines] of 64 bytes

@@ -3,7 +3,7 @@
 x [T, B, gates * H] are the products of inputs and weights. s are the products of the previous state and the recurrent
 weights, summed as in `float_sums`. For integer weights, the state is quantized by DynamicQuantizeLinear, and s is an
 exact integer sum times an f32 scale. Each gate has H columns of x and s; x and s below are the columns of the gate that
-is computed. The gates come in the listed order; ONNX calls g c, and n h.
+is computed. The gates come in the listed order; ONNX's names for g and n are c and h.
 
     lstm (i, o, f, g):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)

@@ -2,8 +2,8 @@
 
 With such a descriptor, kernels need neither a padded image nor an im2col copy. For output pixel (outer, inner) and tap
 (ko, ki) the input pixel is outer_table[outer, ko] + inner_table[inner, ki] bytes from the start of the image. inner and
-ki run along the last spatial axis; outer and ko run along all axes before it, merged. If a tap lies in the padding, the
-sum is negative, because INVALID is one of the entries or both. The tap then reads a row of padding. The tables express
+ki run along the last spatial axis; outer and ko run along all axes before it, merged. If a tap lies in the padding, one
+entry or both are INVALID, a number that makes the sum negative. The tap then reads a row of padding. The tables express
 strides, dilations, asymmetric padding and transposed convolutions.
 """
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The team: all threads of the process run a plan's native steps in a single call, without Python or the GIL.
+"""The team of threads that runs a plan's native steps in a single call, without Python or the GIL.
 
 The blocks of a parallel step are cut into pieces of neighboring blocks; `plan.plan.pieces` chooses their number. A
 caller is a thread that runs a plan; helpers are the other threads of the team. Any of them that is free takes the next
