@@ -89,7 +89,7 @@ def check_concat(body: Graph, constants: Arrays = ()) -> tuple[int, list[_Chain]
 
 
 def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
-    """Lower a body that `check_concat` accepts. Raises Unsupported."""
+    """Lower a body, or raise Unsupported if `check_concat` refuses it."""
     axis, chains = check_concat(body)
     parts = tuple(Part(c.start, _lowered(c), c.inputs) for c in chains)
     return Concat(body.outputs[0].type.dims, parts[0].lowered.store, (), axis=axis, parts=parts)

@@ -282,9 +282,9 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
 
 
 def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body that `check_convolution` accepts. Raises Unsupported.
+    """Lower a body, or raise Unsupported if `check_convolution` refuses it.
 
-    Integer kernels ignore the activations' zero point in sums, so the output's expression starts with a correction.
+    Integer kernels ignore the activations' zero point in sums, so the outputs' expression begins with a correction.
     """
     node, c, scales, producers = check_convolution(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
@@ -300,7 +300,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> Products | None:
-    """The f32 products of the graph, in the graph's order. Transposed convolutions add them tap by tap."""
+    """Describe the f32 sum that the graph states. Transposed convolutions add products tap by tap."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None

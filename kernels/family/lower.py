@@ -238,7 +238,7 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The array of an operand slot, reshaped to broadcast, or a look-up's table; None if only kernels compute it."""
+    """The array for an operand slot, in a shape that broadcasts to the output; None if only kernels compute it."""
     if source.origin == "table":
         return source.data
     data = inputs[source.index] if source.origin == "input" else source.data
@@ -246,7 +246,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
-    """Whether each operand (also of `more`) that reads input `number` has the output's shape but for the last axis."""
+    """Whether operands that read input `number` all have the output's leading dimensions; `more` are further operands."""
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)
 

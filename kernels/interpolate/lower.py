@@ -65,7 +65,7 @@ def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node |
 
 
 def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body that `check_interpolate` accepts. Raises Unsupported."""
+    """Lower a body, or raise Unsupported if `check_interpolate` refuses it."""
     return lower_pixels(body, *check_interpolate(body))
 
 

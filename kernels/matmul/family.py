@@ -82,7 +82,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 
 
 def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
-    """The buffer of the packed weights, and the bytes of a batch element in it; if not constant, a step packs them."""
+    """The buffer of packed weights, and the bytes per batch element. A step packs weights that are not constant."""
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
     size = pack.packed_bytes(k, n, item)

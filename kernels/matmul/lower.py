@@ -87,7 +87,7 @@ class IntegerMatmul(Matmul):
     b_zp: QuantParameter
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32; f64 is exact, since products are below 2**18."""
+        """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32. f64 is exact, because products are below 2**18."""
         a, b = self.operands(inputs)
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
@@ -150,7 +150,7 @@ def check_matmul(body: Graph, constants: Arrays) -> _Checked:
 
 
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body that `check_matmul` accepts; raises Unsupported.
+    """Lower a body, or raise Unsupported if `check_matmul` refuses it.
 
     Integer kernels multiply operands without subtracting zero points, so the outputs' expression begins with a
     correction (`_compensated`).

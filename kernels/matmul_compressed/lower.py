@@ -143,7 +143,7 @@ def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, Compr
 
 
 def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body that `check_matmul_compressed` accepts; raises Unsupported."""
+    """Lower a body, or raise Unsupported if `check_matmul_compressed` refuses it."""
     node, product, producers = check_matmul_compressed(body, constants)
     e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
 
@@ -246,7 +246,7 @@ def _integers(body: Graph, left: Node, w: _Weights) -> CompressedMatmul:
 
 
 def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
-    """The number of scales per row of activations with scales known at run time. Raises Unsupported."""
+    """The number of scales per row of dynamically quantized activations. Raises Unsupported for other scales."""
     attrs, wanted = left.attrs, "with compressed weights an input whose scales are a tensor needs scales per group"
     if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or left.inputs[2:] not in ((), (None,)):
         raise Unsupported(f"{wanted}, and no zero points",
@@ -255,7 +255,7 @@ def _row_groups(left: Node, dims: tuple[int, ...]) -> int:
 
 
 def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
-    """The array of the constant operand `v` of a dequantize, or None if absent. Raises Unsupported."""
+    """The array of operand `v` of a dequantize; None if absent. Raises Unsupported if `v` is not constant."""
     if v is None:
         return None
     data = constants[index[v]]

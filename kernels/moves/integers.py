@@ -30,7 +30,7 @@ def fits(source: DType, target: DType) -> bool:
 
 
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
-    """Make the block function of a cast to integers of `target_bits` bits, booleans or f32 (`how`, such as TO_F32)."""
+    """Make the block function of a cast; `how` says whether results are integers, booleans or f32."""
     source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 

@@ -83,7 +83,7 @@ def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, 
 
 
 def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body that `check_pool` accepts; raises Unsupported."""
+    """Lower a body, or raise Unsupported if `check_pool` refuses it."""
     return lower_pixels(body, *check_pool(body))
 
 

@@ -154,7 +154,7 @@ class _Walked:
         return (offset >= 0).select(self.image + offset, self.pad)
 
     def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
-        """Emit `turns` iterations; in each, every value of `have` takes one tap after the other, starting at `place`.
+        """Emit `turns` iterations. In each, every value of `have` in turn takes the next tap, from `place` on.
 
         Returns the values, and the place after the last tap. A place is the row and the column of a tap.
         """

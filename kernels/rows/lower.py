@@ -99,7 +99,7 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
 
 
 def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body that `check_row` accepts; raises Unsupported."""
+    """Lower a body, or raise Unsupported if `check_row` refuses it."""
     node, before = check_row(body)
     source = next(node.operands)
     dims = source.type.dims

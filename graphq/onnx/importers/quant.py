@@ -230,7 +230,7 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
                mixed: bool = False) -> Parameters:
     """Check the scale and zero point of `x`; returns them with the axis counted from the front.
 
-    If `mixed`, only one of the two may be per-tensor. Raises Refused if they do not fit `x`.
+    If `mixed`, one of the two may be per-tensor and the other not. Raises Refused if they do not fit `x`.
     """
     if mixed and zp is not None and zp.type.known and scale.type.known and 1 in (zp.type.size, scale.type.size):
         many = max(scale, zp, key=lambda v: v.type.size).type.dims
