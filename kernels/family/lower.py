@@ -246,7 +246,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
-    """Whether operands that read input `number` all have the output's leading dimensions; `more` are further operands."""
+    """Whether operands (also `more`) that read input `number` have the output's shape except for the last axis."""
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)
 
