@@ -84,7 +84,7 @@ def channels_last_form(node: Node) -> Form | None:
 
 
 def _anchor(node: Node) -> Form | None:
-    """The rule of convolutions and pools: operand 0 and the result move; weights may have any format."""
+    """The rule of convolutions and pools: operand 0 and the result become channels last; the weights stay."""
     src = node.inputs[0]
     if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
         return None
@@ -117,7 +117,7 @@ def _broadcast(value: Value, rank: int) -> Port | None:
 
 
 def _along_axis(node: Node) -> Form | None:
-    """The rule of operations along an axis: all operands and results move, and so does the attribute `axis`."""
+    """The rule of operations along an axis: all operands and results become channels last; `axis` is adjusted."""
     ranks = {None if v is None or v.shape is None else len(v.shape) for v in node.inputs}
     if None in ranks or len(ranks) > 1:
         return None
@@ -134,7 +134,7 @@ def _softmax(node: Node) -> Form | None:
 
 
 def _scaled(node: Node) -> Form | None:
-    """The rule of quantize and dequantize: operand 0 and the channel axis move; scales and zero points stay."""
+    """The rule of (de)quantize: operand 0, the result and `axis` become channels last; scales and zero points stay."""
     src = node.inputs[0]
     if src is None or src.shape is None or node.attrs["qtype"] == "per_group":
         return None
@@ -153,7 +153,7 @@ def _sloped(node: Node) -> Form | None:
 
 
 def _reduced(node: Node) -> Form | None:
-    """The rule of reductions: the reduced axes move. The result must move as well, or keep its order of axes."""
+    """The rule of reductions: the operand becomes channels last, and the result as well or keeps its order of axes."""
     src = node.inputs[0]
     if src is None or src.shape is None or len(node.inputs) > 1:
         return None

@@ -20,7 +20,7 @@ LARGE = 1 << 20
 
 
 def is_mask(node: Node) -> bool:
-    """Whether each user of a node can compute it again: a mask that reads less memory than its result takes."""
+    """Whether a node is a mask that reads less memory than its result takes: each user can then compute it."""
     if not _is_lane_wise(node):
         return False
     return _read(node, DEPTH) <= SMALL + assumed(node.output.type.nbytes) // 2

@@ -15,9 +15,8 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 class RowsLast(Rewrite):
     """row(x, axes) -> reshape(transpose(row(transpose(reshape(x)))))
 
-    Here row is an operation along rows (kernels/rows), along other axes than the last one, or whose result drops the
-    reduced axes. Means over axes before the last are not rewritten, because pool kernels compute them. Only the order
-    of f32 sums changes.
+    row is an operation of kernels/rows that runs along other axes than the last one, or drops the reduced axes. Means
+    over axes before the last are not rewritten, because pool kernels compute them. Only the order of f32 sums changes.
     """
 
     tolerance = 1e-5

@@ -98,11 +98,7 @@ WIDTH = 12
 
 
 class _Verdicts:
-    """Called after each pass whose changes kept the results: prints a line with a progress bar.
-
-    A pass inside a Fixpoint gets a line only if it changed the graph. A graph that is checked at several sizes gets a
-    heading for each size.
-    """
+    """Called after each pass whose changes kept the results: prints a line with a progress bar."""
 
     def __init__(self, steps: Sequence[Pass], file: TextIO) -> None:
         self.steps, self.file = steps, file

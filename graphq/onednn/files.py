@@ -95,11 +95,10 @@ def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
 def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` in oneDNN's ONEDNN_GRAPH_DUMP format.
 
-    The format has no tensor data: values of constants are not stored, and a constant becomes an input of property
-    "constant". A message in the log "graphq" says so. Tensors have ids (N for a value
-    named tN) but no names, so the names of operands and results become part of the operation's name; loading restores
-    them. Raises GraphError for anything that the format cannot express: partitions, ops that are not
-    oneDNN's, an input that no op uses, an output that no op computes.
+    The format has no tensor data: a constant becomes an input of property "constant", and a message in the log "graphq"
+    says so. Names of values become part of operations' names; loading restores them. Raises GraphError for anything
+    that the format cannot express: partitions, ops that are not oneDNN's, an input that no op uses, an output that no
+    op computes.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")

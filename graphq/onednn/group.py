@@ -74,7 +74,7 @@ def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Valu
 
 
 def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: Node) -> None:
-    """Move the nodes before `last` that use the partition's results behind the partition."""
+    """Move nodes that use the partition's results and stand before `last` behind the partition."""
     moved = dict(new)
     late = []
     for node in [n for n in g.nodes if n.position < last.position and n not in members]:
@@ -254,7 +254,7 @@ class GroupEltwise(Group):
 
 
 def group_statistics(graph: Graph) -> int:
-    """Group each anchor that also returns statistics with the casts before it, but with no operation after it."""
+    """If an anchor also returns statistics, group it only with the casts before it."""
     found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, Nodes((node,)))

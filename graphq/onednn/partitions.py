@@ -54,7 +54,6 @@ class Partition:
         return str(self)
 
     def _texts(self) -> tuple[str, str, str, str, str]:
-        """The id, the anchor, the operations, the inputs and the outputs as texts."""
         ops = ", ".join(f"{i}:{n.op.name}" for i, n in zip(self.op_ids, self.ops, strict=True))
         entering, leaving = (", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs))
         return str(self.id), self.anchor + " (not supported)" * (not self.supported), ops, entering, leaving

@@ -61,7 +61,6 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def _types(model: ModelProto) -> dict[str, str]:
-    """The types of all tensors by name, written like `tensor(float)`, as in ONNX's schemas."""
     graphs = list(_graphs(onnx.shape_inference.infer_shapes(model).graph))
     numbers = {v.name: v.type.tensor_type.elem_type for g in graphs for v in (*g.input, *g.value_info, *g.output)}
     numbers |= {t.name: t.data_type for g in graphs for t in g.initializer}

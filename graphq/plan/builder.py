@@ -110,10 +110,7 @@ def row_stride(nbytes: int) -> int:
 
 
 def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> tuple[int, int]:
-    """The number of rows of a strip and the number of pieces, for `rows` = (batch, m).
-
-    Between two steps lies one value; `strides` has the bytes between rows of each of these values.
-    """
+    """The rows of a strip, and the number of pieces; `strides` has the bytes per row of the values between steps."""
     batch, m = rows
     each = number(_strip, batch, m, sum(strides), threads)
     return each, pieces(batch * -(-m // each), threads, threads)
@@ -293,10 +290,7 @@ def reference_steps(b: PlanBuilder, node: Node) -> None:
 
 def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple[int, ...] | None, ...],
                *arrays: np.ndarray | None) -> Any:
-    """Run the operation's reference; errors begin with `where`, the node.
-
-    Each array is reshaped to its operand's shape, because a buffer can be shared by values of different shapes.
-    """
+    """Run the operation's reference; errors begin with `where`, the node."""
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:
         return op.reference(*args, **attrs)

@@ -86,7 +86,6 @@ def stages(graph: Graph) -> Stages:
 
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
-    """Yield each value with its name, or with a new name if the value is unnamed."""
     k = 0
     for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
         name = v.name

@@ -66,7 +66,6 @@ def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
 
 
 def _columns(name: str, result: TensorType) -> list[str]:
-    """The names of an output's columns: one column for each number in a row of the output."""
     rest = None if result.shape is None else result.shape[1:]
     if rest is None or len(rest) > 1 or None in rest:
         raise InputError(f"output '{name}' is {result}: a dataframe holds one number per row, or a one-dimensional row "

@@ -236,7 +236,6 @@ class _Rows:
 
 
 def _columns(table: Any) -> list[str]:
-    """The column names of an Arrow, pandas or Polars table; empty for any other object."""
     return list(getattr(table, "column_names", getattr(table, "columns", ())))
 
 

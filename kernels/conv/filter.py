@@ -50,7 +50,7 @@ class Filter(NamedTuple):
 
     @property
     def multiplier(self) -> int:
-        """The number of output channels per input channel of a depthwise convolution; 0 for others."""
+        """The number of output channels per input channel of a depthwise convolution; 0 for other convolutions."""
         return self.columns if self.groups > 1 and self.channels == 1 else 0
 
     @property

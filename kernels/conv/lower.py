@@ -145,7 +145,7 @@ class IntegerConvolution(Convolution):
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The zero point of activations in kernels that read s8 as u8 (+ 128); the depthwise kernel reads s8."""
+        """The activations' zero point, plus 128 if the kernel reads s8 as u8 (all but the depthwise kernel do)."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property

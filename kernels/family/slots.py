@@ -35,11 +35,7 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
 
 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
-    """The iteration domain of an output of shape `out` (see `factor`).
-
-    If the step runs strip by strip, the domain is split into strips (`apart`). An operand may then lie in a room, the
-    memory of a single strip.
-    """
+    """The iteration domain of an output of shape `out`, split into strips if the step runs strip by strip."""
     strides = [s for _, s in operands]
     if b.strips is None:
         return factor(out, strides, keep=keep)

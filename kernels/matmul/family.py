@@ -64,11 +64,7 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
 
 
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
-    """The buffer of the activations, and their layout.
-
-    Transposed activations are read in place (layout "columns") unless it is faster to copy them into rows first. A
-    transposed row vector already is a row.
-    """
+    """The buffer and the layout of the activations. Transposed activations are read in place if that is faster."""
     value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
         return b.of[value], "rows"
@@ -103,10 +99,7 @@ def _packed(w: np.ndarray, transposed: bool, sorts: bool) -> np.ndarray:
 
 
 def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
-    """Add the step that sums each row of the activations over k; returns the buffer of the s32 sums.
-
-    `strides` are the activations' strides in bytes, or None if the rows are contiguous.
-    """
+    """Add the step that sums each row of the activations over k; returns the buffer of the s32 sums."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     stride: dict[str, int] = {}

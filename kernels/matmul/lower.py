@@ -262,10 +262,7 @@ def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
 
 def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...],
                  axis: int) -> QuantParameter:
-    """The zero points of an operand of matmul_integer. A vector of them lies along `axis`.
-
-    `dims` is the operand's shape with 1 instead of k.
-    """
+    """The zero points of an operand of matmul_integer; a vector of them lies along `axis`."""
     if value is None:
         return known(0)
     shape = value.type.dims

@@ -155,7 +155,7 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
 
 
 class _Weights:
-    """The constant weights of a matmul, from the operands of `dequantizes`. Raises Unsupported."""
+    """The constant weights that the node `dequantizes` converts to floats. Raises Unsupported."""
 
     def __init__(self, body: Graph, node: Node, dequantizes: Node, constants: Arrays) -> None:
         w = next(dequantizes.operands)

@@ -98,7 +98,7 @@ def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.n
 
 
 def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
-    """The order of the sums of an m x k by k x n matmul (`transposed`: n x k), and the products per block."""
+    """The order of a matmul's sums and the products per block; if `transposed`, the weights are stored as n x k."""
     if m == 1:
         return ("octets" if transposed else "quads"), 1
     if n == 1 and not transposed:

@@ -65,10 +65,7 @@ class RowEmitter:
         return last.values
 
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
-        """Fold all elements by `take(new, so far)`, in the order of EXTREME_LANES; `first` is the start value.
-
-        The vectors of an iteration have accumulators of their own.
-        """
+        """Fold all elements by `take(new, so far)`, in the order of EXTREME_LANES; `first` is the start value."""
         b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
         places = range(0, step, LANES)
 
@@ -218,10 +215,7 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
-    """Emit the reciprocal of the sum of powers, and stores of the powers at `room`.
-
-    With `inf_as_zero`, the result for a row of only -inf is 1.
-    """
+    """Emit the reciprocal of the sum of powers (1 if it is 0 and `inf_as_zero`), and stores of the powers."""
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
         total = total.eq(0.0).select(1.0, total)

@@ -21,7 +21,7 @@ FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
 @exports("square", "squared_difference")
 def square(w: Writer, node: Node) -> None:
-    """Write `x * x` as a Mul; x is a Sub for squared_difference."""
+    """Write square as a Mul, and squared_difference as a Sub and a Mul."""
     x = w.name(node.inputs[0]) if node.op.name == "square" else w.add("Sub", [w.name(v) for v in node.inputs])
     w.add("Mul", [x, x], [w.name(node.output)])
 
@@ -295,7 +295,7 @@ def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
 
 
 def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | None]:
-    """Find the input, constant weights [size, I] and bias of `gates`; else return `gates`, the identity and None."""
+    """Find the input, weights [size, I] and bias of the matmul that makes `gates`; else `gates`, identity, None."""
     product, biases = product_of(gates)
     x, weights = (None, None) if product is None else (product.operand(0), product.operand(1).data)
     if product is None or x is None or weights is None or weights.ndim != 2 or weights.dtype != np.float32 \
@@ -306,7 +306,7 @@ def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | N
 
 
 def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None]:
-    """Find the input before quantization, integer weights [I, 4H], their scale and zero point, and bias of `gates`.
+    """Find the unquantized input, integer weights [I, 4H], scale, zero point and bias of the matmul that makes `gates`.
 
     Raises GraphError unless the input is quantized by its range, and the weights are 8-bit constants.
     """

@@ -106,10 +106,7 @@ MOST = 1 << 24
 
 @imports("STFT")
 def stft(c: Call) -> Outputs:
-    """Import STFT of real or complex f32 signals as a convolution with the frame step as stride.
-
-    The weights are cosines and sines times the window.
-    """
+    """Import STFT of real or complex f32 signals as a convolution with the frame step as stride."""
     x, g = c.input(0), c.graph
     if x.dtype != f32:
         c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference and shape inference disagree on other dtypes")

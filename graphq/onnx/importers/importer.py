@@ -269,7 +269,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 
 
 def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | None]) -> bool:
-    """Whether ONNX's reference never runs this node: an importer takes it at these shapes, or finds it invalid."""
+    """Whether an importer handles or refuses the node at these shapes: ONNX's reference then never runs it."""
     proto, graph = parsed(model.tobytes()), Graph()
     if not has_importer(proto.graph.node[0]):
         return False
@@ -283,10 +283,7 @@ def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | N
 
 
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
-    """Compute an onnx_node at run time by graphq's operations; returns None if graphq has no operations for the node.
-
-    The results are the same as if the operands were constants and the node were computed at compile time.
-    """
+    """Compute an onnx_node at run time by graphq's operations; returns None if graphq has none for the node."""
     proto = parsed(model)
     node = proto.graph.node[0]
     if not has_importer(node) or any(bodies(node)):

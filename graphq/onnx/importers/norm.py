@@ -54,7 +54,7 @@ def log_of_sum_of_powers(c: Call) -> Outputs:
 def _reduced(c: Call, x: Value, name: str) -> Value | None:
     """Reduce `x` along `axes`: an attribute or, in newer versions, a constant input.
 
-    Without `axes`, reduce all axes. With noop_with_empty_axes as well, reduce no axis.
+    Without `axes`, reduce all axes, or no axis if noop_with_empty_axes is set.
     """
     axes = c.ints("axes", 1)
     if not axes:

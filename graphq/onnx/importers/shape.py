@@ -25,7 +25,7 @@ def dims_of(value: Value) -> tuple[int, ...]:
 
 @imports("Shape")
 def shape(c: Call) -> Outputs:
-    """Import Shape: the operand's dimensions from `start` to before `end`."""
+    """Import Shape: the operand's dimensions from `start` up to `end` (exclusive)."""
     dims = dims_of(c.input(0))[slice(c.attr("start", 0), c.attr("end"))]
     return add_known(c.graph, _s64(dims))
 

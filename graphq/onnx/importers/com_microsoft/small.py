@@ -19,7 +19,7 @@ from graphq.onnx.protos.tensors import element_of
 
 @imports("GridSample", "Trilu", domain=MICROSOFT)
 def alike(c: Call) -> Outputs:
-    """Import the operator of the same name in ONNX's set 16. There, GridSample's modes have the same names as here."""
+    """Import the ONNX operator of the same name, in its version of operator set 16."""
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
