@@ -83,8 +83,7 @@ class _Placement:
         for value in self._values():
             maker, users = self._maker(value), {self._user(u) for u in value.uses}
             pins = {maker} | users
-            # A value with both GIVEN and LAST among its pins is reordered in any case, so it does not affect the
-            # choice.
+            # A value between GIVEN and LAST is reordered in any case: it does not affect the choice.
             if len(pins) > 1 and not {GIVEN, LAST} <= pins:
                 edges.append((pins, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
         if not any(GIVEN in pins for pins, _ in edges):  # no node needs the given layout
@@ -198,9 +197,8 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
             for arc in ((a, b), (b, a)):
                 flow.add_edge(*arc, capacity=cost + flow.get_edge_data(*arc, {"capacity": 0})["capacity"])
             continue
-        # An edge becomes two vertices with an arc between them. `some` is on LAST's side if any of the nodes is, `all_`
-        # only if all are, because arcs without a capacity cannot be cut. So the arc is cut if the edge has nodes on
-        # both sides.
+        # An edge becomes two vertices and the arc between them. `some` is on LAST's side if any node is, `all_` only if
+        # all are, because arcs without a capacity cannot be cut. The arc is cut if there are nodes on both sides.
         some, all_ = ("some", k), ("all", k)
         flow.add_edge(some, all_, capacity=cost)
         flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)

@@ -80,7 +80,7 @@ def _hashable(value: Any) -> Any:
         return type(value), value
     if isinstance(value, np.ndarray):
         return Content(value)
-    if isinstance(value, Size | Later):  # by their slot, because a comparison would add a guard
+    if isinstance(value, Size | Later):  # keyed by slot, because comparing sizes would add a guard
         return type(value), id(value.trace), value.slot
     if isinstance(value, Graph):
         return id(value)

@@ -216,7 +216,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
     groups = node.attrs["groups"] if node.op.name == "conv_transpose" else 1
     if groups == 1:
         return _scaled(weights, factors, out)
-    # Weights are [I, O / groups]: the input channels of each group have their own factors.
+    # Weights are [I, O / groups]: each group of input channels has its own factors.
     if weights.data is None:
         raise NotFolded("a transposed convolution in groups has no scale for each channel")
     table = factors.reshape(groups, -1).repeat(weights.data.shape[into] // groups, axis=0)

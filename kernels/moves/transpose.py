@@ -151,8 +151,7 @@ def transposing(itemsize: int) -> Functions:
         a = view(args)
         n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
-        # In squares as wide as a cache line, every byte of a fetched line is used. The last tiles overlap earlier
-        # tiles.
+        # Squares as wide as a cache line use every byte of a fetched line. The last tiles overlap others.
         for left in range(0, n, line):
             for top in range(first, last, line):
                 for column in range(left, min(left + line, n), lanes):

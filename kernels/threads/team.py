@@ -113,8 +113,7 @@ class Team:
         self.thread: threading.Thread | None = None  # the thread that loads the region, after Numba is imported
         self.region: Any = None  # the module `region`, after it is loaded
         self.layer: str | None = None  # Numba's threading layer, known after a caller has entered a region
-        # hands `layer` to the thread that loads the region, or None when the process ends
-        self.layers: SimpleQueue[str | None] = SimpleQueue()
+        self.layers: SimpleQueue[str | None] = SimpleQueue()  # passes `layer` to the loading thread; None at the end
         self._finder = [None]  # the caller that pops the item must find out Numba's layer
         self._ended = False
 
@@ -185,8 +184,8 @@ class Team:
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
-        except Exception as error:  # Numba fails to load or to compile
-            # Do not warn while Python shuts down: starting threads always fails then.
+        except Exception as error:
+            # Numba failed to load. Do not warn while Python shuts down: starting threads always fails then.
             if threading.main_thread().is_alive():
                 log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
