@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(command: str, path: Path) -> Callable[[Graph], bool]:
-    """Make the check for --check COMMAND: save the graph at `path`; it still fails if the command exits with 0."""
+    """Make the check for --check COMMAND: save a graph at `path`; the graph still fails if the command exits with 0."""
     def interesting(graph: Graph) -> bool:
         try:
             save_graph(graph, path)
