@@ -123,7 +123,7 @@ class PadWeights(Rewrite):
     """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along k
 
     k is the summed axis. Kernels with float activations read compressed weights only if the group size along k is a
-    multiple of FINEST and divides k. Kernels add the same numbers as before, and zeros at the end
+    multiple of FINEST and divides k. Zeros at the end of a sum change nothing in kernels
     (`kernels.numbers.float_sums`). The reference's sums may change, because NumPy chooses their order by their length.
     A cast may follow the dequantize.
     """

@@ -94,9 +94,6 @@ def strides_in_order(shape: Sequence[Dim], order: Sequence[int]) -> tuple[int, .
     return tuple(out)
 
 
-# -- writing --------------------------------------------------------------------------------------------------
-
-
 def to_json(file: GraphFile) -> str:
     """The document as oneDNN writes it, with two spaces for each level."""
     document = {**{k: list(v) if isinstance(v, tuple) else v for k, v in file.header.items()},

@@ -110,7 +110,6 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
                     "s an input" if len(constants) == 1 else " inputs")
 
 
-# -- from the document to the graph ---------------------------------------------------------------------------
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
     """Convert a document, called `where` in errors, to a graph. `adjust` may change an op whose operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
@@ -168,7 +167,6 @@ def _refuse(where: str, message: str) -> NoReturn:
     raise GraphError(f"{where}: {message}")
 
 
-# -- from the graph to the document ---------------------------------------------------------------------------
 def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
     """Convert a graph to a document; with `fill`, inferred shapes replace unknown shapes of the loaded file."""
     file = graph.meta.get("onednn") or GraphFile(_HEADER, ())

@@ -213,9 +213,6 @@ def _check_stride(t: LogicalTensor, where: str) -> None:
         fail(where, f"reaches further than 2**60 elements, {text}")
 
 
-# -- the kinds of JSON values ---------------------------------------------------------------------------------
-
-
 def _fields(x: Any, where: str, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
     fields = _mapping(x, where)
     for key in required:

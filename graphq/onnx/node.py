@@ -14,11 +14,7 @@ from graphq.ops.rules import Array
 
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray | Later) -> tuple[TensorType, ...]:
-    """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown.
-
-    If graphq has no operations for the node at the example's sizes, open sizes stay open, and a guard checks that a
-    call's sizes change nothing about this.
-    """
+    """Infer the output types by ONNX's shape inference; dimensions that depend on data are unknown."""
     with late_imports():
         from graphq.onnx.importers.importer import takes
         from graphq.onnx.protos.fallback import infer, infer_open

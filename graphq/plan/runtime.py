@@ -56,11 +56,11 @@ class OpenPlan:
     The trace is empty if all shapes are fixed. `passed` has the graphs before and after the passes, and the refusals of
     the passes; it is None for a plan from a file. `because` says why earlier plans could not run at these sizes.
 
-    `template` has one row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
-    block begins at its index in `starts`. Words that differ between runs are 0 in the template: `places` lists those
-    that are addresses, `numbers` has the open sizes, and `numbers_at` the indices of the open sizes. `segments` has the
-    Python steps, and a slice of the rows for neighboring kernel steps. `aligned` has the indices of the inputs that a
-    run copies if they do not start at a cache line.
+    `template` has a row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
+    block begins at its index in `starts`. Words that differ between runs are 0 in it. `places` lists such words that
+    are addresses; `numbers` and `numbers_at` have the open sizes and their indices. `segments` has the Python steps,
+    and a slice of the rows for neighboring kernel steps. `aligned` has the indices of the inputs that a run copies if
+    they do not start at a cache line.
     """
 
     because = ""

@@ -30,7 +30,7 @@ def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, An
         raise InputError("an array of no dimensions has no rows")
     ((source, type),) = scorer.predictor.inputs.items()
     if type.shape is not None and (len(type.shape) != rows.ndim or any(
-            None not in (want, have) and want != have and have == have  # NaN means that Dask lacks it
+            None not in (want, have) and want != have and have == have  # Dask's unknown size is NaN
             for want, have in zip(type.shape[1:], rows.shape[1:], strict=True))):
         raise InputError(f"input '{source}' must be {type}, got rows of an array of shape {list(rows.shape)}")
     if rows.dtype != type.dtype.numpy and not scorer.predictor.convert:

@@ -137,7 +137,7 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
 
 
 def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:
-    """Refuse later operands that vary along the concat's axis, because each part would need a slice of them."""
+    """Refuse epilogue operands that vary along the concat's axis: each part would need a slice of them."""
     rank = len(node.output.type.dims)
     for v in node.operands:
         shape = v.type.dims

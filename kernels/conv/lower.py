@@ -377,9 +377,9 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
 def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """The scale and the zero point of the weights: single numbers, or one per output channel.
 
-    Weights of a transposed convolution may be quantized per output channel, or along the output channels of a group if
-    all groups have equal scales. If a group reads one input channel, they may also be quantized per group. Raises
-    Unsupported for any other axis.
+    In a transposed convolution, weights quantized along the output channels of a group have the same scales in all
+    groups. If a group reads one input channel, its weights may also be quantized along the input channels, or per
+    group. Raises Unsupported for any other axis.
     """
     if right.attrs["qtype"] == "per_group":
         return _of_groups(right, filter, body, constants)

@@ -125,9 +125,8 @@ class Team:
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table: wake `helpers` helpers, or enter a region with as many more threads.
 
-        Numba's layer is known only after a thread has entered a region. A caller enters the first region, not the
-        background thread: workqueue ends the process if two threads are in regions at once, and user code may be in
-        one.
+        Numba's layer is known only after a thread has entered a region. A caller enters the first region. If the
+        background thread did, user code could be in a region at the same time, and workqueue would end the process.
         """
         if self.thread is None and self.helpers.most and _can_enter():
             self._load()
