@@ -398,7 +398,7 @@ def normalize(annotation: Any, value: Any, name: str) -> Any:
 
 
 def spelled(value: Any, choices: Sequence[Any]) -> Any:
-    """The choice that equals `value` in lower case, or else `value`. oneDNN writes None and SAME_UPPER."""
+    """The choice that equals `value` in lower case (oneDNN writes SAME_UPPER for same_upper), or else `value`."""
     if not isinstance(value, str) or value in choices:
         return value
     return next((x for x in choices if isinstance(x, str) and x.lower() == value.lower()), value)

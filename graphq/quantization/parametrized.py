@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """The mean square of the difference divided by the f32 result's; infinite if either is not finite."""
+        """The ratio `noise` / `signal`; infinite if either is not finite."""
         return self.noise / max(self.signal, 1e-300) if np.isfinite([self.noise, self.signal]).all() else np.inf
 
     def add(self, shift: np.ndarray, noise: float, signal: float) -> None:
