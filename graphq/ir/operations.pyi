@@ -656,7 +656,7 @@ class Operations:
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
         """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 
-        If graphq's operations can compute the node for these operands, these operations run instead of the evaluator.
-        `model` is a serialized ModelProto with only this node. Its inputs are `srcs`; its initializers are small constants,
-        because shape inference may need their values. `op_type` is the operator's name, for messages.
+        If graphq's operations can compute the node for these operands, they run instead of the evaluator. `model` is a
+        serialized ModelProto with only this node. Its inputs are `srcs`. Small constants are its initializers, because
+        shape inference may need their values. `op_type` is the operator's name, for messages.
         """
