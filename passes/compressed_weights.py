@@ -236,11 +236,7 @@ def _moved(match: Match) -> tuple[int, ...] | None:
 
 
 def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """The group shape after a reshape from `dims` to `wanted`; None if the reshape splits groups.
-
-    Regard each axis of `dims` as two axes: groups, and elements of a group (`groups`). Then each axis of `wanted` must
-    combine neighbors in this list of axes, groups before elements.
-    """
+    """The group shape after a reshape from `dims` to `wanted`; None if the reshape splits groups."""
     parts: list[tuple[int, bool]] = []
     for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):
         if parts and parts[-1][1] == inside:  # the part before is of the same kind (groups or elements): merge

@@ -42,7 +42,8 @@ class Group(Fusion):
         reason = self.refuses(match)
         if reason is not None:
             return reason
-        # If each node has one result, only the root's result is used outside. Then no path can leave and come back.
+        # If each node has one result, only the root's result is used outside, so no path leaves the group and comes
+        # back.
         if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(g, self.members(match)):
             return None
         return "a further result leaves the group and comes back into it"

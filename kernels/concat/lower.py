@@ -2,7 +2,8 @@
 
     result[part k] = f(dequantize?(x_k))        f: the epilogue of the concat, with the scales of this part's channels
 
-A part is a plain copy if the operand is dequantized and the result is quantized with the same parameters.
+A part is a plain copy if its elements do not change, for example if the result is quantized with the parameters that
+dequantize the operand.
 """
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ A convolution of a channels-last image is a matmul whose rows are windows of the
     acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
 
 zx and zw are zero points. x[p, t] are the channels of the pixel that output p reads at tap t; pixels of the padding are
-zx. Transposed convolutions differ only in their windows. Each group is a matmul. The epilogue is the same as for a
-matmul.
+zx. Transposed convolutions differ only in their windows. Each group of a grouped convolution is a matmul. The epilogue
+is the same as for a matmul.
 
 For floats, acc is an f32 sum over the taps of the output's `Phase`: all taps, except in transposed convolutions. The
 order is `float_sums` for depthwise convolutions and `tile_sums` for others (`numbers/float_sums.py`). Each tap, or a

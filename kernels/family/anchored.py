@@ -130,7 +130,7 @@ def dequantized_products(
         w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
         batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
         ) -> Products | None:
-    """Describe the f32 products of dequantized operands that the graph states.
+    """Describe the f32 sum of products of dequantized operands that the graph states.
 
     Returns None if scales or zero points are known only at run time, or vary along more than one dimension. `start` is
     the bias if the sums start from it. If the packed weights still contain their zero points, `packed_zps` are these

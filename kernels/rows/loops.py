@@ -215,7 +215,7 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
-    """Emit the reciprocal of the sum of powers (1 if it is 0 and `inf_as_zero`), and stores of the powers."""
+    """Emit the reciprocal of the sum of powers (1 if the sum is 0 and `inf_as_zero`), and stores of the powers."""
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     if inf_as_zero:
         total = total.eq(0.0).select(1.0, total)
