@@ -1,6 +1,6 @@
 """Tiles of float activations times compressed weights of 4 or 8 bits, unpacked in registers.
 
-    acc[i, j]    = sum of chains of fma(a[i, k], f32(u[k, j] - z[g, j]) * scale[g, j], ...)
+    acc[i, j] = sum over k of a[i, k] * (f32(u[k, j] - z[g, j]) * scale[g, j])     by fused multiply-adds
 
 u are the weights as unsigned integers, z their zero points. A group g is some neighboring rows k of weights with the
 same scales. The sums have the order of `numbers.float_sums`: blocks of at most 256 products, here of whole groups.
