@@ -1,10 +1,10 @@
 """Time a model at several thread counts, ISA levels and precisions, and in other engines.
 
-All rows run in one process and take turns, so a change of the machine's speed affects all rows alike. A row's ratio is
-its median time divided by the median time of graphq's first row with the same number of threads. The ratio in brackets
-uses the shortest times instead of the medians. `differs` is the largest difference between a row's outputs and the
-first row's outputs: for integers in units of 1, otherwise relative to the largest number. All graphq rows of one
-precision must give the same bits; otherwise the exit code is 1.
+All rows run in one process and take turns, so a change of the machine's speed affects all rows alike. `speedup over` is
+a row's median time divided by the median time of graphq's first row with the same number of threads: above 1, that first
+row is faster. The speedup in brackets uses the shortest times instead of the medians. `differs` is the largest
+difference between a row's outputs and the first row's outputs: for integers in units of 1, otherwise relative to the
+largest number. All graphq rows of one precision must give the same bits; otherwise the exit code is 1.
 
 With other engines, `cosine` is the cosine similarity of a row's outputs and the graph as written: ONNX Runtime runs it
 operation by operation, without optimizations. The least similar output counts. An engine that is fast because its
@@ -94,8 +94,10 @@ def run(options: argparse.Namespace) -> int:
     for side, result, spent in zip(sides, results, times, strict=True):
         first = next(k for k, x in enumerate(sides) if x.threads == side.threads)
         median, base = statistics.median(spent), times[first]
+        speedup, of_least = median / statistics.median(base), min(spent) / min(base)
         rows.append({"name": side.name, "threads": side.threads, "median_ms": median, "least_ms": min(spent),
-                     "ratio": median / statistics.median(base), "ratio_of_least": min(spent) / min(base),
+                     "speedup": speedup, "speedup_of_least": of_least,
+                     "ratio": speedup, "ratio_of_least": of_least,  # earlier names
                      "runs": len(spent),
                      "difference": max(map(difference, results[first], result), default=0.0),
                      "cosine": min(map(cosine, wanted, result), default=None)})
@@ -159,11 +161,11 @@ def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, 
     lines, cosines = [f"{graph.name}, {shapes}{title}"], "" if rows[0]["cosine"] is None else "   cosine"
     width = max(18, *(len(row["name"]) for row in rows))
     for threads in dict.fromkeys(row["threads"] for row in rows):
-        titles = f"{'median ms (least)':>18s} {'ratio':>14s} differs{cosines}"
+        titles = f"{'median ms (least)':>18s} {'speedup over':>14s} differs{cosines}"
         lines.append(f"{counted(threads, 'thread'):{width + 2}s} {titles}")
         for row in (r for r in rows if r["threads"] == threads):
             times = f"{row['median_ms']:.4g} ({row['least_ms']:.4g})"
-            ratios = f"{row['ratio']:.2f} ({row['ratio_of_least']:.2f})"
+            faster = f"{row['speedup']:.2f} ({row['speedup_of_least']:.2f})"
             near = f" {row['cosine']:8.6f}" if cosines else ""
-            lines.append(f"  {row['name']:{width}s} {times:>18s} {ratios:>14s} {row['difference']:7.2g}{near}")
+            lines.append(f"  {row['name']:{width}s} {times:>18s} {faster:>14s} {row['difference']:7.2g}{near}")
     return "\n".join(lines)

@@ -37,6 +37,7 @@ def test_rows_of_threads_and_levels(model, capsys):
     assert title == "dense, x=3x8"
     assert [line.split()[:2] for line in lines] == [["1", "thread"], *[["graphq", "scalar"]] * 2,
                                                     ["2", "threads"], *[["graphq", "scalar"]] * 2]
+    assert lines[0].split()[-3:] == ["speedup", "over", "differs"]
     assert lines[1].split()[4:] == ["1.00", "(1.00)", "0"]
 
 
@@ -45,9 +46,10 @@ def test_json(model, capsys):
     found = json.loads(capsys.readouterr().out)
     (row,) = found["rows"]
     assert found["graph"] == "dense" and found["inputs"] == {"x": [1, 8]} and found["equal"] is True
-    assert (row["name"], row["threads"], row["ratio"], row["difference"]) == ("graphq scalar", 2, 1, 0)
+    assert (row["name"], row["threads"], row["speedup"], row["difference"]) == ("graphq scalar", 2, 1, 0)
     assert 0 < row["least_ms"] <= row["median_ms"] and row["runs"] >= 8
     assert row["cosine"] is None
+    assert (row["ratio"], row["ratio_of_least"]) == (row["speedup"], row["speedup_of_least"])  # earlier names
 
 
 @pytest.mark.parametrize("kind", ["txt", "onnx", "json"])
