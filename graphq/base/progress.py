@@ -1,38 +1,82 @@
-"""Show one progress bar for a long job, if the caller asks (`bars`) and the package tqdm is installed."""
+"""Show one progress bar for a long job, if the caller asks (`bars`) and the package tqdm is installed.
+
+The bar shows the share of the whole job that is done. Nobody knows the time of each part before it ran, so each part
+states its share of what is left of the part around it: the bar never goes back, and never exceeds 100 %.
+"""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 DELAY = 1.0
 """A bar appears this many seconds after its job began, if the job still runs."""
+LOOP, MOST, ITEM = 0.5, 0.9, 0.1
+"""Shares of what is left: of a loop that other work may follow, of a loop that takes most of the time, and of one item
+if the number of items is unknown."""
+
+
+@dataclass(eq=False)
+class _Part:
+    """A part of a job that runs: its name, or "", and how much of the job is done after it, in 0 to 1."""
+
+    what: str
+    end: float
 
 
 class _Job:
-    """A job whose loops share one bar. The bar shows the outermost loop that runs; inner loops have no bar."""
+    """A job, its bar, the share of it that is `done`, and the parts that run now, the outermost first."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.begin, self.busy = name, time.monotonic(), False
+        self.name, self.begin, self.done = name, time.monotonic(), 0.0
+        self.parts: list[_Part] = []
+        self._bar: Any = None
 
-    def loop(self, items: Iterable[T], what: str) -> Iterator[T]:
+    @contextmanager
+    def part(self, what: str, share: float) -> Iterator[None]:
+        """The code within is this share of what is left of the part around it."""
+        end = self.parts[-1].end if self.parts else 1.0
+        own = _Part(what, self.done + share * max(0.0, end - self.done))
+        self.parts.append(own)
+        self._show()
         try:
-            from tqdm import tqdm
-        except ImportError:
-            tqdm = None
-        if self.busy or tqdm is None:
-            yield from items
-            return
-        left = max(0.0, DELAY - (time.monotonic() - self.begin))
-        self.busy = True
-        try:
-            yield from tqdm(items, desc=f"{self.name}: {what}" if self.name else what, leave=False, delay=left)
+            yield
         finally:
-            self.busy = False
+            if own in self.parts:  # a loop that an exception has left may end after the part around it
+                self.done = max(self.done, own.end)
+                self._show()
+                del self.parts[self.parts.index(own):]
+
+    def loop(self, items: Iterable[T], what: str, share: float) -> Iterator[T]:
+        """Yield the items; the caller's work on each item is an equal share of the loop's part."""
+        left = len(items) if isinstance(items, Sized) else 0
+        with self.part(what, share):
+            for item in items:
+                with self.part("", 1 / left if left > 0 else ITEM):
+                    yield item
+                left -= 1
+
+    def _show(self) -> None:
+        if self._bar is None:
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            left = max(0.0, DELAY - (time.monotonic() - self.begin))
+            self._bar = tqdm(total=100, leave=False, delay=left, miniters=0, bar_format="{l_bar}{bar}| {elapsed}")
+        what = next((part.what for part in self.parts if part.what), "")
+        self._bar.set_description(": ".join(filter(None, (self.name, what))), refresh=False)
+        self._bar.update(100 * self.done - self._bar.n)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
 
 
 _job: ContextVar[_Job | None] = ContextVar("job", default=None)
@@ -40,15 +84,24 @@ _job: ContextVar[_Job | None] = ContextVar("job", default=None)
 
 @contextmanager
 def bars(wanted: bool = True, job: str = "") -> Iterator[None]:
-    """Within a `with` block, show a bar on stderr for the loops of this thread; without `wanted`, show none."""
-    before = _job.set(_Job(job) if wanted else None)
+    """Within a `with` block, show a bar on stderr for the job of this thread; without `wanted`, show none."""
+    made = _Job(job) if wanted else None
+    before = _job.set(made)
     try:
         yield
     finally:
         _job.reset(before)
+        if made is not None:
+            made.close()
 
 
-def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """Yield the items, counted by the bar of the current job, if there is one."""
+def job_part(what: str, share: float) -> AbstractContextManager[None]:
+    """A `with` block that takes this share, in 0 to 1, of what is left of the part of the job around it."""
     job = _job.get()
-    return items if job is None else job.loop(items, what)
+    return nullcontext() if job is None else job.part(what, share)
+
+
+def progress(items: Iterable[T], what: str, share: float = LOOP) -> Iterable[T]:
+    """Yield the items. In a job, the loop over them is a part of it, and each item an equal part of the loop."""
+    job = _job.get()
+    return items if job is None else job.loop(items, what, share)

@@ -1,8 +1,8 @@
 """Time a model at several thread counts, ISA levels and precisions, and in other engines.
 
 All rows run in one process and take turns, so a change of the machine's speed affects all rows alike. `speedup over` is
-a row's median time divided by the median time of graphq's first row with the same number of threads: above 1, that first
-row is faster. The speedup in brackets uses the shortest times instead of the medians. `differs` is the largest
+a row's median time divided by the median time of graphq's first row with the same number of threads: above 1, that
+first row is faster. The speedup in brackets uses the shortest times instead of the medians. `differs` is the largest
 difference between a row's outputs and the first row's outputs: for integers in units of 1, otherwise relative to the
 largest number. All graphq rows of one precision must give the same bits; otherwise the exit code is 1.
 

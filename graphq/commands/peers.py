@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphq.base.progress import progress
+from graphq.base.progress import MOST, progress
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs, reference
@@ -114,7 +114,7 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float,
     `clock` measures the runs: `time.process_time` leaves out the time that other processes take.
     """
     times: list[list[float]] = [[] for _ in calls]
-    for _ in progress(range(ROUNDS), "rounds"):
+    for _ in progress(range(ROUNDS), "rounds", MOST):
         for call, out in zip(calls, times, strict=True):
             time.sleep(PAUSE)
             call()

@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from graphq.base.budget import size_text
+from graphq.base.progress import LOOP, MOST, job_part
 from graphq.commands.shared import add_model, save_graph, write
 from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
@@ -93,7 +94,8 @@ def run(options: argparse.Namespace) -> None:
         choice = automatic(graph, batches, scheme, weight_bits=options.weight_bits)
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
-        made = quantize(graph, batches, scheme)
+        with job_part("calibration", LOOP):
+            made = quantize(graph, batches, scheme)
     if _quantizes(made) == _quantizes(graph):
         if scheme.exclude:
             raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
@@ -110,7 +112,8 @@ def run(options: argparse.Namespace) -> None:
     if losses:
         lines[:0] = ["1 - cosine with f32 of each setting tried (* marks the chosen one):", str(choice)]
     elif batches is not None:
-        measured = speed(made, graph, batches)
+        with job_part("speed", MOST):
+            measured = speed(made, graph, batches)
         lines[:0], report["speed"] = [*left_text(report), str(measured)], measured.json()
     write(options, "\n".join(lines), report)
 

@@ -20,7 +20,7 @@ import numpy as np
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
 from graphq.base.programs import Numbers, Program, Values
-from graphq.base.progress import progress
+from graphq.base.progress import MOST, progress
 from graphq.base.sizes import Later, Trace, is_open, parts
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, address_of, aligned_empty
@@ -171,7 +171,7 @@ class OpenPlan:
 
     def address_functions(self) -> None:
         """Wait until the functions are compiled, and write their addresses into the template."""
-        for at, function in progress(self.functions, "kernels"):
+        for at, function in progress(self.functions, "kernels", MOST):
             self.template[at] = index(function)
         self.functions = []
 
@@ -242,7 +242,7 @@ class Runner:
 
         try:
             team.run_until_settled(run)
-            found = [run() for _ in progress(range(runs), "runs")]
+            found = [run() for _ in progress(range(runs), "runs", MOST)]
         finally:
             instance.arena = None
             self._arenas.give_back(arena)

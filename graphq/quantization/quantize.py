@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from graphq.base.progress import job_part
 from graphq.dtypes import u8
 from graphq.errors import GraphError
 from graphq.ir import Graph
@@ -39,7 +40,7 @@ from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_static
 from graphq.quantization.products import CONVOLUTIONS, left_in_floats, name_values, prepared, values_by_name
 from graphq.quantization.scheme import Preset, Scheme, Setting, with_scheme
-from graphq.quantization.search import GOOD, TARGET, Search
+from graphq.quantization.search import GOOD, MADE, TARGET, Search
 from graphq.quantization.selection import resolved
 from graphq.quantization.speed import Speed, speed
 from graphq.quantization.statistics import Statistics
@@ -107,8 +108,10 @@ def left_text(facts: Mapping[str, Any]) -> list[str]:
             *(f"'{name}' {why}" for name, why in facts["out_of_range"].items())]
 
 
-MADE, MADE_FROM = 4, 0.005
-"""If the loss, as 1 - cosine, is at least MADE_FROM, the graphs of the MADE best settings are made and compared."""
+STATISTICS = 0.25
+"""The share of an automatic search's time that statistics and their compilation take, for the progress bar."""
+MADE_FROM = 0.005
+"""If the loss, as 1 - cosine, is above MADE_FROM, the graphs of the MADE best settings are made and compared."""
 
 
 @dataclass
@@ -154,17 +157,20 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
     weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
     plain = replace(scheme, method="mse", preset="mixed", weight_bits=weight_bits or 8)
-    work = Search(graph, batches, plain)
+    with job_part("statistics", STATISTICS):
+        work = Search(graph, batches, plain)
     setting = chosen_setting(work, scheme.preset)
     if work.misjudged(setting):
         setting = chosen_setting(work, scheme.preset)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
         setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
-    made, estimate, data = work.made(setting), work.estimate(setting), work.batches
-    losses, failed, unheld = work.losses, work.failed, work.unheld(setting)
-    del work  # free its compiled models
-    gained = speed(made, graph, data)
+    with work.step("estimate"):
+        made, estimate, data = work.made(setting), work.estimate(setting), work.batches
+        losses, failed, unheld = work.losses, work.failed, work.unheld(setting)
+    with work.step("speed"):
+        del work  # free its compiled models
+        gained = speed(made, graph, data)
     facts = _facts(made, setting.scheme, unheld)
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
@@ -182,25 +188,30 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
 
 
 def _searched(work: Search, preset: Preset) -> Setting:
-    settings = [*map(work.uniform, work.ranges), work.local()]
-    setting = work.best(settings)
+    with work.step("ranges"):
+        settings = [*map(work.uniform, work.ranges), work.local()]
     wide = preset != "performance"
-    if wide and work.excess(setting, 1) > 1:
-        little = work.best([*map(work.exact_where_little, settings)])
-        setting = little if work.pays(little, setting, 0) else setting
-    setting = work.best([setting, replace(setting, correct=True)])
-    chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
-    by_rows = []
-    if work.excess(setting, 1) > 1 and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
-        by_rows = [Setting(scheme=replace(work.scheme, mode="dynamic", rows=True, activations=u8, symmetric=False,
-                                          states=False))]
-    setting = next((s for s in by_rows if work.excess(s, 1) <= 1), setting)
-    setting = work.best([work.widened(setting) if wide else setting, *by_rows])
-    setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
-    if wide and work.loss(setting, GOOD) > GOOD:
-        little = work.exact_where_little(setting)  # again, because other layers lose less now
-        setting = little if work.pays(little, setting, 0) else setting
+    with work.step("settings"):
+        setting = work.best(settings)
+        if wide and work.excess(setting, 1) > 1:
+            little = work.best([*map(work.exact_where_little, settings)])
+            setting = little if work.pays(little, setting, 0) else setting
+        setting = work.best([setting, replace(setting, correct=True)])
+        chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
+        by_rows = []
+        if work.excess(setting, 1) > 1 and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
+            by_rows = [Setting(scheme=replace(work.scheme, mode="dynamic", rows=True, activations=u8, symmetric=False,
+                                              states=False))]
+        setting = next((s for s in by_rows if work.excess(s, 1) <= 1), setting)
+    with work.step("16 bits"):
+        setting = work.best([work.widened(setting) if wide else setting, *by_rows])
+    with work.step("graphs"):
+        setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
+        if wide and work.loss(setting, GOOD) > GOOD:
+            little = work.exact_where_little(setting)  # again, because other layers lose less now
+            setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting
-    setting = work.between_products(setting, all_of_them=preset == "performance")
-    return work.with_states(setting, always=preset == "performance")
+    with work.step("between layers"):
+        setting = work.between_products(setting, all_of_them=preset == "performance")
+        return work.with_states(setting, always=preset == "performance")

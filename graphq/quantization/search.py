@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
 
 from graphq.base.locks import lazy_property
-from graphq.base.progress import progress
+from graphq.base.progress import job_part, progress
 from graphq.quantization.dynamic import layers
 from graphq.quantization.ranges import relative_error
 from graphq.quantization.scheme import Candidate, Method, Setting, wider, with_scheme
@@ -50,8 +51,29 @@ METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """The methods for ranges in the settings that are tried."""
 
 
+MADE = 4
+"""The number of settings whose graphs are made and compared if the loss is large."""
+TWINS = 3
+"""About how many times as long as a run the same run takes if each layer also runs quantized, for the progress bar."""
+
+
 class Search(Trials):
     """The steps of a search; each step finds a setting of less loss or less time."""
+
+    @lazy_property
+    def seconds(self) -> Mapping[str, float]:
+        """Estimates of the seconds that each step takes, in order; a step that is often left out counts half."""
+        trial = len(self.held_out) * self.running
+        noise, tried = TWINS * trial, len(self.ranges)
+        return {"ranges": self.compiling + (tried + 2 * len(MARGINS)) * noise, "settings": (tried + 3) * trial,
+                "16 bits": (2 * noise + TRIED * self.running + 4 * trial) / 2,
+                "graphs": MADE * (self.compiling + trial) / 2, "between layers": 4 * trial,
+                "estimate": len(self.judged) * self.running, "speed": 2 * self.compiling}
+
+    def step(self, name: str) -> AbstractContextManager[None]:
+        """The part of the progress bar for a step (a key of `seconds`)."""
+        left = [*self.seconds.values()][[*self.seconds].index(name):]
+        return job_part(name, left[0] / sum(left))
 
     @lazy_property
     def allowed(self) -> float:

@@ -1,6 +1,7 @@
 """Measure the loss of the automatic search's settings on held-out batches (folds.py), and make the settings' graphs."""
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -49,6 +50,7 @@ class Trials:
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
+        times = [time.perf_counter()]
         self.outputs = Parametrized(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
@@ -65,8 +67,13 @@ class Trials:
         self.judged = [*((fold.seen, k) for fold in judges for k in fold.held_out), *copies]
         """The cases (batches and their copies) that show how reliable a loss is."""
         numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.judged))))
-        self.wanted = dict(zip(numbers, map(floats, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme)),
-                               strict=True))
+        self.wanted: dict[int, list[np.ndarray]] = {}
+        for k, out in zip(numbers, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme), strict=True):
+            self.wanted[k] = floats(out)
+            times.append(time.perf_counter())
+        self.compiling, *runs = np.diff(times).tolist()
+        self.running = float(np.median(runs or [self.compiling / 10]))
+        """The seconds of a run on one batch; `compiling` has the seconds until the first run has ended."""
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no held-out batch gives outputs with any elements")
         self.every = tuple(range(len(self.batches)))
