@@ -26,7 +26,7 @@ def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, n
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}
 
 
-# Ranges for operands that do not accept every number, by the operand's name: a variance must be positive, for example.
+# Functions that make random values, by the name of an operand that does not accept every number, such as a variance.
 _DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "variance": lambda rng, shape: rng.uniform(0.5, 2.0, shape),
     "scales": lambda rng, shape: rng.uniform(0.01, 0.1, shape),
