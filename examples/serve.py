@@ -4,7 +4,7 @@
     GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples serve:app
 
 `POST /score` takes {"input": [rows]} in JSON and returns {"output": [rows]}. For a model with one input, the body may
-also be an .npy file which is a fifth of the JSON for an image. `GET /health` shows that the process is
+also be an .npy file, which has a fifth of the JSON's bytes for an image. `GET /health` shows that the process is
 up, and the SHA-256 of its model file. Importing this module loads the model: in each process of uvicorn, or once before
 gunicorn forks (`--preload`). In both cases all processes share the weights, as pages of the file. docs/deploy.md has
 the commands, and the signals that load a new model without losing a request.
@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import os
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
@@ -35,6 +36,12 @@ NPY = b"\x93NUMPY"
 WORDS = {(bool,): "true or false", (int,): "an integer", (int, float): "a number"}
 with open(MODEL, "rb") as file:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
+reading = threading.Lock()
+"""Held while a thread reads an .npy file.
+
+NumPy parses its header with `ast.literal_eval`. CPython 3.11.7 and older may raise SystemError if two threads do so
+at once (https://github.com/python/cpython/issues/106905).
+"""
 predictor = gq.Predictor(MODEL, threads=1)
 types = {name: type.dtype.numpy for name, type in predictor.inputs.items()}
 
@@ -63,7 +70,8 @@ def loaded(body: bytes) -> dict[str, np.ndarray]:
     if len(types) != 1:
         raise ValueError(f"an .npy body is one array, but the model has inputs {', '.join(types)}: send JSON")
     try:
-        return {name: np.load(io.BytesIO(body), allow_pickle=False) for name in types}
+        with reading:
+            return {name: np.load(io.BytesIO(body), allow_pickle=False) for name in types}
     except Exception as error:  # NumPy raises ten kinds of errors for damaged files
         raise ValueError(f"the body is a damaged .npy file: {error}") from None
 

@@ -156,6 +156,27 @@ def test_a_body_may_be_an_npy_file(tmp_path, monkeypatch):
     assert (status, answer["error"]) == (400, "an .npy body is one array, but the model has inputs a, b: send JSON")
 
 
+def test_one_thread_at_a_time_parses_an_npy_file(tmp_path, monkeypatch):
+    """CPython 3.11.7 raises SystemError in `ast.literal_eval`, which NumPy calls, if two threads are in it."""
+    save(tmp_path / "net.graphq", 1)
+    monkeypatch.setenv("GRAPHQ_MODEL", str(tmp_path / "net.graphq"))
+    loaded = runpy.run_path(str(EXAMPLES / "serve.py"))["loaded"]
+    np.save(file := io.BytesIO(), DATA)
+    load, inside, most = np.load, [], []
+
+    def slow(*args, **options):
+        inside.append(1)
+        time.sleep(0.005)
+        most.append(len(inside))
+        inside.pop()
+        return load(*args, **options)
+
+    monkeypatch.setattr(np, "load", slow)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(loaded, [file.getvalue()] * 8))
+    assert max(most) == 1 and all(np.array_equal(x["x"], DATA) for x in found)
+
+
 def test_new_models_come_without_a_lost_request(server):
     new, newest = save("new", 2), save("newest", 3)
     before = workers(server)
