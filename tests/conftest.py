@@ -1,4 +1,5 @@
 """Fixtures and hooks of the whole suite."""
+import gc
 from collections import Counter, deque
 from contextlib import ExitStack
 
@@ -11,6 +12,12 @@ from graphq.kernels.jit import isa
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure():
     suite_environment.restore()
+
+
+def pytest_collection_finish():
+    """Python's collector no longer scans what stays to the end: tests, and the modules that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
