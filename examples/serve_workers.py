@@ -77,7 +77,8 @@ class Workers(Multiprocess):
             file.close()
             for process in old:
                 process.kill()
-            outcome = f"reload failed, all {len(fresh)} workers keep {digest(self.file)}: a new one was not ready"
+            outcome = (f"reload failed, all {len(fresh)} workers keep {digest(self.file)}: "
+                       f"a new one was not ready with {self.model}")
         for process in old:  # a worker that is ending may still answer, with its own model
             process.join()
         print(outcome, flush=True)
@@ -110,5 +111,5 @@ if __name__ == "__main__":
                     timeout_worker_healthcheck=options.timeout)
     with listener(options.host, options.port) as shared:
         workers = Workers(config, [shared], Path(os.environ["GRAPHQ_MODEL"]))
-        print("http://{}:{}/score".format(*shared.getsockname()), flush=True)
+        print("http://{}:{}/score, process {}".format(*shared.getsockname(), os.getpid()), flush=True)
         workers.run()

@@ -209,7 +209,8 @@ def test_a_reload_that_fails_changes_no_worker(server):
     before = workers(server)
     (digest,) = set(before.values())
     Path("broken").write_bytes(Path("model.graphq").read_bytes()[:-100])
-    assert reload(server, "broken") == f"reload failed, all 2 workers keep {digest}: a new one was not ready"
+    assert reload(server, "broken") == f"reload failed, all 2 workers keep {digest}: " \
+        f"a new one was not ready with model.graphq"
     assert workers(server) == before
     os.kill(min(before), signal.SIGKILL)  # the worker that replaces it has their model, not the file of its name
 

@@ -81,8 +81,7 @@ def sample_beside(path: Path, graph: Graph) -> dict[str, np.ndarray]:
     arrays = read_arrays(file)
     if not isinstance(arrays, dict):
         return {}
-    found = {str(v.name): x for v in graph.inputs
-             if (x := arrays.get(str(v.name), arrays.get(f"0/in/{v.name}"))) is not None}
+    found = {str(v.name): x for v in graph.inputs if (x := _of(str(v.name), arrays)) is not None}
     try:
         return {str(v.name): check_array(str(v.name), v.type, found[str(v.name)]) for v in graph.inputs}
     except (KeyError, InputError):
@@ -153,14 +152,20 @@ def _shape(name: str, text: str) -> tuple[int, ...]:
 
 
 def _read(name: str, path: str) -> np.ndarray:
-    """The array of an .npy file, or of an .npz archive: its only array, or the array with the input's name."""
+    """The array of an .npy file, or of an .npz archive: the input's array, or the only array."""
     found = read_arrays(path, f"input '{name}': {path}")
     if isinstance(found, np.ndarray):
         return found
-    if name not in found and len(found) != 1:
+    x = next(iter(found.values())) if len(found) == 1 else _of(name, found)
+    if x is None:
         raise InputError(f"input '{name}': {path} holds several arrays, and none has this name: "
                          f"{', '.join(found) or 'it is empty'}")
-    return found[name] if name in found else next(iter(found.values()))
+    return x
+
+
+def _of(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The array of an input in an archive, or in the first batch of an archive of batches (`0/in/NAME`)."""
+    return arrays.get(name, arrays.get(f"0/in/{name}"))
 
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],

@@ -7,7 +7,9 @@ estimated loss is, and how long a run takes in int8 and in f32.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphq.base.budget import size_text
 from graphq.base.progress import LOOP, MOST, job_part
@@ -17,6 +19,9 @@ from graphq.ir import Graph
 from graphq.model.files import load_graph
 from graphq.onnx import to_model
 from graphq.onnx.loading import model_bytes
+
+if TYPE_CHECKING:
+    from graphq.quantization.quantize import Choice
 
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
            "states", "limits", "preset")
@@ -110,12 +115,29 @@ def run(options: argparse.Namespace) -> None:
     report = {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,
               **made.meta.get("quantization", {})}
     if losses:
-        lines[:0] = ["1 - cosine with f32 of each setting tried (* marks the chosen one):", str(choice)]
+        lines += _closer(choice)
+        lines[:0] = ["1 - cosine with f32 of each setting tried (*: chosen; >: fell behind, it loses at least this):",
+                     str(choice)]
     elif batches is not None:
         with job_part("speed", MOST):
             measured = speed(made, graph, batches)
         lines[:0], report["speed"] = [*left_text(report), str(measured)], measured.json()
     write(options, "\n".join(lines), report)
+
+
+CLEARLY = 0.9
+"""The options of a slower setting are printed if it has at most this share of the chosen setting's loss."""
+
+
+def _closer(choice: Choice) -> list[str]:
+    """A line with the options of the setting that is closest to f32, if only its time speaks against it."""
+    finished = [s for s in choice.losses if s not in choice.unfinished]
+    closest = min(finished, key=choice.losses.__getitem__)
+    options = [f"{NAMING[part]}={name}" for part in ("wide", "wide_weights") for name in getattr(closest.scheme, part)]
+    if not options or choice.losses[closest] > CLEARLY * choice.losses[choice.setting]:
+        return []
+    return [f"to lose {choice.losses[closest]:.2e}, in more time than that is worth to the search: "
+            f"{shlex.join(options)}"]
 
 
 def _limits(text: str) -> tuple[str, tuple[float, float]]:

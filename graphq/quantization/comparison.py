@@ -52,6 +52,8 @@ SHOWN = 17
 """The largest number of tensors in the text of a comparison."""
 GOOD_ENOUGH = 0.002
 """A loss (1 - cosine of outputs) of at most this value gets no advice."""
+GAINED = 0.95
+"""Advice is given only if it reduces the loss to at most this share."""
 MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
 """A layer costs much if it causes more than the share MUCH of the loss; at most ADVISED layers get advice. Tensors are
 mentioned if more than the share CLIPPED of their elements is out of range."""
@@ -82,8 +84,8 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        """Whether the advice reduces the loss, or was not tried."""
-        return self.tried is None or self.tried < self.loss
+        """Whether the advice reduces the loss clearly, or was not tried."""
+        return self.tried is None or self.tried <= GAINED * self.loss
 
     @property
     def summary(self) -> str:
@@ -117,7 +119,8 @@ class Comparison:
                          "calibrate with more batches, including these")
         if not self.better:
             return "\n".join([*lines, "the automatic setting with 16 bits for the layers that cost most was tried: "
-                              f"it loses {self.tried:.2e}, which is not less"])
+                              f"it loses {self.tried:.2e}, which is not clearly less; more batches, or layers in f32 "
+                              "that you choose, may help"])
         if self.tried is not None:
             lines.append(f"this advice was tried on these batches, and loses {self.tried:.2e}:")
         given = ", ".join(f"{part}={names!r}" for part, names in self.advised.items())

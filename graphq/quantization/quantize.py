@@ -121,7 +121,8 @@ class Choice:
     `estimate` has the loss of the chosen setting, and how reliable it is; `speed` has its speedup on this machine.
     `left` counts the operations that multiply and stay in floats with any setting (`left_in_floats`). `failed` has the
     settings whose graphs could not be made or run, each with the reason; their loss is infinite. `unheld` has a
-    sentence for each layer whose numbers are too small or too large for integers (`insert.unheld`).
+    sentence for each layer whose numbers are too small or too large for integers (`insert.unheld`). `unfinished` has
+    the settings that fell behind before the last held-out batch: their losses are lower bounds.
     """
 
     graph: Graph
@@ -132,10 +133,15 @@ class Choice:
     left: dict[str, int] = field(default_factory=dict)
     failed: dict[Setting, str] = field(default_factory=dict)
     unheld: dict[str, str] = field(default_factory=dict)
+    unfinished: set[Setting] = field(default_factory=set)
 
     def __str__(self) -> str:
-        """A table of the settings with their losses, in the order of the trials; `*` marks the chosen setting."""
-        lines = (f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
+        """A table of the settings with their losses, in the order of the trials.
+
+        `*` marks the chosen setting, `>` the unfinished settings.
+        """
+        marks = {**dict.fromkeys(self.unfinished, ">"), self.setting: "*"}
+        lines = (f"{marks.get(s, ' ')} {loss:.2e}  {s}" for s, loss in self.losses.items())
         failed = (f"left out, because its graph cannot be made or run: {s}: {why}" for s, why in self.failed.items())
         left = left_text({"not_quantized": self.left, "out_of_range": self.unheld})
         return "\n".join([*lines, *failed, *left, str(self.estimate), str(self.speed)])
@@ -168,6 +174,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     with work.step("estimate"):
         made, estimate, data = work.made(setting), work.estimate(setting), work.batches
         losses, failed, unheld = work.losses, work.failed, work.unheld(setting)
+        unfinished = work.unfinished()
     with work.step("speed"):
         del work  # free its compiled models
         gained = speed(made, graph, data)
@@ -175,7 +182,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
         "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld)
+    return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld,
+                  unfinished)
 
 
 def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:

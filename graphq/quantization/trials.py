@@ -126,6 +126,10 @@ class Trials:
         self.losses[setting] = self._largest(setting, self.held_out, most)
         return self.losses[setting]
 
+    def unfinished(self) -> set[Setting]:
+        """The settings that were not compared on all held-out batches; their losses are lower bounds."""
+        return {s for s in self.losses if s not in self.failed and not self._compared[s].keys() >= {*self.held_out}}
+
     def seen(self, setting: Setting, most: float = np.inf) -> float:
         """Like `loss`, but with the statistics of all batches, including the batch on which the loss is measured."""
         return self._largest(setting, [(self.every, k) for _, k in self.held_out if k < len(self.batches)], most)

@@ -131,7 +131,8 @@ def test_an_archive_of_one_array_or_of_named_arrays():
     g = gq.parse("graph(x: f32[2]) {\n %0 = relu(x)\n return %0\n}")
     with TemporaryDirectory() as folder:
         path = f"{folder}/x.npz"
-        for held in ({"arr_0": np.float32([1, 2])}, {"x": np.float32([1, 2]), "label": np.zeros(1)}):
+        for held in ({"arr_0": np.float32([1, 2])}, {"x": np.float32([1, 2]), "label": np.zeros(1)},
+                     {"1/in/x": np.zeros(2), "0/in/x": np.float32([1, 2])}):
             np.savez(path, **held)
             assert arrays("--input", f"x={path}", of=g)["x"].tolist() == [1, 2]
 

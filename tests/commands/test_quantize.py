@@ -2,6 +2,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,13 @@ from float_networks import SAME, perceptron
 
 import graphq as gq
 from graphq.cli import main
+from graphq.commands.quantize import _closer
 from graphq.dtypes import s8
 from graphq.quantization.comparison import Comparison
 from graphq.quantization.data import load_data
 from graphq.quantization.products import prepared
+from graphq.quantization.quantize import Choice
+from graphq.quantization.scheme import Scheme, Setting
 
 pytest.importorskip("onnx")
 BATCHES = perceptron()[1]
@@ -96,7 +100,7 @@ def test_quantize_and_compare(folder, capsys, options):
     assert left in ([["y"]] if "--exclude" in options else [[], ["y"]] if searched else [[]])
     assert len(made.nodes_of(("quantize",))) == 2 - len(left) + len(wide)  # of 16 bits the remainder is quantized, too
     assert found["speed"]["ratio"] * found["speed"]["milliseconds"] == pytest.approx(found["speed"]["milliseconds_f32"])
-    table = re.findall(r"^[* ] (\d\S+)  (.+)$", text.out, re.MULTILINE)
+    table = re.findall(r"^[*> ] (\d\S+)  (.+)$", text.out, re.MULTILINE)
     assert {setting: float(loss) for loss, setting in table} == pytest.approx(found["losses"], rel=1e-2)
     assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] < 0.01
@@ -231,6 +235,17 @@ def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     program, *options = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert program == "graphq" and "--int16=y" in options and "--int16-weights=y" in options
     assert main(options) == 0 and "y with 16-bit activations" in capsys.readouterr().out
+
+
+def test_a_setting_that_loses_less_can_be_asked_for():
+    chosen, slower, behind = (Setting(scheme=Scheme(wide=wide)) for wide in ((), ("a b",), ("a b", "c")))
+    losses = {chosen: 0.004, slower: 0.003, behind: 0.001}
+    choice = Choice(gq.Graph(), chosen, None, None, losses, unfinished={behind})
+    line, = _closer(choice)
+    assert line.startswith("to lose 3.00e-03") and line.endswith(" '--int16=a b'")
+    for loss in (0.0039, 0.005):
+        assert _closer(replace(choice, losses={**losses, slower: loss})) == []
+    assert _closer(replace(choice, setting=slower)) == []
 
 
 def test_several_batches_in_a_file_of_a_folder(folder, capsys):

@@ -297,3 +297,16 @@ def test_presets_say_what_the_search_may_choose(preset):
     assert bool(found.between) == (preset == "performance") or preset == "mixed"
     with pytest.raises(gq.GraphError, match="preset 'accuracy' needs method 'automatic'"):
         Scheme(preset="accuracy")
+
+
+def test_settings_that_fell_behind_are_marked():
+    """Their losses are lower bounds: the comparison stopped before the last batch."""
+    graph, batches = perceptron()
+    found = automatic(graph, batches)
+    assert found.unfinished < set(found.losses) and found.setting not in found.unfinished
+    marks = [line[0] for line in str(found).splitlines()[:len(found.losses)]]
+    assert marks == ["*" if s == found.setting else ">" if s in found.unfinished else " " for s in found.losses]
+    work = Search(graph, batches)
+    setting = work.uniform(work.ranges[0])
+    bound = work.loss(setting, 0)
+    assert work.unfinished() == {setting} and bound <= work.loss(setting) and not work.unfinished()

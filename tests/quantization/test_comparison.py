@@ -101,7 +101,7 @@ def test_advice_that_does_not_help_is_not_given():
     x = g.input("x", dtype="f32", shape=(2, 4))
     g.output(g.relu(x), name="y")
     rows = [TensorDifference("y", "matmul", 20.0, 0.99, 0.1, None, 0.06)]
-    for tried, given in ((None, True), (0.1, True), (0.125, False), (np.inf, False)):
+    for tried, given in ((None, True), (0.1, True), (0.12, False), (0.125, False), (np.inf, False)):
         made = Comparison(rows, 0.125, g, tried)
         assert bool(made.advised) == made.better == ("Scheme(" in made.advice) == given
         assert f"{tried:.2e}" in made.advice if tried is not None else "tried" not in made.advice
