@@ -112,7 +112,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
-        # The self-test is read only after the plan is made, because its kernels compile in the background meanwhile.
+        # The self-test's kernels compile in the background while the plan is made, so its result is asked for here.
         if levels.works(level, cache):
             break
     if kept is not None:

@@ -360,10 +360,7 @@ def lookup(name: str) -> Op:
 
 
 def unknown(name: str) -> str:
-    """The error message for an unknown op, with graphq's name for the operation or with similar names.
-
-    oneDNN's kinds, such as MatMul, are other names of operations, in any spelling.
-    """
+    """The error message for an unknown op; it proposes the name for a oneDNN kind such as MatMul, or similar names."""
     from graphq.ir.names import OTHER_NAMES  # late, because only this error needs the names
 
     plain = name.lower().replace("_", "")

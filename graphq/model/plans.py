@@ -353,7 +353,7 @@ class Plans:
         return plan
 
     def _plan(self, graph: Graph, trace: Trace, again: Callable[[], Graph]) -> OpenPlan:
-        """Run the passes on a graph and plan the result; `again` rebuilds the graph before the passes, for reports.
+        """Run the passes on a graph and plan the result. For reports, `again` rebuilds the given graph.
 
         Raises CompileError if the plan would take too much memory, or if `strict` refuses operations without kernels.
         """

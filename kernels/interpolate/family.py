@@ -2,9 +2,9 @@
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
-d dequantizes (see `pool.means`). For output pixel (outer, inner), the weight of tap (ko, ki) is the f32 product of
-entry [outer, ko] in one table and entry [inner, ki] in the next table in memory. Taps of weight 0 read the padding,
-whose elements are 0, because 0 times an infinity would be NaN.
+d dequantizes (see `pool.means`). Two tables of weights lie one after the other in memory. For output pixel (outer,
+inner), the weight of tap (ko, ki) is the f32 product of entry [outer, ko] of the first and entry [inner, ki] of the
+second. Taps of weight 0 read the padding, whose elements are 0, because 0 times an infinity would be NaN.
 """
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ For bf16 and f16 a group has two rows, for f32 one row; kernels do not use the c
 
 Sorted weights are followed by the result of `sort`: it lists which groups vpmaddubsw multiplies exactly. vpmaddubsw
 adds two neighboring products of u8 and s8 in 16 bits, and saturates. The result is exact if the sum of the two weights
-is from -128 to 128, because the sum of the products is then at most 255 * 128 < 2**15 in absolute value.
+is from -128 to 128: the positive weights of the two, and the negative ones, then add up to at most 128 in absolute
+value, so the sum of the products is at most 255 * 128 < 2**15.
 """
 from __future__ import annotations
 
