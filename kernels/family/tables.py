@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels.family.epilogue import Source
-from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import (
     BYTES,
     STORAGE,
@@ -29,17 +28,10 @@ from graphq.kernels.lanes.expression import (
     substitute,
     walk,
 )
+from graphq.kernels.lanes.requantize import byte_type
 from graphq.kernels.lanes.stores import Store, evaluate
 
 Origins = Mapping[Expr, frozenset[Expr]]
-
-
-def byte_type(x: Expr) -> str | None:
-    """The type, u8 or s8, if x is a byte that is loaded per element or quantized; otherwise None."""
-    if x.op == "load":
-        return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
-    number_and_type = elementary.unquantized(x)
-    return None if number_and_type is None else number_and_type[1]
 
 
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:

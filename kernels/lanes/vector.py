@@ -16,7 +16,7 @@ from llvmlite import ir
 from graphq.kernels.jit import isa
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Type, Value, constant, joined, vector
 from graphq.kernels.jit.x86 import instruction
-from graphq.kernels.lanes import elementary  # also registers the definitions that stores use
+from graphq.kernels.lanes import elementary, requantize  # noqa: F401 registers the definitions that stores use
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
 
 _LINE = 64

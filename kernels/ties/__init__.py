@@ -17,21 +17,20 @@ products in f32, in the order as written. The output is then *settled*, and so i
 computation, one of 10**5 to 10**6 outputs would be another integer, and the rest of the network would carry the
 difference on. With a few of these differences in MobileNetV2, the cosine of the last outputs is 0.98.
 
-A kernel finds the outputs near a tie in three stages. First, its tiles quantize by a fast form that also gives the
-least distance to a tie in each group of outputs. One comparison per group decides whether the kernel lists the group in
-an entry. Second, the expression of these outputs is evaluated operation by operation, as the graph states it, from the
-exact sum. The result shows which outputs are in the band. Third, their products are added as written.
+A kernel finds the outputs near a tie in three stages. First, its tiles quantize by a fast form (`lanes.requantize`)
+that also gives the least distance to a tie in each group of outputs. One comparison per group decides whether the
+kernel lists the group in an entry. Second, the expression of these outputs is evaluated operation by operation, as the
+graph states it, from the exact sum. The result shows which outputs are in the band. Third, their products are added as
+written.
 
 "As written" means in the orders of `kernels/numbers/sum_orders.py`, the orders of ONNX Runtime. `gq.reference` adds in
 f64, so it does not decide ties. A *body* is the graph of a partition. Its *anchor* is the matmul or convolution whose
 sum is exact, and its *epilogue* has the operations that follow. Lowering turns the epilogue into one expression
 (`lanes.expression`) per output.
 
-    attach                 the entry point: adds the second computation (second look) to a lowered body
-    error_bounds           bounds the difference after each operation of an epilogue: a new operation needs a rule here
-    sum_errors             bounds the difference of the sum itself
-    fast_requantize        quantizes in fewer operations, correctly except near a tie, and shows which outputs are near
-    exhaustive_requantize  constants of the fast form for a sum of two bytes, found by trying all cases
-    tie_kernels            the second computation; kernels call it without importing it (`lanes.outputs`)
-    ordered_sums           the parts of tie_kernels: the f32 factors of a sum, and their sum in the order as written
+    attach          the entry point: adds the second computation (second look) to a lowered body
+    error_bounds    bounds the difference after each operation of an epilogue: a new operation needs a rule here
+    sum_errors      bounds the difference of the sum itself
+    tie_kernels     the second computation; kernels call it without importing it (`lanes.outputs`)
+    ordered_sums    the parts of tie_kernels: the f32 factors of a sum, and their sum in the order as written
 """

@@ -9,13 +9,14 @@ import numpy as np
 from graphq.ir import Graph, Node
 from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
 from graphq.kernels.family.lower import Arrays, Lowered
-from graphq.kernels.lanes import elementary
+from graphq.kernels.family.tables import decided_by_one_byte
+from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
+from graphq.kernels.lanes.fast_requantize import FastRequantize, Rounding, span
 from graphq.kernels.lanes.outputs import register_second_look
 from graphq.kernels.lanes.stores import SecondLook
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.error_bounds import Band, BodyBounds
-from graphq.kernels.ties.fast_requantize import FastRequantize, Rounding, span
 from graphq.kernels.ties.tie_kernels import tie_kernels
 
 register_second_look(tie_kernels)
@@ -40,6 +41,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     e = EpilogueBuilder(lowered.out, True, list(lowered.sources))
     bounds = BodyBounds.after(p, body, e.out[-1] if e.out else 1, constants)
     as_written, roundings, bands, refused = {p.total: acc("f32")}, list[Rounding](), list[Band](), list[str]()
+    scalars = {x for x in e.numbers(constants) if x.value[2] == "scalar"}
     for node in body.nodes:
         if node is p.node or node.output not in exprs:
             continue
@@ -48,7 +50,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
         elif node in quantizes and (band := bounds.band(node)) is not None:
             bands.append(band)
             roundings.append(_rounding_of_sum(e, node, exprs[node.output], band, bounds, as_written))
-        elif node.op.name == "quantize":
+        elif node.op.name == "quantize" and not decided_by_one_byte(exprs[node.output], scalars):
             roundings += _roundings_of_bytes(e, node, exprs[node.output], bounds)
         bounds.follow(node)
     if not bands:
@@ -94,10 +96,10 @@ def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
     quotient = substitute(y, as_written) / e.parameter(a["scales"], "f32", axis)
-    as_written[q] = elementary.quantize(quotient, 1.0, zps, dtype)
+    as_written[q] = requantize.quantize(quotient, 1.0, zps, dtype)
     relative = e.parameter([band.relative], "f32", None)
     threshold = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
-    near = elementary.near_tie(y, inverse, zps, dtype, relative) >= threshold
+    near = requantize.near_tie(y, inverse, zps, dtype, relative) >= threshold
     scales, zero_points = _parameters(node)
     width = None
     if axis in (None, len(e.out) - 1) and bounds.finite(node):

@@ -7,15 +7,16 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.family.lower import lower_eltwise
-from graphq.kernels.family.tables import byte_type, decided_by_one_byte, origins
+from graphq.kernels.family.tables import decided_by_one_byte, origins
 from graphq.kernels.jit.isa import level_named
-from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op, walk
+from graphq.kernels.lanes.requantize import byte_type
 
 A, B = load(0, "u8", "vector"), load(1, "s8", "column")
 ROW, WIDE, NUMBER = load(2, "u8", "row"), load(3, "f32", "vector"), load(4, "f32", "scalar")
 X, Y = op("to_f32", A), op("to_f32", B)
-Q = elementary.quantized(elementary.quantize(X * 2.0, NUMBER, 0.0, "s8"), "s8")
+Q = requantize.quantized(requantize.quantize(X * 2.0, NUMBER, 0.0, "s8"), "s8")
 
 
 @pytest.mark.parametrize("x, dtype", [(A, "u8"), (B, "s8"), (ROW, None), (WIDE, None), (load(5, "u8", "scalar"), None),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes import elementary, requantize
 from graphq.kernels.lanes import expression as ex
 from graphq.kernels.lanes.expression import STORAGE, acc, const, fused, load, op
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -177,7 +177,7 @@ def test_operands_broadcast():
 def test_a_store_is_pickled_and_has_a_text_of_its_own():
     y = elementary.gelu_erf(op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector"))
     y = ex.select(y < float("inf"), y * 1e-45, const(-0.0)) + 0.1
-    store = Store(elementary.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
+    store = Store(requantize.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
     again = pickle.loads(pickle.dumps(store))
     assert again == store and again.expr is store.expr and repr(again) == repr(store)
     assert repr(store).startswith("Store((('acc', (), 's32', None), ('load', (), 's32', (0, 's32', 'vector')), "

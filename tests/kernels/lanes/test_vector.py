@@ -10,6 +10,7 @@ from graphq.kernels.jit import isa, modules
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes import elementary, vector
+from graphq.kernels.lanes import requantize as rq
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, DEFINITIONS, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.lanes.stores import Store, evaluate
 
@@ -105,7 +106,7 @@ def requantize(dtype):
     """A whole epilogue: compensation, scale, bias, relu, a row factor, quantization."""
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     y = maximum(y, -20.0) * load(3, "f32", "row")
-    return Store(elementary.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
+    return Store(rq.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -213,7 +214,7 @@ def test_the_output_may_be_an_operand():
 @pytest.mark.skipif("avx512" not in [level.name for level in isa.available()], reason="needs AVX-512")
 def test_requantizing_is_straight_vector_code():
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
-    store = Store(elementary.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
+    store = Store(rq.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
     text = Job("assembly", compiled([store], 16).source).result()
     for instruction in ("vcvtdq2ps", "vmaxps", "vminps", "vcvtps2dq", "vpmovdb"):
         lines = [line for line in text.splitlines() if f"\t{instruction}\t" in line]

@@ -2,10 +2,10 @@
 import numpy as np
 import pytest
 
-from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes import requantize
+from graphq.kernels.lanes.exhaustive_requantize import Byte, find_constants
 from graphq.kernels.lanes.expression import const, fused, load, maximum, op
 from graphq.kernels.lanes.stores import evaluate
-from graphq.kernels.ties.exhaustive_requantize import Byte, find_constants
 
 STEPS = 8 * 2.0**-15
 
@@ -21,12 +21,12 @@ def found(scales, zps, out_scale, out_zp, dtype="u8", relu=False, shifts=(256, 0
     number = load(2, "f32", "scalar")
     y = y if addend is None else y + number
     y = maximum(0, y) if relu else y
-    q = elementary.quantize_quotient(y, const(out_scale), const(1 / out_scale), const(out_zp), dtype)
+    q = requantize.quantize_quotient(y, const(out_scale), const(1 / out_scale), const(out_zp), dtype)
     out, *scales = (float(np.float32(s)) for s in (out_scale, *scales))
     bytes_ = [Byte(x, t, s / out, n) for x, t, s, n in zip(xs, types, scales, shifts, strict=True)]
     constant = 0.5 + out_zp - sum(x.factor * z for x, z in zip(bytes_, zps, strict=True))
     constant += 0 if addend is None else float(addend.item()) / out
-    lowest = out_zp if relu else elementary.RANGES[dtype][0]
+    lowest = out_zp if relu else requantize.RANGES[dtype][0]
     numbers = {} if addend is None else {number: addend}
     made = find_constants(q, dtype, lowest, bytes_, constant, STEPS, numbers)
     if made is None:
@@ -35,9 +35,9 @@ def found(scales, zps, out_scale, out_zp, dtype="u8", relu=False, shifts=(256, 0
     total = np.full(cases[0].shape, made[1], np.float32)
     for x, n, f in zip(cases, shifts, made[0], strict=True):
         total = fused(x.astype(np.float32) + np.float32(n), np.float32(f), total)
-    high = np.clip(np.rint(total).astype(np.int64) >> 16, lowest, elementary.RANGES[dtype][1])
+    high = np.clip(np.rint(total).astype(np.int64) >> 16, lowest, requantize.RANGES[dtype][1])
     operands = cases if addend is None else [*cases, addend.reshape(1, 1)]
-    return (high == evaluate(elementary.quantized(q, dtype), None, operands)).all()
+    return (high == evaluate(requantize.quantized(q, dtype), None, operands)).all()
 
 
 def test_constants_decide_all_cases():
@@ -46,7 +46,7 @@ def test_constants_decide_all_cases():
     for n in range(40):
         scales, out = rng.uniform(0.01, 0.1, 2).tolist(), float(rng.uniform(0.03, 0.1))
         dtype = ("u8", "s8")[n % 2]
-        lo, hi = elementary.RANGES[dtype]
+        lo, hi = requantize.RANGES[dtype]
         zp = lo if n % 4 < 2 else int(rng.integers(lo, hi))
         results.append(found(scales, rng.integers(0, 128, 2).tolist(), out, zp, dtype, relu=n % 3 == 0))
     assert results.count(False) == 0 and results.count(True) > 30

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import STORAGE, Expr, fused, load, substitute, walk
 from graphq.kernels.lanes.stores import evaluate
 
@@ -48,7 +48,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     Without rounding, the integer is `constant` plus the sum of the operands times their factors, rounded down. `error`
     bounds how far rounding moves the result of `q`, and the result of the multiply-adds.
     """
-    values = [np.arange(256.0) + elementary.RANGES[x.dtype][0] for x in bytes_]
+    values = [np.arange(256.0) + requantize.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))
     units = [np.spacing(np.float32(abs(ONE * x.factor))) for x in bytes_]
     nudged = 512 * (NUDGES + 1) * float(sum(units)) / ONE
@@ -58,7 +58,7 @@ def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], con
     to_integer -= sums
     near = np.divmod(np.flatnonzero(np.abs(to_integer, out=to_integer) < NEAR), len(values[1]))
     cases = [v[k] for v, k in zip(values, near, strict=True)]
-    wanted, highest = _as_stated(q, dtype, bytes_, cases, numbers), elementary.RANGES[dtype][1]
+    wanted, highest = _as_stated(q, dtype, bytes_, cases, numbers), requantize.RANGES[dtype][1]
     nudges = np.arange(-NUDGES, NUDGES + 1, dtype=np.float32)
     factors = [np.float32(ONE * x.factor) + nudges * unit for x, unit in zip(bytes_, units, strict=True)]
     terms = [v + x.shift for v, x in zip(cases, bytes_, strict=True)]
@@ -83,7 +83,7 @@ def _as_stated(q: Expr, dtype: str, bytes_: Sequence[Byte], cases: Sequence[np.n
     """The integers of `q`, evaluated operation by operation; `cases` has an array of values for each of `bytes_`."""
     slots = 1 + max((x.value[0] for x in numbers), default=-1)
     loads = {x.x: load(slots + n, x.dtype, "vector") for n, x in enumerate(bytes_)}
-    alone = substitute(elementary.quantized(q, dtype), loads)
+    alone = substitute(requantize.quantized(q, dtype), loads)
     operands: list[np.ndarray | None] = [None] * slots
     for x in walk(alone):
         if x in numbers:

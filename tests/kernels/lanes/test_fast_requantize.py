@@ -4,11 +4,11 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.families import lower_partition
-from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes import requantize
+from graphq.kernels.lanes.exhaustive_requantize import ONE
 from graphq.kernels.lanes.expression import acc, fused, load, op
+from graphq.kernels.lanes.fast_requantize import Affine, Rounding, Spread, _fast_error, affine, error_bound
 from graphq.kernels.lanes.stores import evaluate
-from graphq.kernels.ties.exhaustive_requantize import ONE
-from graphq.kernels.ties.fast_requantize import Affine, Rounding, Spread, _fast_error, affine, error_bound
 
 
 def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice="",
@@ -102,7 +102,7 @@ LO = {"u8": 0, "s8": -128}
 def test_bounds_of_multiply_adds_are_not_exceeded_and_nearly_reached(dtype, factor, constant, other):
     """Of 3,000 columns with factors and constants alike: a byte that was quantized, and one that is loaded, or none."""
     rng, n = np.random.default_rng(0), 3000
-    x, y = elementary.quantized(load(0, "s32", "vector"), dtype), load(1, "s8", "vector")
+    x, y = requantize.quantized(load(0, "s32", "vector"), dtype), load(1, "s8", "vector")
     f, g = (z * (1 + rng.random(n) / 64) for z in (factor, other))
     constants = constant + 8 * rng.random(n)
     factors, integers = {x: f}, {}

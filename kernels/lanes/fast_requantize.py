@@ -26,11 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.family.tables import byte_type, decided_by_one_byte
-from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes import requantize
+from graphq.kernels.lanes.exhaustive_requantize import ONE, Byte, find_constants
 from graphq.kernels.lanes.expression import Expr, const, maximum, op, walk
 from graphq.kernels.lanes.stores import Pairs
-from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, find_constants
 
 STEP = 2.0**-15
 """The distance between neighboring f32 from 256 to 512, the range of u for quantizes inside an epilogue."""
@@ -90,7 +89,7 @@ class Affine(NamedTuple):
 
 def is_byte(x: Expr) -> bool:
     """Whether an s32 expression holds an 8-bit integer: a loaded byte or the result of a quantize."""
-    return byte_type(x) is not None
+    return requantize.byte_type(x) is not None
 
 
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
@@ -178,8 +177,8 @@ def half_unit(size: np.ndarray) -> np.ndarray:
 
 
 def _range(x: Expr) -> tuple[float, float]:
-    quantize = elementary.unquantized(x)
-    lo = elementary.RANGES[quantize[1] if quantize else x.value[1]][0]
+    quantize = requantize.unquantized(x)
+    lo = requantize.RANGES[quantize[1] if quantize else x.value[1]][0]
     return lo, lo + 255.0
 
 
@@ -227,7 +226,7 @@ def _as_stated(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) 
 
 def span(dtype: str, zps: np.ndarray) -> np.ndarray:
     """The largest distance between an integer of a dtype and one of the zero points."""
-    lo = elementary.RANGES[dtype][0]
+    lo = requantize.RANGES[dtype][0]
     return np.asarray(np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps)))
 
 
@@ -238,7 +237,7 @@ def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, store
     computed, with ONE = 2**16. Rounding it to f32 moves it by at most a quarter, because f32 below 2**23 are at most a
     half apart. Rounding the f32 to an integer moves it by at most a half.
     """
-    lo = elementary.RANGES[r.dtype][0]
+    lo = requantize.RANGES[r.dtype][0]
     most = span(r.dtype, r.zps)
     u = sum_.times(1 / r.scales)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -261,7 +260,7 @@ def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, m
     constant, terms = u.constant + shift, []
     for x, f in u.factors.items():
         factor = Spread.constant(f)
-        if elementary.unquantized(x) is not None:
+        if requantize.unquantized(x) is not None:
             constant = constant + (_range(x)[0] - 256) * f
             terms.append(Spread.between(np.full(1, 256.0), np.full(1, 511.0)).times(factor))
         else:
@@ -324,11 +323,7 @@ class FastRequantize:
         `stored` is the expression that the Store stores, such as a quantize among `roundings`.
         """
         forms: list[FastForm] = []
-        scalars = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
-            # quantizes of one byte are computed by a look-up table
-            if r.near is None and decided_by_one_byte(r.q, scalars):
-                continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
             if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):
@@ -352,10 +347,10 @@ class FastRequantize:
         if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
                 or max(x.size for x in (*u.factors.values(), u.constant, r.zps, bound)) > 1:
             return None
-        floors = {elementary.quantized(t.rounding.q, t.rounding.dtype) for t in before}
-        bytes_ = [Byte(x, (elementary.unquantized(x) or (x, x.value[1]))[1], float(f.item()),
+        floors = {requantize.quantized(t.rounding.q, t.rounding.dtype) for t in before}
+        bytes_ = [Byte(x, (requantize.unquantized(x) or (x, x.value[1]))[1], float(f.item()),
                        256 - int(_range(x)[0]) if x in floors else 0) for x, f in u.factors.items()]
-        lowest = int(r.zps.item()) if is_relu else elementary.RANGES[r.dtype][0]
+        lowest = int(r.zps.item()) if is_relu else requantize.RANGES[r.dtype][0]
         constant = float((u.constant + r.zps).item() + 0.5)
         solution = find_constants(r.q, r.dtype, lowest, bytes_, constant, float(bound.item()), self.numbers)
         if solution is None:
@@ -366,7 +361,7 @@ class FastRequantize:
         """Make the result of `build` from these forms; all their bands have the half-width `half`."""
         distance, pairs = None, []
         for k, (r, plain, is_relu, sum_, _, tie_free) in enumerate(forms):
-            lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
+            lo, shift = requantize.RANGES[r.dtype][0], offset(r.zps, half)
             least = 0.25 + (r.zps if is_relu else np.full(1, lo))
             if r.q is stored:
                 saturates = (r.zps == lo).any()  # values below the least integer saturate, so they are not near a tie
@@ -381,12 +376,12 @@ class FastRequantize:
                 if tie_free is not None:
                     continue
             else:
-                u = elementary.saturate(self.u(k, r, plain, sum_, shift + (256 - lo)),
+                u = requantize.saturate(self.u(k, r, plain, sum_, shift + (256 - lo)),
                                   self.parameter(least + (256 - lo), f"least {k}"))
                 bits = op("as_s32", u)
                 steps = op("shl", bits, 1)
                 # `and` computes floor(u) in one operation; x86 needs two for floor.
-                self.floors[elementary.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
+                self.floors[requantize.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
                 pairs.append((r.q, op("add", op("shr", bits, 15), lo)))
             distance = steps if distance is None else op("min_u16", distance, steps)
         assert distance is not None
