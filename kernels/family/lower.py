@@ -218,7 +218,7 @@ class Lowered:
             at = np.unravel_index(indices, self.out)
             picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
             sums = self.anchor.sums_as_written(inputs, indices, self.products.sum)
-            result[at] = evaluate(Store(self.store.again, self.store.dtype), sums, picked)
+            result[at] = evaluate(Store(self.store.form("again"), self.store.dtype), sums, picked)
         return result
 
     def _direct(self) -> dict[Expr, Expr]:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, njit
-from graphq.kernels.jit.intrinsics import Record, call_block, outer, stack
+from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, stack
 from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.modules import FunctionTable
-from graphq.kernels.lanes.store_code import epilogue, factor
+from graphq.kernels.lanes.store_code import GROUP, epilogue, factor
 from graphq.kernels.lanes.stores import Store
 
 HEAD = ("functions", "again", "terms")
@@ -50,10 +50,36 @@ def register_second_look(factory: Callable[[bool], Functions]) -> None:
     _FACTORIES[:] = [factory]
 
 
+@njit
+def entry_of(entries: int, number: int) -> tuple[int, int, int]:
+    """The row, the first column and the bit mask of columns of entry number `number`."""
+    entry = load_s64(entries + 8 * number)
+    return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
+
+
+def exact_form() -> Functions:
+    """Make the module for Stores without a second look: it computes outputs near rounding ties by their exact form."""
+
+    def look_again(look: int, uncertain: int) -> None:
+        """Recompute outputs of a tile, for its first `uncertain` entries; `look` is the address of its LOOK."""
+        x = view_look(look)
+        args, batch, i, left, rows, columns = x.args, x.batch, x.row, x.column, x.rows, x.columns
+        sums, stride, entries = x.sums, x.stride, x.entries
+        lanes = view_functions(view_head(args).functions).lanes
+        for group in range(uncertain):
+            top, c0, _ = entry_of(entries, group)
+            exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
+                  sums + stride * top + 4 * c0, stride, 0)
+
+    return Functions(speed=3, look_again=look_again)
+
+
 def load_second_look(store: Store, level: Level, cache: bool, *, of_pixels: bool = False) -> modules.Function | int:
-    """Load the block function that recomputes a Store's outputs near rounding ties; 0 without a second look."""
-    if store.second_look is None:
+    """Load the block function that recomputes a Store's outputs near rounding ties; 0 without a fast form."""
+    if store.fast is None:
         return 0
+    if store.second_look is None:
+        return modules.load("exact_form", exact_form, level=level.base, cache=cache, first=True).look_again
     (factory,) = _FACTORIES
     return modules.load("second_look", factory, of_pixels, level=level.base, cache=cache, first=True).look_again
 
@@ -81,6 +107,7 @@ ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start
 NAMES = tuple(ARITIES)
 STORE_FUNCTIONS = Record(*NAMES, "lanes")
 """The table of a Store's functions: addresses (0 for missing functions), and the lanes of their vectors."""
+view_functions = STORE_FUNCTIONS.view
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
@@ -100,14 +127,16 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
 
 def packs(lanes: int, store: Store) -> bool:
     """Whether 8-bit outputs of a Store are packed from four vectors into one."""
-    return lanes == 16 and store.second_look is not None and not is_emulated(lowest(lanes).name)
+    return lanes == 16 and store.fast is not None and not is_emulated(lowest(lanes).name)
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
     """Make the module of a Store's functions, for vectors of `lanes`. `packed` is the result of `packs`."""
     functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes, packs=packed)}
+    if store.fast is not None:
+        functions["exact"] = epilogue(store, lanes, form="exact")
     if store.second_look is not None:
-        functions |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}
+        functions["rewrite"] = epilogue(store, 1, form="again")
         factors = (factor(store.second_look, n) for n in range(len(store.second_look.factors)))
         functions |= zip(NAMES[len(functions):], factors, strict=False)
     return Functions(speed=1, **functions)
@@ -116,7 +145,7 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
 def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
     """Load the STORE_FUNCTIONS of a Store for a level. With `cache`, the module is kept on disk."""
     lanes = level.lanes
-    count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
+    count = 1 if store.fast is None else 2 if store.second_look is None else 3 + len(store.second_look.factors)
     module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), level=level.base,
                           cache=cache)
     return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

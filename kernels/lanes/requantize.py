@@ -1,11 +1,50 @@
-"""Quantize in an epilogue: the operations that define the integers, and the integers' place in expressions.
+"""Quantize in an epilogue: the exact form, and a fast form with fewer operations that is right except near a tie.
 
-`quantize` and `quantize_quotient` round as a graph states it. `fast_requantize` computes the same integers in fewer
-operations.
+    exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as in `formula`
+    fast    u = y / s + zp + 0.5 + half                in f32
+            q = saturate(floor(u))                     for fraction(u) >= 2 * half
+
+q is from lo to lo + 255. A tie is the middle between two integers. If y / s + zp is at most `half` from a tie, then
+fraction(u) is below 2 * half: the output is near a tie, and kernels compute it again. For all other outputs, both forms
+give the same integer. `half` is the error of u, plus the half-width of the band of outputs that the caller asks for.
+
+If y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants include scales and zero
+points. If y depends on the integer of an earlier quantize, this integer is floor(v), and v is the u of the earlier
+quantize. Kernels compute floor(v) in f32: v - lo + 256 is saturated to [256.25, 511.75], a range in which f32 has 15
+bits of fraction, and rounded down.
+
+Kernels round 2**16 * u to an s32: the upper 16 bits are the stored integer, the lower 16 bits the fraction. If |u| is
+above 2**15 or u is NaN, the s32 is -2**31, and its fraction 0 counts as near a tie. Saturated values can also count as
+near. If many values saturate to the least integer, as after a ReLU, u is kept at least a quarter above this integer, so
+these values do not count as near.
+
+The expressions follow from the structure of an epilogue and are derived once for it. `fast_form` then fills in the
+constants of a layer, and computes `half` from them.
 """
 from __future__ import annotations
 
-from graphq.kernels.lanes.expression import BYTES, STORAGE, Expr, define, maximum, minimum, op
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.kernels.lanes.expression import (
+    BASIC,
+    BYTES,
+    STORAGE,
+    Expr,
+    const,
+    define,
+    make,
+    maximum,
+    minimum,
+    op,
+    substitute,
+    walk,
+)
+from graphq.kernels.lanes.spreads import Spread, half_unit, spread_of
+from graphq.kernels.lanes.stores import FastForm, Pairs
 
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}
 
@@ -102,3 +141,286 @@ def byte_type(x: Expr) -> str | None:
         return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
     number_and_type = unquantized(x)
     return None if number_and_type is None else number_and_type[1]
+
+ONE = 2.0**16
+"""The scale of fixed-point results: an s32 is ONE times the number, so the upper half of the s32 is the integer."""
+STEP = 2.0**-15
+"""The distance between neighboring f32 from 256 to 512, the range of u for quantizes inside an epilogue."""
+_WIDEST = 0.125
+"""If `half` is below this limit, saturated values do not count as near a tie; otherwise every value counts as near."""
+
+Numbers = Mapping[Expr, np.ndarray]
+"""The constants that loads of an expression read: one number for all columns, or one per column."""
+
+
+class Affine(NamedTuple):
+    """A value as a constant plus a sum of integers times factors.
+
+    The integers are bytes, or the anchor's s32 sum. The constant and the factors are expressions of loads of constants,
+    to be computed by `in_f64`.
+    """
+
+    factors: dict[Expr, Expr]
+    constant: Expr
+
+    def times(self, factor: Expr) -> Affine:
+        """Multiply by a factor."""
+        return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
+
+    def plus(self, other: Affine) -> Affine:
+        """The sum of two affine forms."""
+        more = {x: self.factors[x] + f if x in self.factors else f for x, f in other.factors.items()}
+        return Affine({**self.factors, **more}, self.constant + other.constant)
+
+
+def affine(y: Expr, known: frozenset[Expr]) -> Affine | None:
+    """Write y as a constant plus multiples of integers, exactly; None if impossible. Loads in `known` are constants."""
+    forms: dict[Expr, Affine | None] = {}
+
+    def of(node: Expr) -> Affine | None:
+        if node not in forms:
+            forms[node] = form_of(node)
+        return forms[node]
+
+    def form_of(node: Expr) -> Affine | None:
+        if node in known or node.op == "const" and node.dtype != "bool":
+            return Affine({}, node if node.dtype == "f32" else op("to_f32", node))
+        if byte_type(node) is not None:
+            return Affine({node: const(1.0)}, const(0.0))
+        if node.op == "to_f32":
+            return of(node.args[0])
+        if node.dtype != "s32" and node.op not in ("add", "sub", "mul"):
+            return None
+        a, b = map(of, node.args) if len(node.args) == 2 else (None, None)
+        if node.dtype == "s32" and not (a and b and all(map(byte_type, (*a.factors, *b.factors)))):
+            return Affine({node: const(1.0)}, const(0.0)) if any(x.op == "acc" for x in walk(node)) else None
+        if a is None or b is None:
+            return None
+        if node.op in ("add", "sub"):
+            return a.plus(b if node.op == "add" else b.times(const(-1.0)))
+        if node.op == "mul" and not (a.factors and b.factors):
+            return a.times(b.constant) if a.factors else b.times(a.constant)
+        return None
+
+    return of(y)
+
+
+def in_f64(exprs: Iterable[Expr], numbers: Numbers) -> list[np.ndarray]:
+    """Compute expressions of constants in f64: one number each, or one per column."""
+    done: dict[Expr, np.ndarray] = {}
+    exprs = tuple(exprs)
+    for node in walk(*exprs):
+        if node in numbers or node.op == "const":
+            done[node] = np.asarray(numbers.get(node, node.value), np.float64).reshape(-1)
+        else:
+            args = [done[a] for a in node.args]
+            done[node] = args[0] if node.op == "to_f32" else BASIC[node.op].numpy(*args)
+    return [done[x] for x in exprs]
+
+
+class Rounding(NamedTuple):
+    """A quantize q that gets a fast form. Its operand is `plain`, or the ReLU of `plain`.
+
+    `u` is the affine form of plain / s. Without it, u is plain * `inverse`. `inverse` is 1 / s.
+    """
+
+    q: Expr
+    plain: Expr
+    is_relu: bool
+    inverse: Expr
+    u: Affine | None
+
+    @property
+    def zp(self) -> Expr:
+        """The zero point, an f32."""
+        return self.q.args[-3]
+
+    @property
+    def low(self) -> int:
+        """The least integer."""
+        return int(self.q.args[-2].value)
+
+    @property
+    def dtype(self) -> str:
+        """The type of the integer."""
+        return "u8" if self.low == 0 else "s8"
+
+
+@lru_cache(maxsize=256)
+def _roundings(quantizes: tuple[Expr, ...], known: frozenset[Expr]) -> tuple[Rounding, ...]:
+    """The quantizes that get a fast form (see `fast_form`)."""
+    found = []
+    for q in quantizes:
+        y, of_sum = q.args[0], q.op == "quantize_to"
+        is_relu = y.op == "max" and y.args[0] is const(0)
+        plain, inverse = y.args[1] if is_relu else y, q.args[1] if of_sum else 1.0 / q.args[1]
+        form = affine(plain, known)
+        if form is not None and len(form.factors) >= (1 if of_sum else 2):
+            found.append(Rounding(q, plain, is_relu, inverse, form.times(inverse)))
+        elif of_sum:
+            found.append(Rounding(q, plain, is_relu, inverse, None))
+    return tuple(found)
+
+
+class Parameter(NamedTuple):
+    """A constant of a fast form: an expression for `in_f64`, plus `moves` times the shift of u (see `fast_form`)."""
+
+    role: str
+    number: Expr
+    moves: float
+
+
+class Derived(NamedTuple):
+    """The fast form of a structure. Loads of slots -1, -2, ... stand for its parameters."""
+
+    pairs: Pairs
+    distance: Expr
+    parameters: tuple[Parameter, ...]
+
+    def filled(self, loads: Sequence[Expr]) -> tuple[Pairs, Expr]:
+        """The pairs and the distance with the loads of the parameters."""
+        new, done = dict(zip(map(_place, range(len(loads))), loads, strict=True)), dict[Expr, Expr]()
+        return (tuple([(q, substitute(x, new, done)) for q, x in self.pairs]), substitute(self.distance, new, done))
+
+
+def _place(number: int) -> Expr:
+    """The load that stands for a parameter."""
+    return make("load", (), "f32", (-1 - number, "f32", "scalar"))
+
+
+@lru_cache(maxsize=256)
+def _derived(quantizes: tuple[Expr, ...], known: frozenset[Expr], stored: Expr, saturates: bool) -> Derived:
+    """Derive the fast form of quantizes. `saturates` says whether values below the least integer are not near a tie."""
+    floors: dict[Expr, tuple[Expr, int]] = {}  # quantized integers as sums of an f32 expression and an integer
+    parameters: list[Parameter] = []
+    pairs, distances = [], []
+
+    def parameter(role: str, number: Expr, moves: float = 0.0) -> Expr:
+        parameters.append(Parameter(role, number, moves))
+        return _place(len(parameters) - 1)
+
+    for k, r in enumerate(_roundings(quantizes, known)):
+        up, scale = (0, ONE) if r.q is stored else (256 - r.low, 1.0)
+        shift, least = r.zp + (0.5 + up), (r.zp if r.is_relu else const(r.low)) + (0.25 + up)
+        if r.u is None:
+            u = op("fma", r.plain, r.inverse * scale if r.q is stored else r.inverse,
+                   parameter(f"offset {k}", shift * scale, scale))
+        else:
+            values = [floors.get(x, (op("to_f32", x), 0)) for x in r.u.factors]
+            for (_, integer), f in zip(values, r.u.factors.values(), strict=True):
+                shift = shift + f * integer
+            u = parameter(f"offset {k}", (shift + r.u.constant) * scale, scale)
+            for n, ((value, _), f) in enumerate(zip(values, r.u.factors.values(), strict=True)):
+                u = op("fma", value, parameter(f"factor {k} {n}", f * scale), u)
+        if r.q is stored:
+            if r.is_relu or saturates:
+                u = maximum(parameter(f"least {k}", least * scale), u)  # this maximum keeps NaN
+            steps = op("round_s32", u)
+            pairs.append((r.q, op(f"high_{r.dtype}", steps)))
+        else:
+            bits = op("as_s32", saturate(u, parameter(f"least {k}", least)))
+            steps = op("shl", bits, 1)
+            # `and` computes floor(u) in one operation; a CPU may need two for floor.
+            floors[quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), r.low - 256
+            pairs.append((r.q, op("add", op("shr", bits, 15), r.low)))
+        distances.append(steps)
+    return Derived(tuple(pairs), reduce(lambda a, b: op("min_u16", a, b), distances), tuple(parameters))
+
+
+_filled = lru_cache(maxsize=256)(Derived.filled)
+
+
+def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numbers: Numbers,
+              parameter: Callable[[np.ndarray, str], Expr]) -> FastForm | None:
+    """Make the fast form of an epilogue, whose result is `stored`; None if no quantize gets one.
+
+    `bands` has the quantizes to compute fast, in order: results of `quantize` that depend on the anchor's sum, and
+    results of `quantize_quotient` that depend on bytes only. If a quantize has the band (h, r), quotients q that are at
+    most h + r * |q| from a tie count as near a tie as well. Operands and quotients must be finite. `numbers` are the
+    constants that loads read. `parameter` makes an operand of s32 numbers, or of other numbers as f32.
+    """
+    quantizes, known = tuple(bands), frozenset(numbers)
+    roundings = _roundings(quantizes, known)
+    if not roundings:
+        return None
+    with np.errstate(all="ignore"):  # infinite numbers count as near a tie
+        half = reduce(np.maximum, [_half(r, bands[r.q], numbers, r.q is stored) for r in roundings])
+        if any(r.u is None for r in roundings):
+            half = np.ceil(half / STEP) * STEP  # offsets are then exact in f32
+        saturates = any(bool((in_f64([r.zp], numbers)[0] == r.low).any()) for r in roundings if r.q is stored)
+        derived = _derived(quantizes, known, stored, saturates)
+        moved = np.where(half < _WIDEST, half, 0.0)
+        loads = [parameter(x + p.moves * moved if p.moves else x, p.role) for p, x in zip(
+            derived.parameters, in_f64([p.number for p in derived.parameters], numbers), strict=True)]
+        limit = np.where(half < _WIDEST, np.ceil(2 * half * ONE), ONE).astype(np.int32)
+    pairs, distance = _filled(derived, tuple(loads))
+    return FastForm(pairs, distance, parameter(limit, ""))
+
+
+def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored: bool) -> np.ndarray:
+    """The half-width of the band around ties that a quantize needs, in steps: `band`, and the error of u.
+
+    The error is the difference between u computed by the exact form, operation by operation, and u computed by
+    multiply-adds. The bound holds for u from lo to lo + 255.25 (see the module). If `stored`, ONE * u is computed.
+    Rounding it to f32 moves it by at most a quarter, because f32 below 2**23 are at most a half apart. Rounding the f32
+    to an integer moves it by at most a half.
+    """
+    lo, (zps, inverse) = r.low, in_f64((r.zp, r.inverse), numbers)
+    most = np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps))
+    half = band[0] + most * band[1]
+    if r.u is None:
+        return half + STEP
+    constant, *values = in_f64((r.u.constant, *r.u.factors.values()), numbers)
+    factors = dict(zip(r.u.factors, values, strict=True))
+    integers = _integers(factors, constant, most)
+    if integers is None:
+        return np.full(1, np.inf)
+    # half_unit bounds the rounding of the quotient, or of the product with the inverse
+    exact = spread_of(r.plain, integers, numbers).error * inverse + half_unit(most)
+    shift, end = (zps + 0.5, 127.5) if stored else (zps + 0.5 + 256 - lo, 511.25)
+    error = exact + _fast_error(factors, constant + shift, integers, end) + (0.5 / ONE if stored else 0)
+    return np.asarray(half + error * (1 + 2.0**-10))
+
+
+def _range(x: Expr) -> tuple[float, float]:
+    lo = RANGES[byte_type(x) or ""][0]
+    return lo, lo + 255.0
+
+
+def _integers(factors: Mapping[Expr, np.ndarray], constant: np.ndarray, most: np.ndarray) -> dict[Expr, Spread] | None:
+    """A spread for each integer of the affine form u, if |u| is at most `most`; None with two accumulators.
+
+    All other integers are bytes, so the bound of |u| also bounds an accumulator (the sum of an anchor). With two
+    accumulators, the bound of |u| bounds only their sum.
+    """
+    found = {x: Spread.between(*np.array([_range(x)]).T) for x in factors if byte_type(x) is not None}
+    rest, others = [x for x in factors if x not in found], Spread.between(constant, constant)
+    for x, spread in found.items():
+        others = others.plus(spread.times(Spread.between(factors[x], factors[x])))
+    if len(rest) > 1:
+        return None
+    for x in rest:
+        f = np.abs(factors[x])
+        size = np.where(f > 0, (most + others.size) / np.where(f > 0, f, 1), 0.0)
+        found[x] = Spread.between(-size, size)
+    return found
+
+
+def _fast_error(factors: Mapping[Expr, np.ndarray], constant: np.ndarray, integers: Mapping[Expr, Spread],
+                most: float) -> np.ndarray:
+    """Bound the error of an affine form, computed by multiply-adds, if its absolute value is at most `most`.
+
+    Quantized bytes enter as numbers from 256 to 511, and the constant corrects this. The error includes the roundings
+    of the factors and of the constant.
+    """
+    terms = []
+    for x, f in factors.items():
+        if unquantized(x) is not None:
+            constant = constant + (_range(x)[0] - 256) * f
+            terms.append(Spread.between(np.full(1, 256.0), np.full(1, 511.0)).times(Spread.constant(f)))
+        else:
+            terms.append(integers[x].converted().times(Spread.constant(f)))
+    total = Spread.between(constant - _WIDEST, constant + _WIDEST).rounded()
+    for n, term in enumerate(terms, 1):
+        total = total.plus(term).rounded(most if n == len(terms) else np.inf)
+    return total.error

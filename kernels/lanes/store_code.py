@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import zip_longest
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -18,7 +18,7 @@ from graphq.kernels.jit.intrinsics import HEADER_WORDS, counted
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.jit.x86 import tail_mask
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
-from graphq.kernels.lanes.stores import SecondLook, Store
+from graphq.kernels.lanes.stores import Form, SecondLook, Store
 from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
     STORAGE_IR,
@@ -38,7 +38,6 @@ from graphq.kernels.lanes.vector import (
 )
 
 SLOT_WORDS = 3
-Form = Literal["fast", "exact", "again"]
 GROUP = 4
 """The number of rows that share one test for outputs near a rounding tie, per vector of columns.
 
@@ -137,12 +136,12 @@ class EpilogueEmitter:
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
                  form: Form = "fast", packs: bool = False, entries: Value | None = None) -> None:
         self.builder, self.store, self.lanes = builder, store, lanes
-        self.expr = lower({"fast": store.fast, "exact": store.expr, "again": store.again}[form])
+        self.expr = lower(store.form(form))
         self.needed: Expr | None = None
         self.distance: Expr | None = None
         self.band: Expr | None = None
-        if store.second_look is not None and form == "fast":
-            self.distance, self.band = lower(store.second_look.distance), lower(store.second_look.band)
+        if store.fast is not None and form == "fast":
+            self.distance, self.band = lower(store.fast.distance), lower(store.fast.band)
         elif store.second_look is not None and form == "exact":
             self.needed = lower(store.second_look.needed)
         roots = [x for x in (self.expr, self.needed, self.distance, self.band) if x is not None]
@@ -167,9 +166,9 @@ class EpilogueEmitter:
         """Emit the loops over a block of rows and columns.
 
         The outer loop is over columns if operands vary by column, because each column's values are then loaded once. It
-        is also over columns if the Store has a second look. Otherwise the outer loop is over rows, the order in memory.
+        is also over columns if the Store has a fast form. Otherwise the outer loop is over rows, the order in memory.
         """
-        if self.at("column") or self.store.second_look is not None:
+        if self.at("column") or self.store.fast is not None:
             for group in self.groups(cols):
                 self.rows_of(group, rows, lambda r: self.row(r, acc + r * ldacc))
         else:
@@ -379,12 +378,12 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     With `into_acc`, outputs replace the accumulators in memory, and the output has no slot. `packs` needs AVX-512's
     packuswb and packsswb.
 
-    If the Store has a second look (`stores.SecondLook`), the function has three forms and returns the number of entries
-    that it wrote to `entries`. There must be memory for one entry more than there are vectors:
+    The function has three forms. If the Store has a fast form or a second look (see `stores`), it returns the number of
+    entries that it wrote to `entries`. There must be memory for one entry more than there are vectors:
 
     - "fast" computes outputs with fewer operations. It writes an 8-byte entry for each group of GROUP rows and `lanes`
       columns that has an output near a tie: column << 32 | first row << 16 | other bits.
-    - "exact" writes an entry for the outputs of one row that are near a tie, with one bit per column.
+    - "exact" writes an entry for the outputs of one row that need a second look, with one bit per column.
     - "again" computes these outputs from the accumulators of the second look.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,51 +15,50 @@ from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, lower
 _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 
 Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
+Form = Literal["fast", "exact", "again"]
+
+
+class FastForm(NamedTuple):
+    """How outputs are computed in fewer operations, and which outputs this decides.
+
+    The pairs replace subexpressions. The result is right unless an output's `distance` from a rounding tie (the low
+    half of an s32) is below `band`, which may vary by column. Kernels compute such outputs again by the exact form.
+    """
+
+    pairs: Pairs
+    distance: Expr
+    band: Expr
 
 
 class SecondLook(NamedTuple):
     """How outputs near a rounding tie are computed a second time, from an f32 sum in the graph's order.
 
     An output is computed again if the bool expression `needed` is true. Then the f32 sum replaces the accumulator, and
-    the pairs in `again` replace the subexpressions that depend on the accumulator. `factors` are numbers that the f32
-    sum takes from operands: the scale and zero point of the weights, and the initial value of the sum.
-
-    A faster test comes first: an output can need a second look only if its `distance` (the low half of an s32) is below
-    `band`. The band may vary by column. Few outputs that need no second look pass this test. For outputs that fail it,
-    the pairs in `fast` replace subexpressions by expressions with fewer operations.
+    the pairs replace the subexpressions that depend on the accumulator. `factors` are numbers that the f32 sum takes
+    from operands: the scale and zero point of the weights, and the initial value of the sum. The fast form of the
+    Store must count every output that needs this as near a tie.
     """
 
+    pairs: Pairs
     needed: Expr
-    again: Pairs
     factors: tuple[Expr, ...]
-    distance: Expr
-    band: Expr
-    fast: Pairs
-
-    @property
-    def roots(self) -> tuple[Expr, ...]:
-        """All expressions of the second look."""
-        others = (b for _, b in (*self.again, *self.fast))
-        return self.needed, *others, *self.factors, self.distance, self.band
-
-    def each(self, f: Callable[[Expr], Expr]) -> SecondLook:
-        """The second look with each expression x replaced by `f(x)`."""
-        return SecondLook(*_mapped(self, f))
 
 
 @dataclass(frozen=True)
 class Store:
-    """The epilogue of a kernel: an expression, the storage type of its results, and an optional second look.
+    """The epilogue of a kernel: an expression, the storage type of its results, and two optional parts.
 
     For s8 and u8 the expression is an s32 in range; its low byte is stored. bf16 and f16 are rounded to nearest even.
+    A Store with a second look has a fast form.
     """
 
     expr: Expr
     dtype: str
+    fast: FastForm | None = None
     second_look: SecondLook | None = None
 
     def __post_init__(self) -> None:
-        again = () if self.second_look is None else self.second_look.again
+        again = () if self.second_look is None else self.second_look.pairs
         for expr in (self.expr, *(b for a, b in again if a is self.expr)):
             if COMPUTE.get(self.dtype) != expr.dtype:
                 raise KernelError(f"a {expr.dtype} expression cannot be stored as {self.dtype}")
@@ -79,25 +78,22 @@ class Store:
         """A text that is the same for equal stores in every process, and differs between different stores."""
         return self._text
 
-    @property
-    def again(self) -> Expr:
-        """The expression for outputs near a rounding tie (see SecondLook)."""
-        return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.again))
-
-    @property
-    def fast(self) -> Expr:
-        """The expression with fewer operations. It is exact for outputs whose `distance` is not below the band."""
-        return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.fast))
+    def form(self, name: Form) -> Expr:
+        """The expression "exact", the "fast" one, or the one for outputs computed "again" (see SecondLook)."""
+        part = {"exact": None, "fast": self.fast, "again": self.second_look}[name]
+        return self.expr if part is None else substitute(self.expr, dict(part.pairs))
 
     @property
     def roots(self) -> tuple[Expr, ...]:
         """All expressions of the store."""
-        return self.expr, *(() if self.second_look is None else self.second_look.roots)
+        roots = [self.expr]
+        for pairs, *others in filter(None, (self.fast, self.second_look)):
+            _mapped((*(b for _, b in pairs), *others), roots.append)
+        return tuple(roots)
 
     def renamed(self, new: Mapping[Expr, Expr]) -> Store:
         """The store with the nodes in `new` replaced."""
-        one = partial(substitute, new=new, done={})
-        return Store(one(self.expr), self.dtype, None if self.second_look is None else self.second_look.each(one))
+        return _of_parts(_parts(self), partial(substitute, new=new, done={}))
 
     @lazy_property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
@@ -156,11 +152,10 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
         return _narrow(result, what.dtype) if isinstance(what, Store) else result
 
 
-Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, str, tuple[Any, ...] | None]
-"""A store as plain values: its nodes, the stored node's index, the storage type, and its SecondLook or None.
+Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], tuple[Any, ...]]
+"""A store as plain values: its nodes, and its fields with indices of nodes instead of expressions.
 
-A node is (operation, indices of arguments, type, value). Arguments come before their users. In the SecondLook, indices
-of nodes replace expressions.
+A node is (operation, indices of arguments, type, value). Arguments come before their users.
 """
 
 
@@ -170,16 +165,27 @@ def _flat(store: Store) -> Flat:
     for node in walk(*store.roots):
         numbers[node] = len(numbers)
         nodes.append((node.op, tuple([numbers[a] for a in node.args]), node.dtype, node.value))
-    look = None if store.second_look is None else _mapped(store.second_look, numbers.__getitem__)
-    return tuple(nodes), numbers[store.expr], store.dtype, look
+    return tuple(nodes), _mapped(_parts(store), numbers.__getitem__)
+
+
+def _parts(store: Store) -> tuple[Any, ...]:
+    return store.expr, store.dtype, store.fast, store.second_look
 
 
 def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
-    return tuple([_mapped(y, f) for y in x]) if isinstance(x, tuple) else f(x)
+    """`x` with `f` applied to its expressions, or to the indices of nodes that stand for them."""
+    if isinstance(x, tuple):
+        return tuple([_mapped(y, f) for y in x])
+    return x if x is None or isinstance(x, str) else f(x)
 
 
-def _of_flat(nodes: Any, expr: int, dtype: str, look: Any) -> Store:
+def _of_parts(parts: tuple[Any, ...], f: Callable[[Any], Expr]) -> Store:
+    expr, dtype, fast, look = _mapped(parts, f)
+    return Store(expr, dtype, None if fast is None else FastForm(*fast), None if look is None else SecondLook(*look))
+
+
+def _of_flat(nodes: Any, parts: Any) -> Store:
     of_number: dict[int, Expr] = {}
     for name, args, kind, value in nodes:
         of_number[len(of_number)] = make(name, tuple([of_number[n] for n in args]), kind, value)
-    return Store(of_number[expr], dtype, None if look is None else SecondLook(*_mapped(look, of_number.__getitem__)))
+    return _of_parts(parts, of_number.__getitem__)

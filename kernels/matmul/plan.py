@@ -233,11 +233,11 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
     at 24, 8 % at 32, and 2 % at 100. For VNNI they save 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of
     MobileNetV2). All of MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
     """
-    if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
+    if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(walk(lower(store.form("fast")))) > SHORT:
         return "function"
     if kernel.dtypes in FLOATS:
-        return "function" if store.second_look is not None else "tile"
-    return "both" if store.second_look is not None and kernel.isa.lanes == lanes else "function"
+        return "function" if store.fast is not None else "tile"
+    return "both" if store.fast is not None and kernel.isa.lanes == lanes else "function"
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:

@@ -156,9 +156,9 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
             return x.sums.totals(b, f, x.accumulate(layout))
 
         sums = flushing(b, emit_sums) if products.flushes else emit_sums()
-        if result is None or result.second_look is not None:
+        if result is None or result.fast is not None:
             x.sums.store(f, sums)
-        if result is not None and result.second_look is None:
+        if result is not None and result.fast is None:
             _write(b, f, result, x, sums)
         elif result is not None:
             _write_whole(b, f, result, x, sums, packs)

@@ -23,7 +23,8 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.op import Curve, keywords
 from graphq.kernels.family.epilogue import along_channels
 from graphq.kernels.family.lower import Arrays, Products
-from graphq.kernels.ties.sum_errors import UNIT, sum_error
+from graphq.kernels.lanes.spreads import UNIT
+from graphq.kernels.ties.sum_errors import sum_error
 
 MOST_NEAR = 2.0**-6
 """The largest half-width of the band around ties, in quantization steps: 1 in 32 outputs is then in the band."""

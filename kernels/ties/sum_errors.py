@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.sizes import later
+from graphq.kernels.lanes.spreads import UNIT
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 
-UNIT = 2.0**-24
-"""The largest relative error of rounding to f32."""
 ROUNDING = 0.41 * UNIT
 """The root mean square error of rounding, if the last bits and the logarithms of numbers are uniformly distributed."""
 SIGMAS = 3

@@ -13,7 +13,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
-from graphq.kernels.lanes.outputs import HEAD, LOOK, STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
+from graphq.kernels.lanes.outputs import HEAD, LOOK, entry_of, exact, rewrite, start, view_functions, w_scale, w_zp
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.operands.space import TERMS
@@ -36,7 +36,7 @@ from graphq.kernels.ties.ordered_sums import (
     take,
 )
 
-view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
+view_head = Record(*HEAD).view
 view_look, view_terms, view_pixels, view_matmul = LOOK.view, TERMS.view, PIXELS.view, MATMUL.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
@@ -47,13 +47,6 @@ TIES_BYTES = 8 * (GROUP + 1)
 def first_bit(b: Builder, bits: Value) -> Value:
     """The index of the lowest set bit of `bits`; `bits` must not be 0."""
     return b.call_named("llvm.cttz.i64", I64, bits, constant(I1, 1))
-
-
-@njit
-def entry_of(entries: int, number: int) -> tuple[int, int, int]:
-    """The row, the first column and the bit mask of columns of entry number `number`."""
-    entry = load_s64(entries + 8 * number)
-    return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
 
 
 @njit

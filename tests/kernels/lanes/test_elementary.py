@@ -1,11 +1,11 @@
-"""Functions of f32: accuracy against f64, edges, and quantization."""
+"""Functions of f32: accuracy against f64, and edges."""
 import numpy as np
 import pytest
 from scipy import special
 
-from graphq.kernels.lanes import elementary, requantize
-from graphq.kernels.lanes.expression import DEFINITIONS, STORAGE, load, op
-from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import DEFINITIONS, STORAGE, load
+from graphq.kernels.lanes.stores import evaluate
 
 X = load(0, "f32", "vector")
 EXACT = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": special.expit, "erf": special.erf}
@@ -123,34 +123,6 @@ def test_edges(name, x, expected):
     np.testing.assert_array_equal(got, np.array(expected, np.float32))
     numbers = ~np.isnan(got)
     np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(np.array(expected)[numbers]))
-
-
-@pytest.mark.parametrize("dtype", ["u8", "s8"])
-@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
-def test_quantize_is_its_formula(dtype, at):
-    lo, hi = {"u8": (0, 255), "s8": (-128, 127)}[dtype]
-    zp, inv = np.float32(lo + np.floor(at * (hi - lo))), np.float32(1 / np.float32(0.37))
-    rng = np.random.default_rng(2)
-    x = np.concatenate([rng.uniform(-200, 200, 5000), np.arange(-300, 300) / 2 * 0.37,
-                        [NAN, INF, -INF, 3e38, -3e38, 2**31, -(2**31), 1e-45, -0.0]]).astype(np.float32)
-    with np.errstate(over="ignore"):
-        expected = np.clip(np.rint(x * inv) + zp, lo, hi)
-    expected[np.isnan(x)] = zp
-    quantized = Store(requantize.quantize(X, load(1, "f32", "scalar"), load(2, "f32", "scalar"), dtype), dtype)
-    got = evaluate(quantized, None, [x, inv, zp])
-    np.testing.assert_array_equal(got, expected.astype(got.dtype))
-
-
-@pytest.mark.parametrize("dtype, value", [("u8", 200), ("s8", -100), ("u16", 50_000), ("s16", -30_000)])
-def test_integers_of_eight_bits_are_told_from_all_others(dtype, value):
-    """Also from other numbers of which bits are taken, or that are shifted."""
-    x = load(0, "s32", "vector")
-    made = requantize.quantized(x, dtype)
-    assert evaluate(made, None, [np.int32([value])]).tolist() == [value]
-    assert requantize.unquantized(made) == ((x, dtype) if dtype in ("u8", "s8") else None)
-    shifts = [op("sar", op("shl", x, a), b) for a, b in ((24, 23), (23, 24), (23, 23))]
-    masks = [op("and", x, 0x7F), op("or", x, 0xFF), op("sar", op("and", x, 24), 24), op("shr", op("shl", x, 24), 24)]
-    assert not any(map(requantize.unquantized, (x, *shifts, *masks)))
 
 
 def test_f16_by_integers_is_f16():

@@ -11,7 +11,7 @@ from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op
 from graphq.kernels.lanes.outputs import NAMES, load_outputs, packs, store_functions
 from graphq.kernels.lanes.store_code import GROUP
-from graphq.kernels.lanes.stores import SecondLook, Store, evaluate
+from graphq.kernels.lanes.stores import FastForm, SecondLook, Store, evaluate
 
 WIDTHS = [(1, False), (8, False), (16, False), (16, True)] if len(isa.available()) > 1 else [(1, False)]
 """Lanes, and whether four vectors are packed as one."""
@@ -30,7 +30,7 @@ def store(kind, looks=True):
     if not looks:
         return Store(exact, dtype)
     needed = op("ge", op("and", total, const(0xFFF, "s32")), BAND)
-    return Store(exact, dtype, SecondLook(needed, (), (), total, BAND, ((exact, fast),)))
+    return Store(exact, dtype, FastForm(((exact, fast),), total, BAND), SecondLook((), needed, ()))
 
 
 def arrays(kind, rows, cols):
@@ -69,7 +69,8 @@ def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes,
     for shape in SHAPES:
         total, operands = arrays(kind, *shape)
         out, entries = call(module.write, x, total, operands)
-        np.testing.assert_array_equal(out, evaluate(Store(x.fast, x.dtype), total, operands), err_msg=str(shape))
+        expected = evaluate(Store(x.form("fast"), x.dtype), total, operands)
+        np.testing.assert_array_equal(out, expected, err_msg=str(shape))
         near = (total & 0xFFFF) < operands[0]
         wanted = {(top, left) for top in range(0, shape[0], GROUP) for left in range(0, shape[1], lanes)
                   if near[top:top + GROUP, left:left + lanes].any()}
@@ -118,21 +119,23 @@ def test_outputs_of_vectors_in_registers(kind, looks, lanes, packed):
     module = modules.load("test", from_registers, x, lanes, rows, vectors, packed, cache=False)
     total, operands = arrays(kind, rows, vectors * lanes)
     out, entries = call(module.write, x, total, operands)
-    np.testing.assert_array_equal(out, evaluate(Store(x.fast if looks else x.expr, x.dtype), total, operands))
+    np.testing.assert_array_equal(out, evaluate(Store(x.form("fast"), x.dtype), total, operands))
     near = (total & 0xFFFF) < operands[0]
     wanted = {(top, left) for top in range(0, rows, GROUP) for left in range(0, vectors * lanes, lanes)
               if looks and near[top:top + GROUP, left:left + lanes].any()}
     assert {(int(e) >> 16 & 0xFFFF, int(e) >> 32) for e in entries} == wanted and len(entries) == len(wanted)
 
 
-@pytest.mark.parametrize("factors", [None, 0, 1, 3])
+@pytest.mark.parametrize("factors", [None, "fast form", 0, 1, 3])
 def test_the_table_has_the_functions_that_a_store_has(factors):
-    """After the one that writes come those for a second look, then one for each factor."""
+    """After the one that writes come the exact one, those for a second look, and one for each factor."""
     x = store("u8", looks=factors is not None)
-    if factors is not None:
+    if factors == "fast form":
+        x = replace(x, second_look=None)
+    elif factors is not None:
         x = replace(x, second_look=x.second_look._replace(factors=(const(2.0),) * factors))
     *functions, lanes = load_outputs(x, isa.level_named("scalar"), cache=False).entries
-    count = 1 if factors is None else 3 + factors
+    count = {None: 1, "fast form": 2}.get(factors) or 3 + factors
     assert [f != 0 for f in functions] == [k < count for k in range(len(NAMES))] and lanes == 1
 
 
@@ -143,7 +146,7 @@ def test_factors_of_a_column():
     factors = scale * const(2.0), op("to_s32", op("to_f32", zp)) - 3, const(-0.5)
     needed = op("ge", op("and", total, const(0xFFF, "s32")), BAND)
     exact, fast = op("high_u8", total), op("high_u8", total + const(1 << 17, "s32"))
-    x = Store(exact, "u8", SecondLook(needed, (), factors, total, BAND, ((exact, fast),)))
+    x = Store(exact, "u8", FastForm(((exact, fast),), total, BAND), SecondLook((), needed, factors))
     module = modules.load("test", store_functions, x, WIDTHS[-1][0], WIDTHS[-1][1], cache=False)
     arrays = [np.arange(6, dtype=np.int32), np.float32([0.1, -3, 5, 1e9, 0, 7]), np.uint8([9, 0, 255, 3, 2, 1])]
     words = np.zeros(HEADER_WORDS + 3 * (x.slots + 1), np.int64)

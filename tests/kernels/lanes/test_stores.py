@@ -7,18 +7,21 @@ import pytest
 
 from graphq.errors import KernelError
 from graphq.kernels.lanes.expression import acc, const, load, op
-from graphq.kernels.lanes.stores import SecondLook, Store, evaluate
+from graphq.kernels.lanes.stores import FastForm, SecondLook, Store, evaluate
 
 TOTAL, SCALE, ZP, BAND = acc(), load(1, "f32", "column"), load(0, "s32", "scalar"), load(2, "s32", "column")
 X = op("to_f32", TOTAL - ZP) * SCALE
 EXACT, AGAIN, FAST = op("high_u8", TOTAL), op("high_u8", TOTAL + ZP), op("high_u8", TOTAL + const(1, "s32"))
-LOOK = SecondLook(op("ge", TOTAL, BAND), ((EXACT, AGAIN),), (SCALE,), TOTAL, BAND, ((EXACT, FAST),))
-STORE = Store(EXACT, "u8", LOOK)
+QUICK = FastForm(((EXACT, FAST),), TOTAL, BAND)
+LOOK = SecondLook(((EXACT, AGAIN),), op("ge", TOTAL, BAND), (SCALE,))
+STORE = Store(EXACT, "u8", QUICK, LOOK)
 
 
 def test_forms():
-    assert STORE.again is AGAIN and STORE.fast is FAST and Store(X, "f32").again is Store(X, "f32").fast is X
+    assert [STORE.form(x) for x in ("exact", "fast", "again")] == [EXACT, FAST, AGAIN]
+    assert {Store(X, "f32").form(x) for x in ("exact", "fast", "again")} == {X}
     assert set(STORE.roots) == {EXACT, LOOK.needed, AGAIN, FAST, SCALE, TOTAL, BAND} and Store(X, "f32").roots == (X,)
+    assert set(Store(EXACT, "u8", QUICK).roots) == {EXACT, FAST, TOTAL, BAND}
     assert STORE.uses_acc and not Store(SCALE, "f32").uses_acc
 
 
@@ -32,13 +35,14 @@ def test_renaming_reaches_every_expression():
     new = {ZP: load(7, "s32", "scalar"), BAND: load(5, "s32", "column"), SCALE: load(6, "f32", "column")}
     made = STORE.renamed(new)
     assert made.loads == ((5, "s32", "column"), (6, "f32", "column"), (7, "s32", "scalar"))
-    assert made.second_look.factors == (new[SCALE],) and made.second_look.band is new[BAND]
-    assert made.second_look.needed is op("ge", TOTAL, new[BAND]) and made.again is op("high_u8", TOTAL + new[ZP])
-    assert made.fast is FAST and made.dtype == "u8" and Store(X, "f32").renamed(new).second_look is None
-    assert LOOK.each(lambda x: x) == LOOK
+    assert made.second_look.factors == (new[SCALE],) and made.fast.band is new[BAND]
+    assert made.second_look.needed is op("ge", TOTAL, new[BAND])
+    assert made.form("again") is op("high_u8", TOTAL + new[ZP]) and made.form("fast") is FAST
+    assert made.dtype == "u8" and Store(X, "f32").renamed(new).second_look is None
+    assert STORE.renamed({}) == STORE and Store(EXACT, "u8", QUICK).renamed({}) == Store(EXACT, "u8", QUICK)
 
 
-@pytest.mark.parametrize("store", [STORE, Store(X, "f32"), Store(X, "bf16")])
+@pytest.mark.parametrize("store", [STORE, Store(EXACT, "u8", QUICK), Store(X, "f32"), Store(X, "bf16")])
 def test_texts_and_pickles(store):
     again = pickle.loads(pickle.dumps(store))
     assert again == store and repr(again) == repr(store) and again.expr is store.expr
@@ -48,7 +52,7 @@ def test_texts_and_pickles(store):
 @pytest.mark.parametrize("make, message", [
     (lambda: Store(TOTAL, "f32"), "a s32 expression cannot be stored as f32"),
     (lambda: Store(X, "u8"), "a f32 expression cannot be stored as u8"),
-    (lambda: Store(EXACT, "u8", LOOK._replace(again=((EXACT, X),))), "a f32 expression cannot be stored as u8"),
+    (lambda: Store(EXACT, "u8", QUICK, LOOK._replace(pairs=((EXACT, X),))), "a f32 expression cannot be stored as u8"),
     (lambda: Store(SCALE + load(1, "f32", "vector"), "f32"), "a slot is loaded in two ways")])
 def test_stores_that_are_refused(make, message):
     with pytest.raises(KernelError, match=message):
