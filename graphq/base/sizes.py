@@ -96,7 +96,7 @@ class Trace:
         return self._known[key]
 
     def factors(self, slot: int) -> tuple[int, int]:
-        """The slot of a size and a plain factor, if `multiple` put their product into `slot`; otherwise (slot, 1)."""
+        """The size's slot and the plain factor that `multiple` multiplied to get `slot`; (slot, 1) for other slots."""
         return self._multiples.get(slot, (slot, 1))
 
     def multiple(self, slot: int, factor: int) -> Size:

@@ -23,7 +23,7 @@ DAMPING = 0.01
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
     """Quantize the weights of a `prepared` graph's matmuls in place; activations stay in f32.
 
-    If the block size does not divide the length of the sum, one block is the whole column. Rounding "gptq" rounds
+    If the block size does not divide the length of the sum, each whole column is one block. Rounding "gptq" rounds
     weights such that results on the batches change least, except for weights in bodies.
     """
     chosen = [p for p in kept(graph, scheme) if p.node.op.name == "matmul" and p.weights is not None

@@ -52,7 +52,7 @@ class Baseline:
         if text is not None:
             return text
         for given, wanted in self.results:
-            if rtol + atol > 0 and given.kind == "extremes":  # whether sums of extremes overflow depends on their order
+            if rtol + atol > 0 and given.kind == "extremes":  # their sums overflow or not, depending on the order
                 continue
             try:
                 _, got = _run(graph, given)

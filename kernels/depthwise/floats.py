@@ -85,7 +85,7 @@ class Tile(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """The number of vectors of LINE addresses that hold the addresses of a run's columns."""
+        """The number of vectors that the addresses of a run's columns fill; a vector holds LINE addresses."""
         return -(-len(self.columns) // LINE)
 
 

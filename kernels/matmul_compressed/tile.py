@@ -1,4 +1,4 @@
-"""Tile, the base class of tiles of compressed weights: the addresses of a group's numbers, and accumulators."""
+"""Tile, the base class of tiles of compressed weights: it clears accumulators, and finds a group's numbers."""
 from __future__ import annotations
 
 from graphq.kernels.jit.memory import LINE

@@ -1,6 +1,6 @@
 """The sums of float matmuls and convolutions in NumPy: every float kernel gives exactly these numbers.
 
-    sum over blocks of 256 k, in order, from +0:  the block's chain  fma(a[k], w[k], ... fma(a[0], w[0], +0))
+    sum over blocks of 256 products, in order, from +0:  the block's chain  fma(a[k], w[k], ... fma(a[0], w[0], +0))
 
 All of this is in f32; each fma and each addition is rounded once. Sums of blocks are never -0, so zeros that pad k
 change nothing.

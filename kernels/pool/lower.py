@@ -7,8 +7,9 @@ The input is quantized integers q or floats x; t are the taps of a window, and a
     avg_pool of integers    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order
     avg_pool of floats      y = (sum_t x[t]) / count                 in the same order
 
-A mean over any axes but the last is an avg_pool whose windows cover these axes. Means are often exactly rounding ties
-(see `means`), so a quantize after a mean divides by its scale, as the reference does.
+A mean over any axes but the last is an avg_pool whose windows cover these axes. A mean often lies exactly on a rounding
+tie (see `means`). A quantize after a mean therefore divides by its scale, as the reference does, instead of multiplying
+by the reciprocal.
 """
 from __future__ import annotations
 

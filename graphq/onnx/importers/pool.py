@@ -184,7 +184,7 @@ def avg_pool(c: Call) -> Outputs:
     attrs, x = pool(c), c.input(0)
     if x.dtype not in FLOATS:
         return with_pads(c)
-    if set(attrs.pop("dilations")) - {1}:  # ONNX's reference runs dilated pools; it needs explicit pads for auto_pad
+    if set(attrs.pop("dilations")) - {1}:  # ONNX's reference runs dilated pools, but only with explicit pads
         return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
