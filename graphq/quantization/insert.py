@@ -181,8 +181,8 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
            between: Mapping[str, Parameters] | None = None) -> None:
     """Quantize the layers of a `prepared` graph in place, each as `chosen` says.
 
-    The caller has already divided the channels of inputs, and has shifted the biases. Values in `between` are quantized for all
-    their readers. A layer with 16 bits becomes a sum of 8-bit layers:
+    The caller has already divided the channels of inputs, and has shifted the biases. Values in `between` are quantized
+    for all their readers. A layer with 16 bits becomes a sum of 8-bit layers:
 
         x @ w + b -> hi @ w'' + (lo @ w' + (hi @ w' + b))
 
