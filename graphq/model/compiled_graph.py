@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
     from graphq.model.staged import Staged
+    from graphq.model.symbols import WithSymbols
     from graphq.plan.runtime import Runner
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
@@ -48,9 +49,11 @@ class CompiledGraph:
     input is marked constant, plans are made at the first call. If shapes depend on data, each new set of shapes gets a
     plan of its own. `origin` names the file that the model was loaded from, and the reason if it was compiled again; it
     is empty for a model that was compiled here. `arrays` has the weights of other models, to share equal weights.
+    `symbols` is for stages (`Plans`).
     """
 
-    def __init__(self, graph: Graph | Saved, options: Options, arrays: Arrays | None = None) -> None:
+    def __init__(self, graph: Graph | Saved, options: Options, arrays: Arrays | None = None,
+                 symbols: WithSymbols | None = None) -> None:
         if isinstance(graph, Graph):
             copy = graph.copy()
             self.signature, read_source, unread = signature_of(copy), lambda: copy, []
@@ -66,7 +69,7 @@ class CompiledGraph:
         self._arrays = Arrays() if arrays is None else arrays
         # A partial, because a bound method would keep the model alive after `del model`.
         self._part = partial(CompiledGraph, options=options, arrays=self._arrays)
-        self.plans = Plans(self.signature, read_source, options, unread, self._part, self._arrays)
+        self.plans = Plans(self.signature, read_source, options, unread, self._part, self._arrays, symbols)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
 
@@ -327,7 +330,8 @@ class CompiledGraph:
                 return
             signature = signature_of(self.source, arrays)
             if not has_integers(signature):
-                plans = Plans(signature, self.plans.read_source, self.options, (), self._part, self._arrays)
+                plans = Plans(signature, self.plans.read_source, self.options, (), self._part, self._arrays,
+                              self.plans.symbols)
                 plans.grown = self.plans.grown
                 self.signature, self.plans, self._fixed = signature, plans, plans.fixed
             self._undecided = False

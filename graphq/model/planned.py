@@ -90,7 +90,7 @@ class Passed(NamedTuple):
         """The same object with symbols for open sizes in its graph, if possible; otherwise `self`."""
         other = self.symbolic()
         return self if other is None else self._replace(history=other.history, refusals=other.refusals,
-                                                        again=other.again)
+                                                        again=other.again, sizes={**other.sizes, **self.sizes})
 
     def at_sizes(self, x: Any) -> Any:
         """`x` with its open numbers replaced by their values at `sizes`."""
@@ -117,7 +117,7 @@ class Passed(NamedTuple):
         evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
         covered, shown = None if plan is None else self.coverage(), self.shown
         return survey(shown.again(), shown.history, self.options.pipeline, shown.refusals, plan, level=level,
-                      threads=threads, evidence=evidence, covered=covered, sizes=self.sizes, at_sizes=self.at_sizes)
+                      threads=threads, evidence=evidence, covered=covered, sizes=shown.sizes, at_sizes=shown.at_sizes)
 
     def parts(self) -> list[Part]:
         """A list of one part: the graph before and after the passes, its report, and the memory of its plan."""

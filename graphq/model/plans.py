@@ -41,7 +41,7 @@ from graphq.model.open_shapes import (
 )
 from graphq.model.planned import ConstantInputs, Options, Passed
 from graphq.model.staged import Staged
-from graphq.model.symbols import with_symbols
+from graphq.model.symbols import WithSymbols, at_symbols, passed
 from graphq.plan.arena import Arenas
 from graphq.plan.runtime import OpenPlan, Runner
 from graphq.plan.stages import CONTROL, in_one_plan
@@ -74,13 +74,16 @@ class Plans:
     """The plans of a graph, made when they are needed.
 
     `read_source` returns the graph as the user gave it. `unread` are plans of a file. If all shapes are fixed, the only
-    plan is made or read at once. Any number of threads may call a method. If several threads need the same new plan,
-    one thread makes it and the others wait.
+    plan is made or read at once. `symbols` is for a stage of a graph with open sizes, which are plain numbers in the
+    stage: it makes the stage with symbols, for reports. Any number of threads may call a method. If several threads
+    need the same new plan, one thread makes it and the others wait.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
-                 unread: Sequence[Unread], part: Callable[[Graph], CompiledGraph], arrays: Arrays) -> None:
+                 unread: Sequence[Unread], part: Callable[..., CompiledGraph], arrays: Arrays,
+                 symbols: WithSymbols | None = None) -> None:
         self.signature, self.read_source, self.options, self._part = signature, read_source, options, part
+        self.symbols = symbols
         self._shared = arrays
         self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
         self._arenas = Arenas()
@@ -143,15 +146,20 @@ class Plans:
         named = {f"{d.input}.{d.axis}": n for d, n in zip(self.dimensions, sizes, strict=True)}
         made = Passed(*plan.passed, self.options, again, plan, runner, named)
         symbols = [x for x in given if isinstance(x, Size)]
-        return made if len(symbols) == len(sizes) else made._replace(symbolic=partial(self._symbolic, plan, sizes))
+        whole = len(symbols) == len(sizes) and self.symbols is None
+        return made if whole else made._replace(symbolic=partial(self._symbolic, plan, shapes))
 
-    def _symbolic(self, plan: OpenPlan, sizes: Sizes) -> Passed | None:
+    def _symbolic(self, plan: OpenPlan, shapes: Shapes) -> Passed | None:
         if plan not in self._with_symbols:
             assert plan.passed is not None
-            self._with_symbols[plan] = with_symbols(
-                plan.passed[0].after, self.dimensions, sizes, lambda x: self._graph_at(self._places.shapes(x)),
-                self.options)
+            make = partial(self._graph_of_symbols, shapes)
+            self._with_symbols[plan] = passed(make, plan.passed[0].after, self.options)
         return self._with_symbols[plan]
+
+    def _graph_of_symbols(self, shapes: Shapes, trace: Trace) -> Graph:
+        """The user's graph at these input shapes, with symbols for open sizes."""
+        source = self.source if self.symbols is None else self.symbols(trace)
+        return at_symbols(source, self._places, self.dimensions, shapes, self.constants.kept, trace)
 
     def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy, at the shapes of these arrays."""
@@ -220,7 +228,7 @@ class Plans:
             if made is None:
                 try:
                     constants = self.constants.of(arrays)
-                    made = self._planned(partial(self._graph_at, shapes, constants))
+                    made = self._planned(shapes, constants)
                     self.constants.keep(constants)
                     self._keep_at(shapes, made)
                 finally:
@@ -228,15 +236,17 @@ class Plans:
             self.constants.of(arrays)
         return made
 
-    def _planned(self, source: Callable[[], Graph]) -> Runner | Staged:
-        """A runner, or stages, for the graph that `source` returns. All its inputs must have known shapes."""
+    def _planned(self, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Runner | Staged:
+        """A runner, or stages, for the graph at these input shapes and constants."""
         with budget(self.options.memory):
-            graph = source()
+            graph = self._graph_at(shapes, constants)
             if not in_one_plan(graph):
                 if self.options.strict:
                     _refuse_stages(graph)
-                return Staged(graph, self._part)
-            made = self._plan(graph, Trace(), source).at((), self._arenas, self.options.cache)
+                is_open = self._places.all or self.symbols
+                return Staged(graph, self._part, partial(self._graph_of_symbols, shapes) if is_open else None)
+            again = partial(self._graph_at, shapes, constants)
+            made = self._plan(graph, Trace(), again).at((), self._arenas, self.options.cache)
             assert made is not None
             return made
 

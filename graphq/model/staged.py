@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from graphq.base.locks import Lock
+from graphq.base.locks import Lock, lazy_property
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluate, named_outputs
-from graphq.plan.stages import stages
+from graphq.model.symbols import WithSymbols, symbolic
+from graphq.plan.stages import Stages, stages
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
@@ -42,18 +43,20 @@ class Staged:
     """A graph in three parts: the compiled head, operations that run as references (the cut), and the compiled tail.
 
     The tail is compiled for each new set of shapes that the cut computes. A Staged object has the methods of a `Runner`
-    for calls, and of `Passed` for reports. `compile` compiles a part, with the options of the whole graph.
+    for calls, and of `Passed` for reports. `compile` compiles a part, with the options of the whole graph. `symbols`
+    makes the graph with symbols for open sizes, for reports; it is None if no size is open.
     """
 
     in_place: tuple[tuple[int, int], ...] = ()
 
-    def __init__(self, graph: Graph, compile: Callable[[Graph], CompiledGraph]) -> None:
-        self.graph, self.stages = graph, stages(graph)
+    def __init__(self, graph: Graph, compile: Callable[..., CompiledGraph], symbols: WithSymbols | None = None) -> None:
+        self.graph, self.stages, self._symbols = graph, stages(graph), symbols
         self.refusals: list[Refusal] = []
         self.inputs = [str(v.name) for v in graph.inputs]
         self.output_types = tuple(v.type for v in graph.outputs)
-        parts = self.stages.head, self.stages.tail
-        self.head, self.tail = (compile(part) if part.outputs else None for part in parts)
+        self.head, self.tail = (compile(part, symbols=self._part_with_symbols(choose)) if part.outputs else None
+                                for part, choose in ((self.stages.head, lambda s: s.head),
+                                                     (self.stages.tail, lambda s: s.tail)))
         self._compile, self._lock = compile, Lock()
         self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
 
@@ -74,21 +77,21 @@ class Staged:
         """The report on the head, the operations of the cut with their bodies, and the tail."""
         from graphq.report.survey import survey_stages
 
-        cut = self.stages.cut
-        bodies = [(cut.nodes.index(node), name, model.explanation(kernels=kernels, patterns=False))
+        bodies = [(self.stages.cut.nodes.index(node), name, model.explanation(kernels=kernels, patterns=False))
                   for (node, name), model in list(self._bodies.items())]
         head, tail = (None if part is None else part.explanation(kernels=kernels, patterns=False)
                       for part in (self.head, self.tail))
-        return survey_stages(self.graph, head, cut, bodies, tail, self.stages.outputs)
+        graph, cut = self._shown
+        return survey_stages(graph, head, cut, bodies, tail, self.stages.outputs)
 
     def parts(self) -> list[Part]:
         """The parts for reports, in this order: the head, the cut, bodies in the cut, the tail."""
         from graphq.report.parts import Part
         from graphq.report.survey import survey_stages
 
-        cut = self.stages.cut
-        between = survey_stages(self.graph, None, cut, (), None).parts["cut"]
-        bodies = [part.within(f"{name} of n{cut.nodes.index(node)}")
+        graph, cut = self._shown
+        between = survey_stages(graph, None, cut, (), None).parts["cut"]
+        bodies = [part.within(f"{name} of n{self.stages.cut.nodes.index(node)}")
                   for (node, name), model in list(self._bodies.items()) for part in model.parts()]
         head, tail = ([] if model is None else [part.within(name) for part in model.parts()]
                       for name, model in (("head", self.head), ("tail", self.tail)))
@@ -117,8 +120,23 @@ class Staged:
     def _body(self, node: Node, name: str) -> CompiledGraph:
         with self._lock.hold:
             if (node, name) not in self._bodies:
-                self._bodies[node, name] = self._compile(node.attrs[name])
+                number = self.stages.cut.nodes.index(node)
+                symbols = self._part_with_symbols(lambda s: s.cut.nodes[number].attrs[name])
+                self._bodies[node, name] = self._compile(node.attrs[name], symbols=symbols)
             return self._bodies[node, name]
+
+    def _part_with_symbols(self, choose: Callable[[Stages], Graph]) -> WithSymbols | None:
+        whole = self._symbols
+        return None if whole is None else lambda trace: choose(stages(whole(trace)))
+
+    @lazy_property
+    def _shown(self) -> tuple[Graph, Graph]:
+        """The graph and the cut for reports: with symbols for open sizes, if graphq can make them."""
+        found = [self.graph, self.stages.cut]
+        for k, symbols in enumerate((self._symbols, self._part_with_symbols(lambda s: s.cut))):
+            made = None if symbols is None else symbolic(symbols, found[k])
+            found[k] = found[k] if made is None else made[0]
+        return found[0], found[1]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
         # Inputs of a loop's body may change their shapes between iterations. Then the body is not compiled.
