@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphq.kernels.jit import isa
 from graphq.kernels.matmul import peaks
+from graphq.kernels.target import isa
 
 DECISIVE = {"avx2": "vpmaddubsw ymm", "avx_vnni": "vpdpbusd ymm", "avx512": "vpmaddubsw zmm",
             "avx512_vnni": "vpdpbusd zmm", "amx": "tdpbusd tmm"}

@@ -22,7 +22,7 @@ import peers
 from peers import Call
 
 from graphq.commands.peers import alternate, difference
-from graphq.kernels.jit.isa import LevelName
+from graphq.kernels.target.isa import LevelName
 
 Row = dict[str, Any]
 

@@ -13,11 +13,11 @@ from graphq.kernels.family.anchored import RANGES
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family
 from graphq.kernels.interpolate.family import INTERPOLATE
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.matmul.family import MATMUL
 from graphq.kernels.matmul_compressed.family import MATMUL_COMPRESSED
 from graphq.kernels.pool.family import POOL
 from graphq.kernels.rows.family import ROW
+from graphq.kernels.target.isa import Level
 from graphq.kernels.ties.attach import attach
 
 FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_COMPRESSED, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)

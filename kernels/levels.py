@@ -11,12 +11,12 @@ import numpy as np
 
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
-from graphq.kernels.jit.isa import LEVELS, Level, available, level_named, native
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import pack, pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
 from graphq.kernels.matmul.tiles import BF16, DTYPES, KERNELS, SORTED_DTYPES
+from graphq.kernels.target.isa import LEVELS, Level, available, level_named, native
 from graphq.plan.plan import Step, Target
 
 SELF_TEST = 35, 37, 70

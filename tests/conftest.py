@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 import suite_environment
 
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 
 
 @pytest.hookimpl(trylast=True)

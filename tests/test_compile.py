@@ -10,7 +10,7 @@ from dense import dense
 
 import graphq as gq
 from graphq.errors import CompileError, GraphError, InputError, KernelError
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 from graphq.testing import random_inputs
 
 RNG = np.random.default_rng(11)

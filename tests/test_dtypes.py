@@ -8,7 +8,7 @@ import pytest
 from graphq import dtypes
 from graphq.dtypes import DTYPES, as_dtype, bf16, boolean, f8_e4m3, f32, s4, s8, s32, s64, u4, u8
 from graphq.errors import GraphError
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 
 
 @pytest.mark.parametrize("name", DTYPES)

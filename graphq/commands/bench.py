@@ -36,7 +36,7 @@ from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
-from graphq.kernels.jit.isa import LevelName
+from graphq.kernels.target.isa import LevelName
 from graphq.kernels.threads.team import run_until_settled
 from graphq.model.files import load_graph
 

@@ -16,7 +16,7 @@ from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.text import to_text
-from graphq.kernels.jit.isa import LevelName
+from graphq.kernels.target.isa import LevelName
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.loading import load_compiled
 from graphq.onnx import save_onnx

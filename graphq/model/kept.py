@@ -31,7 +31,8 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph
 from graphq.ir.interpret import constant_bytes
 from graphq.ir.op import walk_ops
-from graphq.kernels.jit import cache, isa
+from graphq.kernels.jit import cache, cpu
+from graphq.kernels.target import isa
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.files import ELSEWHERE
 from graphq.model.loading import as_saved, options_of
@@ -71,7 +72,7 @@ class Kept:
         """
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
-        of = repr((chosen, levels, threads, options, isa.cpu(), _versions()))
+        of = repr((chosen, levels, threads, options, cpu.describe(), _versions()))
         digest = hashlib.sha256(of.encode() + b"\0")
         try:
             why = _why_not()

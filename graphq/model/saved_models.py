@@ -20,7 +20,7 @@ from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphqError
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import Parameter, Signature
-from graphq.kernels.jit import cache, isa
+from graphq.kernels.jit import cache, cpu
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
@@ -65,7 +65,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
         writer.module(module)
     index, sections = _contents(writer, [graph, *(x for x, _ in made)], urgent=key is None)
     write(path, {
-        "key": key, "versions": cache.versions(), "cpu": isa.cpu(),
+        "key": key, "versions": cache.versions(), "cpu": cpu.describe(),
         "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
                     "passes": passes},
@@ -182,7 +182,7 @@ class Saved:
             return "others than this user can write to the file, so its code does not run"
         if index.get("versions") != cache.versions():
             return "it was saved by other versions of graphq, Numba, LLVM or Python"
-        return None if index.get("cpu") == isa.cpu() else "it was saved on another kind of processor"
+        return None if index.get("cpu") == cpu.describe() else "it was saved on another kind of processor"
 
     @property
     def source(self) -> Graph:

@@ -21,8 +21,8 @@ from graphq.ir import TensorType
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, Record, filled
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.kernels.target.isa import Level
 from graphq.kernels.threads.steps import MOST_PIECES
 
 

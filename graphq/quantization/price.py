@@ -9,7 +9,7 @@ import numpy as np
 
 from graphq.base.locks import lazy_property
 from graphq.ir import Graph, Node, TensorType
-from graphq.kernels.jit.isa import Level
+from graphq.kernels.target.isa import Level
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
 from graphq.quantization.products import Product, products

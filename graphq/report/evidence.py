@@ -19,10 +19,10 @@ import numpy as np
 from graphq.errors import KernelError
 from graphq.ir.names import counted
 from graphq.kernels.jit.compiling import Job
-from graphq.kernels.jit.isa import level_named
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.tiles import KERNELS
+from graphq.kernels.target.isa import level_named
 from graphq.plan.plan import AnyStep, Plan, Step, touched
 from graphq.plan.runtime import Runner
 

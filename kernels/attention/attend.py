@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from graphq.base.sizes import assumed, largest
 from graphq.kernels.attention.cache import WIDTHS, emulates, rotation
 from graphq.kernels.jit import modules
+from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
@@ -29,7 +30,6 @@ from graphq.kernels.jit.values import (
     smaller,
     vector,
 )
-from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns, widen
 from graphq.kernels.numbers.attention import CAPPED
 from graphq.kernels.numbers.float_sums import BLOCK

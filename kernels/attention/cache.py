@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Value, constant, vector
-from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns, narrow
 from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.plan import Step, Target, plan_rows

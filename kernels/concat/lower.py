@@ -25,8 +25,8 @@ from graphq.kernels.family.lower import (
     lower_eltwise,
     result_dims,
 )
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.target.isa import Level
 
 
 class Part(NamedTuple):

@@ -18,11 +18,11 @@ from graphq.kernels.family.epilogue import Source
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.slots import Operand, store_slots
 from graphq.kernels.jit import modules
-from graphq.kernels.jit.isa import is_emulated, lowest
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.moves.transpose import plan_strided_copy
 from graphq.kernels.operands.space import terms
 from graphq.kernels.pixels.blocks import PixelKernel, Pixels, plan_pixels, unrolled
+from graphq.kernels.target.isa import is_emulated, lowest
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
 

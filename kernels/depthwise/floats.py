@@ -31,12 +31,12 @@ from llvmlite import ir
 from graphq.base.sizes import is_open, largest, later
 from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts, pixels_within
 from graphq.kernels.jit import modules
+from graphq.kernels.jit.code import Loop, load_first, tail_mask
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
 from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, load_first, tail_mask
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store

@@ -25,10 +25,10 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.sizes import is_open
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.operands.windows import MOST_TAPS, Windows
 from graphq.kernels.pixels.blocks import CHANNELS
+from graphq.kernels.target.isa import Level
 
 MULTIPLIERS = (1, 2, 4, 8)
 """The supported channel multipliers. Each divides the number of channels of a chunk and of a vector."""

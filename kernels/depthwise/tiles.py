@@ -14,13 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphq.kernels.depthwise.packing import QUAD, Layout
+from graphq.kernels.jit.code import Loop, load_bytes
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import repeated
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, dot_u8s8, load_bytes, madd16
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, tile_functions
+from graphq.kernels.target.x86 import dot_u8s8, madd16
 
 
 def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Fill:

@@ -24,11 +24,11 @@ from graphq.kernels.family.epilogue import (
     translate,
 )
 from graphq.kernels.family.tables import tabulate
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, substitute
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.lanes.vector import least_saved
 from graphq.kernels.numbers.sum_orders import DequantizedSum
+from graphq.kernels.target.isa import Level
 
 
 class Axes(NamedTuple):

@@ -1,1 +1,1 @@
-"""Compile kernels with Numba and LLVM, cache the machine code on disk, and load it; ISA levels and instructions."""
+"""Compile kernels with Numba and LLVM, cache the machine code on disk, and load it."""

@@ -30,7 +30,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphq.kernels.jit import isa
+from graphq.kernels.jit import cpu
 
 log = logging.getLogger("graphq")
 
@@ -75,7 +75,7 @@ class Entry:
 
     def __init__(self, kind: str, source: str) -> None:
         self._wanted = _wanted()
-        self.key = hashlib.sha256("\0".join((kind, versions(), isa.cpu(), source)).encode()).hexdigest()
+        self.key = hashlib.sha256("\0".join((kind, versions(), cpu.describe(), source)).encode()).hexdigest()
         self.name = f"{kind}_{self.key[:32]}.o"
 
     def read(self) -> Code | None:

@@ -79,7 +79,7 @@ class Source(NamedTuple):
 
     Arguments are values whose `repr` is the same in every process and differs between different values: numbers,
     strings, booleans, None, tuples of these, and Stores. `without` lists features of this machine that LLVM must not
-    use, by LLVM's names (`isa.withheld`).
+    use, by LLVM's names.
     """
 
     factory: Callable[..., Functions]

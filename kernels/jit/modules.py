@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import cache as folder
 from graphq.kernels.jit.codegen import Functions, Source, link
 from graphq.kernels.jit.compiling import Job
-from graphq.kernels.jit.isa import Level, withheld
+
+if TYPE_CHECKING:
+    from graphq.kernels.target.isa import Level
 
 
 class Statistics(NamedTuple):
@@ -224,7 +226,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
     if factory.__qualname__ != factory.__name__:
         raise ValueError(f"the factory of a kernel module must be a function of a file, got {factory.__qualname__}")
-    source = Source(factory, plain(arguments), withheld(level) if level else ())
+    source = Source(factory, plain(arguments), level.withheld if level else ())
     key = f"{kind}\0{source.text}"
     module = _modules.get(key)
     if module is None:

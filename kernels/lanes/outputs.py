@@ -15,10 +15,10 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, stack
-from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.lanes.store_code import GROUP, epilogue, factor
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.target.isa import Level, is_emulated, lowest
 
 HEAD = ("functions", "again", "terms")
 """The first fields in the argument block of a kernel with an epilogue.

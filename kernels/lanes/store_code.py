@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from graphq.kernels.jit.code import tail_mask
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, counted
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
-from graphq.kernels.jit.x86 import tail_mask
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
 from graphq.kernels.lanes.stores import Form, SecondLook, Store
 from graphq.kernels.lanes.vector import (

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 from llvmlite import ir
 
-from graphq.kernels.jit import isa
+from graphq.kernels.jit import cpu
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Type, Value, constant, joined, vector
-from graphq.kernels.jit.x86 import instruction
 from graphq.kernels.lanes import elementary, requantize  # noqa: F401 registers the definitions that stores use
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
+from graphq.kernels.target.x86 import instruction
 
 _LINE = 64
 
 
 def permutes(lanes: int) -> bool:
     """Whether tables are in registers. AVX-512 VBMI's vpermi2b looks up 64 bytes at once among 128 entries."""
-    return lanes == 16 and isa.has("avx512vbmi")
+    return lanes == 16 and cpu.has("avx512vbmi")
 
 
 def least_saved(lanes: int) -> int:

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphq.kernels.jit.code import S32X16, Loop, load_bytes
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.values import I8, I64, Builder, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import S32X16, Loop, Tiles, load_bytes
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
+from graphq.kernels.target.x86_amx import Tiles
 
 # Offsets in scratch memory, after the accumulators: tile configuration and emulated tile registers (STATE), initial
 # values of the accumulators (FIRST).

@@ -9,13 +9,14 @@ if `emulated`, by code. AMX's tdpbf16ps is not used, because it adds in another 
 """
 from __future__ import annotations
 
+from graphq.kernels.jit.code import flushed
 from graphq.kernels.jit.values import F16, F32, I32, Builder, Value, vector
-from graphq.kernels.jit.x86 import dot_bf16, flushed
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.vector import emit
 from graphq.kernels.matmul.vector import Factor, Products
 from graphq.kernels.numbers.float_sums import BLOCK, SCALE, SMALLEST_NORMAL
+from graphq.kernels.target.x86 import dot_bf16
 
 
 def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:

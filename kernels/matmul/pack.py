@@ -22,12 +22,12 @@ from math import prod
 import numpy as np
 
 from graphq.errors import KernelError
+from graphq.kernels.jit.code import S32X16, Loop, interleave
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, load_u8, store_s32, store_u8, transpose_tiles
 from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.jit.values import I8, I32, Builder, Value, constant, vector
-from graphq.kernels.jit.x86 import S32X16, Loop, interleave
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
 from graphq.plan.plan import Step, Target, plan_rows

@@ -13,14 +13,16 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import modules
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import Record, stack
-from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.jit.values import F32, I16, I32, Builder, Value, constant, vector
-from graphq.kernels.jit.x86 import Loop, Tiles, dot_bf16, instruction, madd8, madd16
 from graphq.kernels.matmul.amx import STATE, amx_setup
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
+from graphq.kernels.target.isa import Level, is_emulated, lowest
+from graphq.kernels.target.x86 import dot_bf16, instruction, madd8, madd16
+from graphq.kernels.target.x86_amx import Tiles
 from graphq.kernels.threads import team
 
 PEAK = Record("memory", "turns")

@@ -26,7 +26,6 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
-from graphq.kernels.jit.isa import Level, is_emulated, lowest
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look, packs
 from graphq.kernels.lanes.stores import Store
@@ -34,6 +33,7 @@ from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
 from graphq.kernels.matmul.tiles import FLOATS, KERNELS, SORTED, ActivationLayout, Kernel, fitting, select, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
+from graphq.kernels.target.isa import Level, is_emulated, lowest
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128

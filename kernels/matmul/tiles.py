@@ -15,7 +15,6 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
-from graphq.kernels.jit.isa import LEVELS, Level, level_named
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import PACKED
@@ -25,6 +24,7 @@ from graphq.kernels.matmul.float import bf16_pairs, floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.vector import Products, in_order, vector_tile, vnni, widened
 from graphq.kernels.operands.tile_frame import MOST_ROWS, ROWS_AT, view, view_windows
+from graphq.kernels.target.isa import LEVELS, Level, level_named
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Builder: TypeAlias = Callable[..., Functions]

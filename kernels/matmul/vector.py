@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, dot_u8s8, flipped, flushing, madd8, madd16
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
+from graphq.kernels.target.x86 import dot_u8s8, flipped, flushing, madd8, madd16
 
 FLIP = 0x80808080  # xor with this number turns four s8 into s8 + 128 as u8
 

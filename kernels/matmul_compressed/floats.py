@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import stack_memory
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, flushing
 from graphq.kernels.matmul.float import bf16_pairs, floats
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.matmul.tiles import Dtypes
@@ -31,6 +31,7 @@ from graphq.kernels.matmul_compressed.tile import Tile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDS, pairs, rounded
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
+from graphq.kernels.target.x86 import flushing
 
 AT_ONCE = {4: 4, 8: 6, 16: 8}
 """The number of rows that a tile multiplies at a time, by the columns of a vector; the sums fit into registers."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from graphq.kernels.jit.values import I16, Builder, Value, vector
-from graphq.kernels.jit.x86 import dot_u8s8, madd8, madd16
 from graphq.kernels.matmul.vector import Factor, signed_halves
+from graphq.kernels.target.x86 import dot_u8s8, madd8, madd16
 
 
 class Multiply(NamedTuple):

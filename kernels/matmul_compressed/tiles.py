@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, flipped
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
@@ -35,6 +35,7 @@ from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.matmul_compressed.tile import Tile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
+from graphq.kernels.target.x86 import flipped
 
 view, view_descriptor, view_args = FRAME.view, DESCRIPTOR.view, MATMUL.view
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())

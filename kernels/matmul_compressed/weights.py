@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from graphq.kernels.jit.values import I16, I32, Builder, Value, vector
-from graphq.kernels.jit.x86 import instruction
 from graphq.kernels.lanes.vector import narrow, widen
+from graphq.kernels.target.x86 import instruction
 
 W_DTYPES = {4: "s4", 8: "s8groups"}
 """The names of compressed weights in the kernel table, by the bits of a weight."""

@@ -14,11 +14,11 @@ from llvmlite import ir
 
 from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
+from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, I1, I8, Builder, Value, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.plan.plan import Step, Target, plan_rows
 

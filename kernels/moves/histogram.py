@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.jit import modules
+from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
 from graphq.kernels.jit.values import I32, Builder, Value, constant, vector
-from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.numbers.observed import BINS, SHIFT
 from graphq.plan.builder import PlanBuilder

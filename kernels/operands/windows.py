@@ -18,10 +18,10 @@ import numpy.typing as npt
 from graphq.base.budget import reserve
 from graphq.base.sizes import largest, later, number, smallest
 from graphq.errors import KernelError
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import I64, Builder, Value
-from graphq.kernels.jit.x86 import Loop
 
 INVALID = -2**62
 WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")

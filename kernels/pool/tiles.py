@@ -18,9 +18,9 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 
 from graphq.kernels.jit import modules
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.values import F32, F64, I8, I64, Builder, Value, c64, constant, vector
-from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
-from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_words
 from graphq.kernels.moves.extremes import extremes, scale_of

@@ -13,8 +13,8 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, vector
-from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.store_code import BESIDE
 from graphq.kernels.lanes.vector import Columns, emit, emit_each

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import Builder, Value, c64, smaller
-from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.store_code import EpilogueEmitter, SlotOperand
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.rows import LANES

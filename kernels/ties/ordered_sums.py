@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import (
     columns_of,
@@ -29,7 +30,6 @@ from graphq.kernels.jit.intrinsics import (
     store_s64,
 )
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, F32Value, Value, c64, joined, smaller, vector
-from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.numbers.sum_orders import ORDERS
 from graphq.kernels.operands.space import TERMS
 from graphq.kernels.operands.windows import MOST_TAPS

@@ -27,7 +27,7 @@ from random_onnx import random_model
 from random_onnx_control import control_faults, random_control
 
 import graphq as gq
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 
 KINDS = ("onnx", "graphs", "signs", "control")
 

@@ -23,10 +23,11 @@ from networks import transformer
 
 import graphq as gq
 from graphq.kernels import levels
-from graphq.kernels.jit import codegen, isa, modules
+from graphq.kernels.jit import codegen, modules
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.tiles import KERNELS
 from graphq.kernels.moves.integers import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
+from graphq.kernels.target import isa
 from graphq.kernels.threads import team
 
 ENVIRONMENT = {

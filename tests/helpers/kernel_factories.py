@@ -1,6 +1,7 @@
 """Kernel modules for tests: a process that compiles imports this file, so it imports little."""
 from __future__ import annotations
 
+from graphq.kernels.jit.code import interleave, load_first, store_first
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import (
@@ -15,20 +16,12 @@ from graphq.kernels.jit.intrinsics import (
     transpose_tiles,
 )
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
-from graphq.kernels.jit.x86 import (
-    Tiles,
-    dot_u8s8,
-    flipped,
-    interleave,
-    load_first,
-    madd8,
-    madd16,
-    store_first,
-)
 from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
+from graphq.kernels.target.x86 import dot_u8s8, flipped, madd8, madd16
+from graphq.kernels.target.x86_amx import Tiles
 from graphq.kernels.threads.atomics import acquired, release
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper

@@ -6,9 +6,9 @@ import pytest
 
 from graphq.errors import KernelError
 from graphq.kernels import levels
-from graphq.kernels.jit import isa
 from graphq.kernels.levels import choices, plan_self_test, resolve, self_test, works
 from graphq.kernels.numbers.float_sums import float_sums, tile_sums
+from graphq.kernels.target import isa
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 
 RNG = np.random.default_rng(0)
 SIGNS = [0.25, -0.25, 0.0]

@@ -5,7 +5,8 @@ import pytest
 
 import graphq as gq
 from graphq.kernels import levels
-from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit import modules
+from graphq.kernels.target import isa
 from graphq.testing import random_inputs
 
 LISTS = "strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1]"

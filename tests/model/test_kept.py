@@ -15,7 +15,8 @@ from float_networks import attention, convolutional
 from kept_models import FOUND, compiled, feeds, files, same, written
 
 import graphq as gq
-from graphq.kernels.jit import cache, isa
+from graphq.kernels.jit import cache, cpu
+from graphq.kernels.target import isa
 from graphq.model import kept
 from graphq.model import saved_file as format
 from graphq.passes import PIPELINE, RangesByRow
@@ -202,7 +203,7 @@ def test_other_versions_and_processors_have_models_of_their_own(changed, path, m
     if changed == "versions":
         monkeypatch.setattr(cache, "versions", lambda: "others")
     elif changed == "cpu":
-        monkeypatch.setattr(isa, "cpu", lambda: "another")
+        monkeypatch.setattr(cpu, "describe", lambda: "another")
     else:
         monkeypatch.setattr(kept, "version", lambda name: "99")
     try:

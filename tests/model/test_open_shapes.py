@@ -9,8 +9,8 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
-from graphq.kernels.jit import isa as machine
 from graphq.kernels.matmul import plan as matmul_plan
+from graphq.kernels.target import isa as machine
 from graphq.model import planning
 from graphq.model.open_shapes import examples, open_dimensions, range_of, size_class
 from graphq.model.plans import MAX_SHAPES

@@ -8,7 +8,7 @@ from ties import settle_everything
 
 import graphq as gq
 from graphq.ir.interpret import named_outputs
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 from graphq.model import planning as found
 from graphq.model.planning import build_plan, evaluate_formulas
 from graphq.plan import builder as planned

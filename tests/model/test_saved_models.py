@@ -15,7 +15,8 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.base.budget import budget
-from graphq.kernels.jit import cache, isa
+from graphq.kernels.jit import cache, cpu
+from graphq.kernels.target import isa
 from graphq.model import saved_file as format
 from graphq.model.saved_values import Reader
 from graphq.plan.plan import Step
@@ -195,7 +196,7 @@ def test_other_versions_and_machines_compile_anew(name, tmp_path, monkeypatch, c
     g = images()
     model, feeds = gq.compile(g), feeds_of(g)
     with monkeypatch.context() as patch:
-        patch.setattr(cache if name == "versions" else isa, name, lambda: "another")
+        patch.setattr(*((cache, "versions") if name == "versions" else (cpu, "describe")), lambda: "another")
         model.save(tmp_path / "m")
     with caplog.at_level(logging.WARNING, "graphq"):
         again = gq.load_compiled(tmp_path / "m")

@@ -8,7 +8,7 @@ from onnx_runtime import results
 
 import graphq as gq
 from graphq.dtypes import DTYPES
-from graphq.kernels.jit import isa
+from graphq.kernels.jit import cpu
 
 
 def same_bits(want, nodes, x, constants=None, opset=17, features="avx2"):
@@ -20,7 +20,7 @@ def same_bits(want, nodes, x, constants=None, opset=17, features="avx2"):
     model = helper.make_model(g, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     got = gq.compile(gq.load_onnx(model), strict=True)(x=x)
     assert got.dtype == want.dtype and got.tobytes() == want.tobytes()
-    if isa.has(features):
+    if cpu.has(features):
         assert results(model, {"x": x})[0].tobytes() == want.tobytes()
 
 

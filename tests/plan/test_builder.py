@@ -10,11 +10,12 @@ from row_kernels import ROWS, adding_rows
 
 import graphq as gq
 from graphq.ir import TensorType
-from graphq.kernels.jit import isa, modules
-from graphq.kernels.jit.isa import level_named
+from graphq.kernels.jit import modules
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
+from graphq.kernels.target import isa
+from graphq.kernels.target.isa import level_named
 from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, ROOM, PlanBuilder, plan_strips, row_stride
 from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target

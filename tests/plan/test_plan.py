@@ -9,8 +9,8 @@ from kernel_factories import multiples
 from graphq.dtypes import f32
 from graphq.errors import KernelError
 from graphq.ir import TensorType
-from graphq.kernels.jit import isa
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, Record
+from graphq.kernels.target import isa
 from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.plan.plan import (
     BLOCK_CYCLES,

@@ -9,7 +9,7 @@ import pytest
 from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 from graphq.quantization import Scheme, automatic, calibrate, quantize, search
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics

@@ -7,7 +7,7 @@ from onnx_runtime import session
 
 import graphq as gq
 from graphq.cli import main
-from graphq.kernels.jit.isa import LEVELS
+from graphq.kernels.target.isa import LEVELS
 from graphq.onnx import to_model
 from graphq.quantization import Scheme, automatic, calibrate, compare, quantize
 from graphq.quantization.bodies import with_bodies

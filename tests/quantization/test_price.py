@@ -4,7 +4,7 @@ import pytest
 from float_networks import perceptron
 
 import graphq as gq
-from graphq.kernels.jit.isa import available
+from graphq.kernels.target.isa import available
 from graphq.quantization.price import INTEGERS, LEAST_SAVED, Price
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Scheme, Setting

@@ -9,8 +9,8 @@ import pytest
 
 import graphq as gq
 from graphq.errors import KernelError
-from graphq.kernels.jit import isa
 from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.kernels.target import isa
 from graphq.plan import arena
 from graphq.plan.plan import Step
 from graphq.report import evidence

@@ -6,7 +6,7 @@ from guarded_memory import guarded
 import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import InputError
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 
 rng = np.random.default_rng(7)
 

@@ -7,7 +7,7 @@ from bound import BOUND
 from geometries import convolution
 
 import graphq as gq
-from graphq.kernels.jit import isa
+from graphq.kernels.target import isa
 from graphq.passes.pipeline import PIPELINE
 from graphq.testing import random_inputs
 

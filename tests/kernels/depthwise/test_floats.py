@@ -5,12 +5,12 @@ from geometries import GEOMETRIES
 from guarded_memory import guarded
 
 from graphq.kernels.depthwise import floats
-from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.pixels.blocks import Pixels
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 
 MORE = {**GEOMETRIES, "5x5/3": ((12, 17), (5, 5), (3, 3), (1, 1), ((2, 2), (2, 2)), (4, 6)),

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from graphq.kernels.depthwise import packing
-from graphq.kernels.jit.isa import level_named
 from graphq.kernels.operands.windows import windows
+from graphq.kernels.target.isa import level_named
 
 
 @pytest.mark.parametrize("lanes, pixels", [(1, 0), (8, 0), (16, 0), (4, 4), (8, 2), (16, 4)])

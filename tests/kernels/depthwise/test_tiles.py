@@ -6,11 +6,11 @@ from guarded_memory import guarded
 
 from graphq.kernels.conv.depthwise import plan_depthwise
 from graphq.kernels.depthwise import packing
-from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.pixels.blocks import Pixels
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 
 

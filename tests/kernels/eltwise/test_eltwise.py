@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 
 from graphq.kernels.eltwise import family as eltwise
-from graphq.kernels.jit import isa
 from graphq.kernels.lanes import elementary, requantize
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.operands.space import Space
+from graphq.kernels.target import isa
 from graphq.kernels.threads import team
 from graphq.plan.plan import Target
 

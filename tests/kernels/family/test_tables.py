@@ -8,10 +8,10 @@ import pytest
 import graphq as gq
 from graphq.kernels.family.lower import lower_eltwise
 from graphq.kernels.family.tables import decided_by_one_byte, origins
-from graphq.kernels.jit.isa import level_named
 from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op, walk
 from graphq.kernels.lanes.requantize import byte_type
+from graphq.kernels.target.isa import level_named
 
 A, B = load(0, "u8", "vector"), load(1, "s8", "column")
 ROW, WIDE, NUMBER = load(2, "u8", "row"), load(3, "f32", "vector"), load(4, "f32", "scalar")

@@ -9,7 +9,7 @@ from kernel_factories import divided_by_zero, empty, multiples
 
 from graphq.errors import KernelError
 from graphq.kernels.eltwise import family as eltwise
-from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.lanes.stores import Store
@@ -17,6 +17,7 @@ from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.tiles import KERNELS, SORTED
 from graphq.kernels.matmul_compressed.tiles import FOUR_BITS
 from graphq.kernels.operands.space import Space
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 from graphq.report import evidence
 from graphq.report.evidence import modules as modules_of

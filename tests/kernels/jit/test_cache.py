@@ -52,7 +52,7 @@ def test_what_was_written_is_read(folder):
 
 
 def test_versions_and_machines_have_files_of_their_own(entry, monkeypatch):
-    for module, name in ((cache, "versions"), (cache.isa, "cpu")):
+    for module, name in ((cache, "versions"), (cache.cpu, "describe")):
         with monkeypatch.context() as m:
             m.setattr(module, name, lambda: "another")
             assert Entry("test", "text").name != entry.name and Entry("test", "text").read() is None

@@ -18,12 +18,13 @@ import pytest
 from kernel_factories import divided_by_zero, multiples, of_a_missing_package, of_an_unknown_name
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import cache, codegen, isa, modules
+from graphq.kernels.jit import cache, codegen, modules
 from graphq.kernels.jit.cache import Code, Entry
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.modules import FunctionTable, Statistics, load
 from graphq.kernels.lanes.expression import load as load_operand
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.target import isa
 
 CHILD = """
 import json, sys

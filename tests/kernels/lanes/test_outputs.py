@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from kernel_factories import from_registers
 
-from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op
 from graphq.kernels.lanes.outputs import NAMES, load_outputs, packs, store_functions
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.lanes.stores import FastForm, SecondLook, Store, evaluate
+from graphq.kernels.target import isa
 
 WIDTHS = [(1, False), (8, False), (16, False), (16, True)] if len(isa.available()) > 1 else [(1, False)]
 """Lanes, and whether four vectors are packed as one."""

@@ -6,13 +6,14 @@ import pytest
 from guarded_memory import guarded
 from kernel_factories import writing
 
-from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit import cpu, modules
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes import elementary, vector
 from graphq.kernels.lanes import requantize as rq
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, DEFINITIONS, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.target import isa
 
 LANES = (1, 8, 16) if len(isa.available()) > 1 else (1,)  # vectors of f16 need AVX2's generation
 
@@ -224,8 +225,8 @@ def test_requantizing_is_straight_vector_code():
 
 def test_look_ups_in_registers_replace_shorter_chains_than_those_in_memory(monkeypatch):
     """In registers a look-up is a few instructions for a whole vector, in memory it is a load for each lane."""
-    monkeypatch.setattr(isa, "has", lambda *features: False)
+    monkeypatch.setattr(cpu, "has", lambda *features: False)
     memory = [vector.least_saved(lanes) for lanes in (1, 8, 16)]
-    monkeypatch.setattr(isa, "has", lambda *features: True)
+    monkeypatch.setattr(cpu, "has", lambda *features: True)
     registers = [vector.least_saved(lanes) for lanes in (1, 8, 16)]
     assert memory == sorted(memory) and registers[:2] == memory[:2] and registers[2] < memory[2]

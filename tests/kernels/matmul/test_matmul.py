@@ -7,7 +7,6 @@ from bound import BOUND
 from guarded_memory import guarded
 
 from graphq.kernels import levels
-from graphq.kernels.jit import isa
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import acc, load, maximum, op
@@ -19,6 +18,7 @@ from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.tiles import KERNELS
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import windows
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 from graphq.report import evidence
 
@@ -141,7 +141,7 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
 
 
 def test_windows_too_long_for_copies_are_not_for_amx():
-    with level_of(KERNELS["matmul_u8s8_32x64_amx"], not isa.has("amx-int8")) as level:
+    with level_of(KERNELS["matmul_u8s8_32x64_amx"], isa.is_emulated("amx")) as level:
         longest = (matmul_amx.COPIES // matmul_amx.ROWS - 96) // 9 // 64 * 64
         for channels, chosen in ((longest, "amx"), (longest + 1, "avx512_vnni")):
             product = matmul.Product("u8", 196, 256, channels, layout="windows", taps=9)

@@ -8,7 +8,6 @@ from float_arrays import float_array, tiny_arrays
 from guarded_memory import guarded
 
 from graphq.kernels import levels
-from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc, load, maximum
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul import pack
@@ -17,6 +16,7 @@ from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.tiles import KERNELS, select
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, float_sums, tile_sums
 from graphq.kernels.operands.windows import windows
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 
 RAW = Store(acc("f32"), "f32")

@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.jit.isa import LEVELS
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import row_sums as rows
+from graphq.kernels.target.isa import LEVELS
 from graphq.plan.plan import Target
 
 SHAPES = [(1, 1), (4, 16), (3, 17), (64, 32), (70, 37), (129, 48), (0, 5), (5, 0)]

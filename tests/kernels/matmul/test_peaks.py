@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit import modules
 from graphq.kernels.matmul import peaks
+from graphq.kernels.target import isa
 from graphq.report import evidence
 
 
@@ -47,7 +48,7 @@ def test_an_instruction_without_a_loop_is_an_error(monkeypatch):
 
 
 def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
-    run = ("from graphq.kernels.jit.isa import LEVELS; from graphq.kernels.matmul import peaks; "
+    run = ("from graphq.kernels.target.isa import LEVELS; from graphq.kernels.matmul import peaks; "
            "assert peaks.peak('tdpbusd tmm', LEVELS[-1]) > 0")
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
     missing = isa.is_emulated("amx")

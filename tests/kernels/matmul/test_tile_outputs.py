@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.jit import isa
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.tiles import KERNELS
+from graphq.kernels.target import isa
 
 TILES = [k for k in KERNELS.values()
          if k.level not in ("scalar", "amx") and k.dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)]

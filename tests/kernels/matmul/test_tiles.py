@@ -4,11 +4,11 @@ from itertools import product
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import isa
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.tiles import KERNELS, register_kernel, select
 from graphq.kernels.matmul_compressed import tiles as compressed_tiles
+from graphq.kernels.target import isa
 
 U8 = ("u8", "s8")
 

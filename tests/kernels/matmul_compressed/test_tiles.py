@@ -6,7 +6,6 @@ import pytest
 from guarded_memory import guarded
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
@@ -15,6 +14,7 @@ from graphq.kernels.matmul_compressed import tiles
 from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.matmul_compressed.weights import ROUNDS
 from graphq.kernels.numbers.float_sums import tile_sums
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 
 FLOATS = tiles.FLOATS + tiles.BF16

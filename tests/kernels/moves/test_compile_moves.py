@@ -6,8 +6,8 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.errors import GraphError, InputError
-from graphq.kernels.jit.isa import LEVELS
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
+from graphq.kernels.target.isa import LEVELS
 from graphq.plan.plan import Target
 
 SLICES = [  # shape, axes, starts, ends, steps

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from guarded_memory import guarded
 
-from graphq.kernels.jit.isa import LEVELS
 from graphq.kernels.moves.extremes import plan_range
+from graphq.kernels.target.isa import LEVELS
 from graphq.ops.integer import dynamic_range
 from graphq.plan.plan import Target
 

@@ -4,9 +4,9 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels.jit.isa import level_named
 from graphq.kernels.moves.histogram import PART, plan_histogram
 from graphq.kernels.numbers.observed import BINS
+from graphq.kernels.target.isa import level_named
 from graphq.ops.reduce import histogram
 from graphq.plan.plan import Target
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.jit.isa import LEVELS
 from graphq.kernels.moves.transpose import is_view, loops, plan_transpose
+from graphq.kernels.target.isa import LEVELS
 from graphq.plan.plan import Target
 
 DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -5,7 +5,7 @@ from guarded_memory import guarded
 from kernel_factories import reading_frame
 from locating_kernels import locating_activations, locating_windows
 
-from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit import modules
 from graphq.kernels.operands.tile_frame import (
     FRAME,
     FRAME_BYTES,
@@ -17,6 +17,7 @@ from graphq.kernels.operands.tile_frame import (
     Frame,
 )
 from graphq.kernels.operands.windows import windows
+from graphq.kernels.target import isa
 
 ROWS = (1, 4, 8) + (16,) * any(level.name.startswith("avx512") for level in isa.available())
 

@@ -4,13 +4,13 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.pixels.blocks import Pixels
 from graphq.kernels.pool import means
 from graphq.kernels.pool import tiles as pool
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 
 SCALE, ZP = 0.0173, 7

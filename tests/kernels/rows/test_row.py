@@ -6,7 +6,6 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.dtypes import DTYPES
-from graphq.kernels.jit import isa
 from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import STORAGE, acc, load
 from graphq.kernels.lanes.stores import Store
@@ -16,6 +15,7 @@ from graphq.kernels.numbers.rows import squares
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows import tiles as row
 from graphq.kernels.rows.lower import NUMBERS, REDUCTIONS, ROWS, RowLowering
+from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 
 LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)

@@ -10,7 +10,8 @@ import pytest
 import graphq as gq
 from graphq.errors import KernelError
 from graphq.kernels import levels
-from graphq.kernels.jit import isa
+from graphq.kernels.jit import cpu
+from graphq.kernels.target import isa
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def known():
     """The processor is described once a process: before tests that give it other features."""
-    isa.cpu()
+    cpu.describe()
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_levels_are_named_in_their_table_and_in_those_of_kernels_alone():
     files = [path.relative_to(ROOT).as_posix() for folder in ("graphq", "kernels", "passes")
              for path in (ROOT / folder).rglob("*.py")
              if any(isinstance(x, ast.Constant) and x.value in names for x in ast.walk(ast.parse(path.read_text())))]
-    assert {*files} == {"kernels/jit/isa.py", "kernels/matmul/tiles.py", "kernels/matmul_compressed/tiles.py"}
+    assert {*files} == {"kernels/target/isa.py", "kernels/matmul/tiles.py", "kernels/matmul_compressed/tiles.py"}
 
 
 @pytest.mark.parametrize("text", [gq.compile.__doc__, (ROOT / "docs/deploy.md").read_text(encoding="utf-8")],
@@ -87,7 +88,7 @@ def test_native_levels_have_all_that_they_include():
 
 def test_feature_bits_decide(monkeypatch):
     bits = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "amxtile", "amxint8"}
-    monkeypatch.setattr(isa, "_features", lambda: bits)
+    monkeypatch.setattr(cpu, "features", lambda: bits)
     names = [level.name for level in isa.native.__wrapped__()]
     assert names == ["scalar", "avx2", "avx512"]  # no VNNI, so no AMX either
     bits |= {"avx512vnni", "avx512bf16"}
@@ -100,8 +101,8 @@ def test_feature_bits_decide(monkeypatch):
 
 def test_code_goes_without_features_of_other_levels(monkeypatch):
     bits = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16"}
-    monkeypatch.setattr(isa, "_features", lambda: bits)
-    withheld = {level.name: set(isa.withheld.__wrapped__(level)) for level in isa.LEVELS}
+    monkeypatch.setattr(cpu, "features", lambda: bits)
+    withheld = {level.name: set(isa._withheld.__wrapped__(level.features)) for level in isa.LEVELS}
     assert withheld["scalar"] == bits and withheld["avx2"] == bits - {"avx2", "fma", "f16c"} == withheld["avx_vnni"]
     assert withheld["avx512"] == {"avx512vnni", "avx512bf16"} and withheld["avx512_vnni"] == {"avx512bf16"}
     assert not withheld["avx512_bf16"] and not withheld["amx"]
@@ -112,7 +113,7 @@ def test_code_goes_without_features_of_other_levels(monkeypatch):
     (("avx512f", "avx512bw", "avx512dq", "avx512vl"), ["scalar", "avx2", "avx_vnni", "avx512"], "avx512"),
 ])
 def test_avx_vnni_needs_no_avx512(fresh, monkeypatch, features, names, best):
-    monkeypatch.setattr(isa, "_features", lambda: {"avx2", "fma", "f16c", "avxvnni", *features})
+    monkeypatch.setattr(cpu, "features", lambda: {"avx2", "fma", "f16c", "avxvnni", *features})
     monkeypatch.setattr(isa, "native", isa.native.__wrapped__)
     monkeypatch.setattr(levels, "native", isa.native)
     monkeypatch.setattr(levels, "self_test", lambda level, cache: None)

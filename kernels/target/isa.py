@@ -7,14 +7,14 @@ avx_vnni. Tests can `emulate` a level that the machine lacks: plain IR then repl
 from __future__ import annotations
 
 import ctypes
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
-from graphq.base.locks import Lock, late_imports
+from graphq.base.locks import Lock
 from graphq.errors import KernelError
+from graphq.kernels.jit.cpu import has
 
 
 class Level(NamedTuple):
@@ -46,11 +46,15 @@ class Level(NamedTuple):
         """
         return lowest(self.lanes, *["vnni"] * self.has("vnni"))
 
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """The features of this machine that the level lacks and other levels have. Its code must not use them."""
+        return _withheld(self.features)
+
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX512_BF16 = (*_AVX512, "avx512vnni", "avx512bf16")
-_KIND = frozenset(("vendor_id", "cpu family", "model", "stepping"))
 LevelName: TypeAlias = Literal["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
 """The names of LEVELS, for type checkers."""
 
@@ -69,6 +73,12 @@ _lock = Lock()
 _emulated: list[str] = []
 
 
+@cache
+def _withheld(without: tuple[str, ...]) -> tuple[str, ...]:
+    others = {feature for x in LEVELS for feature in x.features if feature not in without}
+    return tuple(sorted(feature for feature in others if has(feature)))
+
+
 def lowest(lanes: int, *extensions: str) -> Level:
     """The lowest level with vectors of `lanes` lanes and these extensions."""
     return next(level for level in LEVELS if level.lanes == lanes and all(map(level.has, extensions)))
@@ -80,49 +90,6 @@ def level_named(name: str) -> Level:
     if level is None:
         raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(_BY_NAME)}")
     return level
-
-
-@cache
-def cpu() -> str:
-    """Describe the CPU by its model and features. Two CPUs with equal descriptions can run the same compiled code."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            first = dict(line.split(":", 1) for line in iter(file.readline, "\n") if ":" in line)
-    except OSError:
-        first = {}
-    kind = [f"{key.strip()}:{value.strip()}" for key, value in first.items() if key.strip() in _KIND]
-    return " ".join((platform.machine(), *kind, *sorted(_features())))
-
-
-@cache
-def _features() -> frozenset[str]:
-    """The CPU features that programs may use, by LLVM's names without hyphens and underscores.
-
-    On x86, Linux lists them. Elsewhere LLVM lists them, and loading LLVM takes 50 MB of memory and 50 ms.
-    """
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            flags = next((line.split(":")[1] for line in file if line.startswith("flags")), None)
-    except OSError:
-        flags = None
-    if flags is not None:
-        return frozenset(flag.replace("_", "") for flag in flags.split())
-    with late_imports():
-        import llvmlite.binding as llvm
-
-        return frozenset(name.replace("-", "") for name, has in llvm.get_host_cpu_features().items() if has)
-
-
-def has(*features: str) -> bool:
-    """Whether programs may use all these features (LLVM's names) on this machine."""
-    return all(name.replace("-", "") in _features() for name in features)
-
-
-@cache
-def withheld(level: Level) -> tuple[str, ...]:
-    """The features of this machine that the level lacks and other levels have. The level's code must not use them."""
-    others = {feature for x in LEVELS for feature in x.features if feature not in level.features}
-    return tuple(sorted(feature for feature in others if has(feature)))
 
 
 @cache

@@ -14,11 +14,12 @@ from kernel_factories import (
 )
 from llvmlite import ir
 
-from graphq.kernels.jit import codegen, isa, modules
+from graphq.kernels.jit import codegen, modules
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.values import I64, Builder
-from graphq.kernels.jit.x86 import Tiles
+from graphq.kernels.target import isa
+from graphq.kernels.target.x86_amx import Tiles
 
 WIDE = any(level.name.startswith("avx512") for level in isa.available())
 LANES = [8] * (len(isa.available()) > 1) + [16] * WIDE

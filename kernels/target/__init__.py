@@ -1,0 +1,1 @@
+"""Everything that knows an instruction, a feature or a mnemonic of a CPU."""

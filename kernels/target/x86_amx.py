@@ -1,0 +1,110 @@
+"""AMX: the tile registers of x86, their configuration, and their emulation in memory."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from llvmlite import ir
+
+from graphq.kernels.jit.code import S32X16, Loop
+from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, c64, constant
+from graphq.kernels.target.x86 import dot_u8s8, instruction
+
+
+def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
+    """Emit a call of a function of 64-bit integers. `emit` makes the function's code, once per module."""
+    function = b.module.globals.get(name)
+    if function is None:
+        function = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        inner = Builder(ir.IRBuilder(function.append_basic_block()))
+        emit(inner, *(Value(inner, x) for x in function.args))
+        inner.ret_void()
+    b.call(function, [c64(x) if isinstance(x, int) else x for x in args])
+
+
+def _row(state: Value, tile: Value, row: Value) -> Value:
+    return state + 64 + tile * 1024 + row * 64
+
+
+def _rows(state: Value, tile: Value) -> Value:
+    return (state + 48 + tile).load(I8).zext(I64)
+
+
+def _tile_zero(b: Builder, state: Value, tile: Value) -> None:
+    with Loop(b, c64(16)) as loop:
+        constant(S32X16, 0).store(_row(state, tile, loop.k))
+
+
+def _tile_load(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:
+    _tile_zero(b, state, tile)
+    with Loop(b, _rows(state, tile)) as loop:
+        (address + loop.k * stride).load(S32X16).store(_row(state, tile, loop.k))
+
+
+def _tile_store(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:
+    with Loop(b, _rows(state, tile)) as loop:
+        _row(state, tile, loop.k).load(S32X16).store(address + loop.k * stride)
+
+
+def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bool) -> None:
+    with Loop(b, _rows(state, c)) as rows:
+        total = _row(state, c, rows.k).load(S32X16)
+        with Loop(b, _rows(state, w), [total]) as groups:
+            x = (_row(state, a, rows.k) + groups.k * 4).load(I32)
+            y = _row(state, w, groups.k).load(S32X16)
+            groups.update([dot_u8s8(b, groups.values[0], x.splat(16), y, emulated=True, signed=signed)])
+        groups.values[0].store(_row(state, c, rows.k))
+
+
+class Tiles:
+    """The AMX instructions on the eight tile registers of 16 rows x 64 bytes, or their emulation in memory.
+
+    `state` is the address of a 64-byte tile configuration; byte 48 + t is the number of rows of tile t. Emulated tile
+    registers follow it, 1024 bytes each.
+    """
+
+    def __init__(self, b: Builder, state: Value, emulated: bool):
+        self.b, self.state, self.emulated = b, state, emulated
+
+    def _x86(self, name: str, tiles: Sequence[int], *args: Value) -> None:
+        instruction(self.b, name, ir.VoidType(), [*(constant(I8, t) for t in tiles), *args])
+
+    def configure(self) -> None:
+        """Emit ldtilecfg: load the configuration at `state`."""
+        if not self.emulated:
+            self._x86("ldtilecfg", [], self.state.pointer(I8))
+
+    def release(self) -> None:
+        """Emit tilerelease: reset the tile registers to their initial state."""
+        if not self.emulated:
+            self._x86("tilerelease", [])
+
+    def zero(self, tile: int) -> None:
+        """Emit tilezero: clear a tile."""
+        if not self.emulated:
+            return self._x86("tilezero", [tile])
+        shared(self.b, "tile_zero", _tile_zero, self.state, tile)
+
+    def load(self, tile: int, address: Value, stride: Value) -> None:
+        """Emit tileloadd: load rows of 64 bytes, `stride` bytes apart. A stride of 0 repeats one row."""
+        if not self.emulated:
+            return self._x86("tileloadd64", [tile], address.pointer(I8), stride)
+        shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
+
+    def store(self, tile: int, address: Value, stride: Value) -> None:
+        """Emit tilestored: store the configured rows of 64 bytes, `stride` bytes apart."""
+        if not self.emulated:
+            return self._x86("tilestored64", [tile], address.pointer(I8), stride)
+        shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)
+
+    def dot(self, c: int, a: int, w: int, signed: bool) -> None:
+        """Emit tdpbusd, or tdpbssd if `signed`: c s32 += a (rows x 64 bytes) * w (16 groups x 16 columns x 4 bytes).
+
+        c, a and w are indices of tile registers.
+        """
+        name = "tdpbssd" if signed else "tdpbusd"
+        if not self.emulated:
+            return self._x86(name, [c, a, w])
+        shared(self.b, f"tile_{name}", partial(_tile_dot, signed=signed), self.state, c, a, w)
