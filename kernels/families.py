@@ -17,7 +17,7 @@ from graphq.kernels.matmul.family import MATMUL
 from graphq.kernels.matmul_compressed.family import MATMUL_COMPRESSED
 from graphq.kernels.pool.family import POOL
 from graphq.kernels.rows.family import ROW
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.kernels.ties.attach import attach
 
 FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_COMPRESSED, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)

@@ -16,7 +16,8 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import pack, pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
 from graphq.kernels.matmul.tiles import BF16, DTYPES, KERNELS, SORTED_DTYPES
-from graphq.kernels.target.isa import LEVELS, Level, available, level_named, native
+from graphq.kernels.target.isa import LEVELS, available, level_named, native
+from graphq.kernels.target.level import Level
 from graphq.plan.plan import Step, Target
 
 SELF_TEST = 35, 37, 70
@@ -76,10 +77,9 @@ def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
     """Plan the self-test: one small matmul for each type of operands, with the level's best kernel for this type."""
     order = [x.name for x in LEVELS]
     best = {x.dtypes: x for x in sorted(reversed(KERNELS.values()), key=lambda x: order.index(x.level))
-            if level.includes(x.level)}
-    sorts = level.lanes > 1 and not level.has("vnni")
+            if level.includes(x.isa)}
     target, steps = Target(level, cache=cache), []
-    for dtypes in (*DTYPES, *SORTED_DTYPES * sorts, *[BF16] * level.has("bf16")):
+    for dtypes in (*DTYPES, *SORTED_DTYPES * level.sorts, *[BF16] * (level.bf16 is not None)):
         out: Literal["f32", "s32"] = "f32" if dtypes == BF16 else "s32"
         product = Product(dtypes[0], *SELF_TEST, w_dtype=dtypes[1])
         steps.append(plan_matmul(Store(acc(out), out), product, target, best[dtypes]))
@@ -104,12 +104,12 @@ def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, n
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
-    w[:k // 2] >>= 1  # small weights, so vpmaddubsw multiplies some groups without saturation
-    for flip in (0, 0x80) * (2 if level.lanes > 1 and not level.has("vnni") else 1):
+    w[:k // 2] >>= 1  # small weights: some groups do not saturate
+    for flip in (0, 0x80) * (1 + level.sorts):
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
-    if level.has("bf16"):
+    if level.bf16 is not None:
         x, y = a % 16.0, w % 16.0
-        # the first six products add up to 1 in order, but to 0 if the second of each pair is added first (vdpbf16ps)
+        # the first six products add up to 1 in order, but to 0 if the second of each pair is added first, as it must be
         x[:, :6], y[:4], y[4:6], y[:, 0] = (1, 2**24, -2**24, 1, 2**-100, 0), 1, 0, 0
         y[4, 0] = 2**-40  # times 2^-100: a subnormal sum that must count as 0
         yield x.astype(STORAGE["bf16"]), y.astype(STORAGE["bf16"]), (x[:, 6:] @ y[6:]).astype(np.float32)

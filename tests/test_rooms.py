@@ -25,7 +25,7 @@ ROOMS = {
     "graphq.rewrite": "tools for passes: patterns, matcher, rewrites, partitions",
     "graphq.kernels": "the package of the kernels (empty)",
     "graphq.kernels.jit": "compile kernels with Numba and LLVM, cache them on disk",
-    "graphq.kernels.target": "all that knows a CPU: ISA levels, instructions, their products of bytes",
+    "graphq.kernels.target": "all that knows a CPU: ISA levels, and the instructions that kernels ask them for",
     "graphq.kernels.threads": "the team of threads, and the one prange",
     "graphq.kernels.lanes": "the expression compiler: lane-wise expressions become vector code and epilogues",
     "graphq.kernels.numbers": "NumPy formulas that references and kernels share",

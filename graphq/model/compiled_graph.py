@@ -21,7 +21,7 @@ from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import check_array, check_inputs, fits, named_inputs, pack_outputs
 from graphq.ir.names import counted
 from graphq.kernels.jit.memory import address_of
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.model.open_shapes import has_integers, signature_of
 from graphq.model.planned import Options
 from graphq.model.plans import Plans

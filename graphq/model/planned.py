@@ -13,7 +13,7 @@ from graphq.base.progress import progress
 from graphq.base.sizes import parts, trace_of
 from graphq.errors import CompileError, InputError
 from graphq.ir import Graph
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.plan.plan import Plan, Step
 from graphq.plan.runtime import OpenPlan, Runner
 from graphq.rewrite.fixpoint import History

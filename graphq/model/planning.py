@@ -21,7 +21,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.kernels.families import TIES, family_named, lower_partition
 from graphq.kernels.native import NATIVE
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.model.transposed import Lower, find_read, find_written, read_strides, written_strides
 from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep

@@ -21,7 +21,7 @@ from graphq.base.sizes import Later, assumed, is_open, largest, later, number
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Node, Op, TensorType, Value
 from graphq.kernels.jit import modules
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.kernels.threads import team
 from graphq.kernels.threads.strips import STRIPS, strips_module
 from graphq.plan.plan import (

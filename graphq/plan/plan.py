@@ -22,7 +22,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, Record, filled
 from graphq.kernels.jit.modules import Function, FunctionTable
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.kernels.threads.steps import MOST_PIECES
 
 
@@ -70,7 +70,7 @@ class Step(NamedTuple):
         pieces     the number of pieces into which blocks are divided for threads; 0 if one thread runs all blocks
         slots      the words of the operands and output of a Store; they follow the first HEADER_WORDS words
         macs       the number of multiply-accumulates of the result, for reports
-        exact      the share of products that vpmaddubsw computes, if the weights are packed for it
+        exact      the share of products that a saturating instruction computes, if the weights are sorted for it
                    (`matmul.pack.pack_sorted`)
         aligned    whether operand `a` must start at a multiple of 64 bytes; a run copies an input that does not
         parts      the steps that this step runs strip by strip (`builder`)

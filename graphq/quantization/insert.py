@@ -1,9 +1,9 @@
 """Put quantize and dequantize nodes at the operands of layers, with given parameters.
 
 8-bit weights lie in [-127, 127], 7-bit weights in [-64, 64]. Two products of a u8 activation and a 7-bit weight sum to
-at most 2 * 255 * 64 = 32640, which fits in 16 bits. The x86 instruction vpmaddubsw adds two products in 16 bits and
-saturates; for 7-bit weights it is therefore exact. CPUs without VNNI have no faster instruction. PyTorch and ONNX
-Runtime call such weights `reduce_range`.
+at most 2 * 255 * 64 = 32640, which fits in 16 bits. Without VNNI, the fastest instruction of x86 adds two products in
+16 bits and saturates; for 7-bit weights it is therefore exact. PyTorch and ONNX Runtime call such weights
+`reduce_range`.
 """
 from __future__ import annotations
 

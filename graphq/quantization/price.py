@@ -9,7 +9,7 @@ import numpy as np
 
 from graphq.base.locks import lazy_property
 from graphq.ir import Graph, Node, TensorType
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
 from graphq.quantization.products import Product, products
@@ -40,15 +40,15 @@ class Times(NamedTuple):
 FLOATS = Times(9.6, 55.0, 0.6)
 """The times of f32 layers."""
 INTEGERS = Times(3.8, 74.0, 0.76)
-"""The times of 8-bit layers on CPUs with VNNI."""
+"""The times of 8-bit layers on CPUs with a dot product of four bytes."""
 REPEATED = Times(1.7, 85.0, 0.0)
 """The additional times of 16 bits for one operand: a second layer, without an epilogue or corrections near ties.
 
 The times are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
 estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
 """
-WITHOUT_VNNI = 8.0
-"""Microseconds per million 8-bit multiply-accumulates on CPUs without VNNI; f32 takes 9.6."""
+WITHOUT_DOT4 = 8.0
+"""Microseconds per million 8-bit multiply-accumulates on CPUs without a dot product of four bytes; f32 takes 9.6."""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
 """Layers with little work together add at most the share LITTLE to the model's time in f32, and have at most the share
@@ -58,7 +58,7 @@ MOST_FLOATS = 0.5
 FULL = 64
 """The largest number of channels that an 8-bit depthwise kernel computes at a time."""
 MANY = 4e5
-"""With VNNI, an 8-bit depthwise convolution is faster than f32 from this many multiply-accumulates on."""
+"""An 8-bit depthwise convolution of so many multiply-accumulates is faster than f32, by dot products of four bytes."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
 
@@ -100,13 +100,14 @@ class Price:
         """Whether a layer takes less time in f32 than in 8 bits.
 
         This is true only for depthwise convolutions. They multiply little per element, so quantizing inputs and
-        results, and recomputing outputs near a tie, costs more than 8 bits save. With VNNI, there is an exception:
-        convolutions with at least FULL channels and MANY multiply-accumulates, and only SHORT operations around them.
+        results, and recomputing outputs near a tie, costs more than 8 bits save. There is an exception with a dot
+        product of four bytes: convolutions with at least FULL channels and MANY multiply-accumulates, and only SHORT
+        operations around them.
         """
         if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
             return False
         macs, _ = self.work.get(product.name, (np.inf, 0.0))
-        return not self.level.has("vnni") or product.groups < FULL or macs < MANY \
+        return self.level.dot4 is None or product.groups < FULL or macs < MANY \
             or any(n.op.name not in SHORT for n in _around(product.node))
 
     def little(self, names: Collection[str]) -> list[str]:
@@ -136,9 +137,9 @@ class Price:
             found[p.name] = float(times * MACS[p.node.op.name](p.node)), float(times * elements)
         return found
 
-    def times(self, of_vnni: Times) -> Times:
+    def times(self, of_dot4: Times) -> Times:
         """Adapt the times of 8-bit layers to the CPU that the graph is compiled for."""
-        return of_vnni if self.level.has("vnni") else of_vnni._replace(macs=WITHOUT_VNNI)
+        return of_dot4 if self.level.dot4 is not None else of_dot4._replace(macs=WITHOUT_DOT4)
 
     def time(self, setting: Setting) -> float:
         """The estimated time of a setting; 1 is the model's time with 8 bits everywhere."""

@@ -6,7 +6,6 @@ one layout.
 """
 from __future__ import annotations
 
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -23,38 +22,12 @@ from graphq.kernels.jit.modules import Function, FunctionTable, Module
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.tiles import KERNELS
 from graphq.kernels.target.isa import level_named
+from graphq.kernels.target.mnemonics import count
 from graphq.plan.plan import AnyStep, Plan, Step, touched
 from graphq.plan.runtime import Runner
 
-DECISIVE = frozenset((
-    "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud", "tdpbf16ps", "tdpfp16ps", "tileloadd", "tilestored",
-    "vpdpbusd", "vpdpbusds", "vpdpwssd", "vpdpwssds", "vpdpbssd", "vpdpbsud", "vpdpbuud", "vdpbf16ps",
-    "vpmaddwd", "vpmaddubsw", "vpmulld", "vfmadd132ps", "vfmadd213ps", "vfmadd231ps",
-    "vmulps", "vaddps", "vdivps", "vsqrtps", "vcvtdq2ps", "vcvtps2dq", "vcvtph2ps", "vcvtps2ph",
-    "vpmovusdb", "vpmovsdb", "vpmovdb"))
-"""The x86 arithmetic instructions that are counted. Code for other architectures contains none of them."""
-WIDTHS = ("xmm", "ymm", "zmm", "tmm")
-"""The register classes of x86, from the narrowest to the widest."""
-
-_INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
-"""A line of AT&T syntax: `{vex}` or another prefix in braces, the mnemonic, and the operands up to a comment (`#`)."""
-_REGISTER = re.compile(r"%([xyzt]mm)\d")
-
 _instruction_counts: dict[str, dict[str, int]] = {}
 """The instruction counts of modules, by the text of their sources (`Source.text`)."""
-
-
-def count(text: str) -> dict[str, int]:
-    """Count the decisive instructions of an assembly text; returns for example {"vpdpbusd zmm": 24}, sorted by name.
-
-    A name is the mnemonic and the widest register class among the operands.
-    """
-    counts: Counter[str] = Counter()
-    for line in text.splitlines():
-        part = _INSTRUCTION.match(line)
-        if part is not None and part[1] in DECISIVE and (registers := _REGISTER.findall(part[2])):
-            counts[f"{part[1]} {max(registers, key=WIDTHS.index)}"] += 1
-    return dict(sorted(counts.items()))
 
 
 def prepare_counts(modules: Iterable[Module]) -> None:
@@ -83,7 +56,7 @@ class Evidence:
     highest speed of this machine: multiply-accumulates per second, reached by the instruction `decisive` on `threads`
     cores. Both `decisive` and `peak` are None if no multiplying instruction is found. For a step without
     multiply-accumulates, both speeds are bytes per second, `peak` is the speed of a copy, and `decisive` is None.
-    `exact` is the share of products that vpmaddubsw computes, if weights are sorted for it.
+    `exact` is the share of products that a saturating instruction computes, if weights are sorted for it.
     """
 
     kernel: str
@@ -186,14 +159,16 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
 def evidence_lines(e: Evidence) -> tuple[str, str]:
     """Two lines of text: the instructions, and the speed next to the peak.
 
-    Examples: `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm`; `0.412 ms on 2 threads, 873 GOPS: 93%
-    of 936 by vpdpbusd zmm` or `0.412 ms on 2 threads, 25.1 GB/s: 80% of 31.4 by copying`.
+    Examples: `ISA level scalar, tile 4x16: 4 vmulps xmm`; `0.412 ms on 2 threads, 873 GOPS: 93% of 936 by vmulps ymm`
+    or `0.412 ms on 2 threads, 25.1 GB/s: 80% of 31.4 by copying`.
     """
     tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
     counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \
         ", ".join(f"{n} {name}" for name, n in e.counts.items()) or "none of the decisive instructions"
     if e.exact is not None:
-        counts += f"; {e.exact:.0%} of the products by vpmaddubsw"
+        saturating = level_named(e.level).saturating
+        assert saturating is not None
+        counts += f"; {e.exact:.0%} of the products by {saturating.mnemonic}"
     scale, unit = (2e-9, "GOPS") if e.macs else (1e-9, "GB/s")
     speed = f"{1e3 * e.seconds:.3g} ms on {counted(e.threads, 'thread')}, {scale * e.rate:.3g} {unit}"
     if e.peak is not None:

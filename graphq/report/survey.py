@@ -14,7 +14,7 @@ from graphq.ir.text import SHORT, attributes
 from graphq.kernels.families import TIES, lower_partition
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 from graphq.plan.plan import VIEWS, AnyStep, Plan, PythonStep, Step
 from graphq.report.causes import Analysis, causes
 from graphq.report.coverage import MACS, Coverage, factors, kind_of

@@ -96,7 +96,7 @@ def packing(kept: str, emulated: bool) -> Intrinsic:
 
 def emulates(kept: str, target: Target) -> int:
     """1 if caches are f16 and the target has no f16 instructions, otherwise 0."""
-    return int(kept == "f16" and not target.level.has("f16c"))
+    return int(kept == "f16" and not target.level.f16)
 
 
 @njit

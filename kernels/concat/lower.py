@@ -26,7 +26,7 @@ from graphq.kernels.family.lower import (
     result_dims,
 )
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 
 
 class Part(NamedTuple):

@@ -150,7 +150,7 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
     """Make the buffer of im2col tables and padding, with the taps repeated for each of `parts` weight arrays."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = view.repeated(parts)
-    runs = repeated.runs(RUN, line) if b.target.level.has("amx-tile") else None
+    runs = repeated.runs(RUN, line) if b.target.level.matrix is not None else None
     return padding_block(b, node, c, repeated.block(pad, runs))
 
 

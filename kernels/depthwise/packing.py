@@ -8,7 +8,7 @@ channels c // m once and repeats each of them m times. Taps outside of the image
 
 There are two layouts. In *pairs*, two taps share a 32-bit lane. Weights are stored as s16; their values are s8, or u8
 minus a zero point. In *quads*, four taps of a column of the window share a lane. Quads need constant weights that fit
-into s8, and a CPU with vpdpbusd. Weights are packed in the order of the kernel's loads:
+into s8, and a level with a dot product of four bytes. Weights are packed in the order of the kernel's loads:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
@@ -28,7 +28,7 @@ from graphq.base.sizes import is_open
 from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.operands.windows import MOST_TAPS, Windows
 from graphq.kernels.pixels.blocks import CHANNELS
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 
 MULTIPLIERS = (1, 2, 4, 8)
 """The supported channel multipliers. Each divides the number of channels of a chunk and of a vector."""
@@ -73,7 +73,7 @@ class Layout(NamedTuple):
     def order(self) -> np.ndarray:
         """The channel in each [vector, lane], as an index into the chunk.
 
-        For pairs this is the order of vpunpcklbw's result. The instruction interleaves bytes within 128 bits.
+        For pairs this is the order of instructions that interleave bytes within 128 bits.
         """
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
@@ -108,28 +108,21 @@ class Layout(NamedTuple):
         return out[:-1]
 
 
-PIXELS = {8: 2, 16: 4}
-"""The output pixels of a tile, by the number of lanes of an ISA level.
-
-With 5 x 5 taps, the sums then take 8 of 16 registers (8 lanes) or 16 of 32 (16 lanes).
-"""
-
-
 def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: Level, *, stride: int = 1,
            dilation: int = 1, transposed: bool = False) -> Layout:
     """Choose the layout for `channels` output channels.
 
     `weights` are the weights minus zero points, or None if not constant. `stride` and `dilation` are the windows'
     values along a line. Quads use the widest vectors whose chunk (four vectors) has at most `channels` channels. Their
-    tiles have several pixels of a line. In `transposed` convolutions, neighboring pixels share no columns, so tiles
-    have one pixel.
+    tiles have several pixels of a line, so that the sums take half of the registers. In `transposed` convolutions,
+    neighboring pixels share no columns, so tiles have one pixel.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
     small = weights is not None and weights.size and -128 <= weights.min() and weights.max() <= 127
-    if not lanes or not small or windows.taps > MOST_QUAD_TAPS or not level.has("vnni"):
+    if not lanes or not small or windows.taps > MOST_QUAD_TAPS or level.dot4 is None:
         return Layout(level.lanes, ko, ki)
-    pixels = 1 if transposed else pixels_within(windows.outputs[-1], PIXELS[level.lanes])
+    pixels = 1 if transposed else pixels_within(windows.outputs[-1], level.registers // 8)
     return Layout(lanes, ko, ki, pixels, stride, dilation)
 
 

@@ -1,11 +1,11 @@
 """The tiles of depthwise convolutions of u8 and s8, in pairs or quads of taps (see `packing.py`).
 
-Pairs use vpmaddwd. The bytes of two taps are interleaved and widened to 16 bits; s8 needs no shift by 128.
+Pairs use sums of two products. The bytes of two taps are interleaved and widened to 16 bits; s8 needs no shift by 128.
 
-Quads use vpdpbusd. The bytes of four taps of a column are interleaved into vectors with one 32-bit lane per channel.
-Neighboring output pixels of a line share columns, and each column is interleaved once. With 3 x 3 taps and tiles of
-four pixels, each vector of outputs takes 8 operations with quads; with pairs, it takes 20. s8 activations are read as x
-+ 128, and their sums start from -128 * (sum of w).
+Quads use dot products of four. The bytes of four taps of a column are interleaved into vectors with one 32-bit lane
+per channel. Neighboring output pixels of a line share columns, and each column is interleaved once. With 3 x 3 taps and
+tiles of four pixels, each vector of outputs takes 8 operations with quads; with pairs, it takes 20. s8 activations are
+read as x + 128, and their sums start from -128 * (sum of w).
 """
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from graphq.kernels.jit.code import Loop, load_bytes
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import repeated
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, tile_functions
-from graphq.kernels.target.x86 import dot_u8s8, madd16
+from graphq.kernels.target.isa import level_named
+from graphq.kernels.target.products import FLIP, Multiply, Sums
 
 
-def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Fill:
+def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, sums_of: Sums | None, multiplier: int) -> Fill:
     """Make the function that emits the s32 sums of one output pixel, chunk by chunk.
 
-    If ko and ki are 0, the code handles any window. `few` is the number of channels if they are fewer than a chunk has,
-    otherwise 0. The code can write up to a chunk beyond the last channel.
+    `sums_of` adds the products of pairs; scalar code needs none. If ko and ki are 0, the code handles any window. `few`
+    is the number of channels if they are fewer than a chunk has, otherwise 0. The code can write up to a chunk beyond
+    the last channel.
     """
     taps = ko * ki
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
@@ -59,11 +60,12 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool
                 products = [widened(v, I32) * (address + 2 * tap).load(I16).sext(I32)
                             for tap, v in enumerate((x, y))]
                 return [sums[0] + b.add(*products)]
+            assert sums_of is not None
             out = []
             for half in range(2):
                 both = x.shuffle(y, [int(n) for channel in order[half] for n in (channel, channel + size)])
                 part = (address + half * half_bytes).load(vector(I16, size))
-                out.append(sums[half] + madd16(b, widened(both, vector(I16, size)), part, emulated))
+                out.append(sums[half] + sums_of(b, widened(both, vector(I16, size)), part))
             return out
 
         chunks = c64(1) if few else (channels + (size - 1)) // size
@@ -89,9 +91,12 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool
     return multiply
 
 
-def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Functions:
+def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, level: str, emulated: bool,
+               multiplier: int) -> Functions:
     """Make the module of tiles of one pixel, for ko x ki taps packed in pairs (see `pixels.blocks.unrolled`)."""
-    return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, emulated, multiplier))
+    pairs = level_named(level).pairs
+    sums_of = None if pairs is None else pairs.sums(emulated)
+    return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, sums_of, multiplier))
 
 
 def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
@@ -130,7 +135,7 @@ def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
     return [x.as_type(vector(I32, lanes)) for half in halves for x in half]
 
 
-def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bool) -> Fill:
+def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, how: Multiply) -> Fill:
     """Make the function that emits the s32 sums of `pixels` neighboring output pixels, chunk by chunk.
 
     Weights and sums are in the order of `packing.pack`. The frame's `stride` is the bytes between pixels' sums.
@@ -175,7 +180,7 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bo
                     for p, k in uses:
                         factors = [(w + ((k * blocks + block) * QUAD + q) * line).load(kind)
                                    for q in range(QUAD)]
-                        acc[p] = [dot_u8s8(b, *each, emulated) for each in zip(acc[p], x, factors, strict=True)]
+                        acc[p] = [how.dot(b, acc, (u,), (s,)) for acc, u, s in zip(acc[p], x, factors, strict=True)]
                 for p in (p for p, _ in uses if last[p] == n):
                     for q in range(QUAD):
                         acc[p][q].store(into + step * p + q * line)
@@ -184,10 +189,11 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, emulated: bo
     return multiply
 
 
-def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> Functions:
+def quad_tiles(dtype: str, layout: Layout, multiplier: int, level: str, emulated: bool) -> Functions:
     """Make the module of tiles with `layout.pixels` neighboring pixels. Ends of lines are computed pixel by pixel."""
-    pixels = layout.pixels
-    many, one = (quads(dtype, layout, n, multiplier, emulated) for n in (pixels, 1))
+    pixels, dot4 = layout.pixels, level_named(level).dot4
+    assert dot4 is not None
+    many, one = (quads(dtype, layout, n, multiplier, dot4(layout.lanes, emulated)) for n in (pixels, 1))
 
     def fill(b: Builder, spot: Spot) -> Value:
         fits = (spot.left >= pixels) & (spot.inner + pixels <= WINDOWS.load(spot.windows, "width"))

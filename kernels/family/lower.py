@@ -28,7 +28,7 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, acc, substitute
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.lanes.vector import least_saved
 from graphq.kernels.numbers.sum_orders import DequantizedSum
-from graphq.kernels.target.isa import Level
+from graphq.kernels.target.level import Level
 
 
 class Axes(NamedTuple):

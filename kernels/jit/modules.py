@@ -18,7 +18,7 @@ from graphq.kernels.jit.codegen import Functions, Source, link
 from graphq.kernels.jit.compiling import Job
 
 if TYPE_CHECKING:
-    from graphq.kernels.target.isa import Level
+    from graphq.kernels.target.level import Level
 
 
 class Statistics(NamedTuple):

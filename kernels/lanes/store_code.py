@@ -28,14 +28,12 @@ from graphq.kernels.lanes.vector import (
     emit,
     emit_beside,
     emit_nodes,
-    high_bytes,
-    look_up_line,
-    low_bytes,
     min_u16,
     narrow,
-    permutes,
     widen,
 )
+from graphq.kernels.target.isa import byte_table
+from graphq.kernels.target.level import BytePacking
 
 SLOT_WORDS = 3
 GROUP = 4
@@ -134,7 +132,7 @@ class EpilogueEmitter:
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
-                 form: Form = "fast", packs: bool = False, entries: Value | None = None) -> None:
+                 form: Form = "fast", packs: BytePacking | None = None, entries: Value | None = None) -> None:
         self.builder, self.store, self.lanes = builder, store, lanes
         self.expr = lower(store.form(form))
         self.needed: Expr | None = None
@@ -147,8 +145,9 @@ class EpilogueEmitter:
         roots = [x for x in (self.expr, self.needed, self.distance, self.band) if x is not None]
         self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
         self.rates = _rates(self.nodes)
-        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and permutes(lanes)
-        self.packs = packs and self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
+        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and byte_table(lanes) is not None
+        packable = self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
+        self.packs = packs if packable else None
         is_long = form == "fast" and lanes > 1 and len(self.at("vector")) > LONG
         self.wide = PACKED if self.packs else BESIDE if is_long else 1
         read = partial(SlotOperand.read, builder, first)
@@ -217,15 +216,15 @@ class EpilogueEmitter:
         With packing, the upper halves of four vectors take 4 operations together. Without packing, each vector takes 4
         operations to shift, saturate and narrow it. A look-up of 64 bytes takes as many operations as a look-up of 16.
         """
-        if not self.packs or len(group) == 1:
+        if self.packs is None or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
                 self.store_vector(columns, row, values)
             return
         b, vectors = self.builder, [values[self.expr.args[-1]] for values in of_group]
         if self.expr.op == "lookup":
-            bytes_ = look_up_line(b, of_group[0][self.expr.args[0]], low_bytes(b, vectors))
+            bytes_ = of_group[0][self.expr.args[0]].line(b, self.packs.low(b, vectors))
         else:
-            bytes_ = high_bytes(b, vectors, self.store.dtype)
+            bytes_ = self.packs.high(b, vectors, self.store.dtype)
         assert row.out is not None
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
 
@@ -369,14 +368,14 @@ def _zero(builder: Builder) -> ir.GlobalVariable:
 
 @cache
 def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "fast",
-             packs: bool = False) -> Intrinsic:
+             packs: BytePacking | None = None) -> Intrinsic:
     """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
     The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
     accumulator of the block's output (r, c) is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
     (1, 8 or 16), with a mask for the tail of a row. The function accesses no memory outside of operands and outputs.
-    With `into_acc`, outputs replace the accumulators in memory, and the output has no slot. `packs` needs AVX-512's
-    packuswb and packsswb.
+    With `into_acc`, outputs replace the accumulators in memory, and the output has no slot. `packs` packs byte
+    outputs four vectors at a time.
 
     The function has three forms. If the Store has a fast form or a second look (see `stores`), it returns the number of
     entries that it wrote to `entries`. There must be memory for one entry more than there are vectors:

@@ -1,7 +1,6 @@
 """Emit LLVM code for expressions, on scalars or vectors, with conversions of storage types and table look-ups.
 
-Results equal `stores.evaluate`. Tables are kept in registers if the CPU can permute bytes across a register (AVX-512
-VBMI), otherwise in memory.
+Results equal `stores.evaluate`. Tables are kept in registers if the CPU can look up bytes there, otherwise in memory.
 """
 from __future__ import annotations
 
@@ -13,38 +12,39 @@ from typing import Any, NamedTuple, TypeAlias
 
 from llvmlite import ir
 
-from graphq.kernels.jit import cpu
-from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Type, Value, constant, joined, vector
+from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Type, Value, joined, vector
 from graphq.kernels.lanes import elementary, requantize  # noqa: F401 registers the definitions that stores use
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
-from graphq.kernels.target.x86 import instruction
+from graphq.kernels.target.isa import byte_table
+from graphq.kernels.target.level import ByteTable
 
 _LINE = 64
 
 
-def permutes(lanes: int) -> bool:
-    """Whether tables are in registers. AVX-512 VBMI's vpermi2b looks up 64 bytes at once among 128 entries."""
-    return lanes == 16 and cpu.has("avx512vbmi")
-
-
 def least_saved(lanes: int) -> int:
     """The fewest operations that a look-up must replace to save time."""
-    return 8 if permutes(lanes) else 3 * lanes
+    return 3 * lanes if byte_table(lanes) is None else 8
 
 
 class LookupTable(NamedTuple):
-    """A table of `dtype` at `address`. If tables are in registers, `quarters` has its four quarters of 64 bytes."""
+    """A table of `dtype` at `address`. If the CPU looks up bytes in registers, `quarters` has the table's 256 bytes."""
 
     dtype: str
     address: Value
+    how: ByteTable | None
     quarters: tuple[Value, ...]
 
     @staticmethod
     def read(dtype: str, address: Value, lanes: int) -> LookupTable:
         """Emit the loads of a table, marked as invariant. LLVM may then hoist them out of loops."""
-        kind = vector(I8, _LINE)
-        quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
-        return LookupTable(dtype, address, tuple(quarters))
+        kind, how = vector(I8, _LINE), byte_table(lanes)
+        quarters = ((address + _LINE * k).load_invariant(kind) for k in range(0 if how is None else 4))
+        return LookupTable(dtype, address, how, tuple(quarters))
+
+    def line(self, b: Builder, index: Value) -> Value:
+        """Emit the look-up of the 64 bytes of `index` in a table in registers."""
+        assert self.how is not None
+        return self.how.look_up(b, self.quarters, index)
 
 
 def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
@@ -52,25 +52,14 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
     if lanes == 1:
         return (table.address + index.trunc(I8).zext(I64)).load(I8)
     index = index.trunc(vector(I8, lanes))
-    if not table.quarters:
+    if table.how is None:
         return _loaded(lanes, table, index)
-    line = look_up_line(b, table, index.shuffle(index, [min(k, lanes) for k in range(_LINE)]))
+    line = table.line(b, index.shuffle(index, [min(k, lanes) for k in range(_LINE)]))
     return line.shuffle(line, range(lanes))
 
 
-def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
-    """Emit the look-up of the 64 bytes of `index` in a table in registers.
-
-    The low seven bits of each index select an entry in each half of the table. The top bit selects one of these two.
-    """
-    kind = vector(I8, _LINE)
-    low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
-                 for x, y in (table.quarters[:2], table.quarters[2:]))
-    return (index < constant(kind, 0)).select(high, low)
-
-
 def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
-    """Emit one byte load per lane. vpgatherdd is slower on many CPUs, especially with microcode against Downfall."""
+    """Emit one byte load per lane. Gathers are slower on many CPUs, especially with microcode against Downfall."""
     words = index.as_type(ir.VectorType(I64, lanes // 8))
     offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
     return joined([(table.address + offset).load(I8) for offset in offsets])
@@ -199,39 +188,12 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
             return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
-        case "bf16":  # vcvtneps2bf16 would flush subnormals
+        case "bf16":  # instructions that do this would flush subnormals
             bits = x.as_type(vector(I32, lanes))
             kept = (bits + 0x7FFF + (bits.shr(16) & 1)).shr(16)
             kept = builder.fcmp_unordered("uno", x, x).select(0x7FC0, kept)
             return kept.trunc(I16)
     return x
-
-
-def high_bytes(b: Builder, vectors: list[Value], dtype: str) -> Value:
-    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, with AVX-512's pack instructions."""
-    halves = []
-    for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF as vpternlogd. LLVM would otherwise use vpermt2w. That takes three operations, most of
-        # them on one port.
-        args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
-        halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
-    packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", vector(I8, 64), halves)
-    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # two vectors alternate in `packed`
-    return _in_turn(packed.shuffle(packed, [16 * q + n for q in range(4) for n in fours]))
-
-
-def low_bytes(b: Builder, vectors: list[Value]) -> Value:
-    """Emit the low bytes of four vectors of 16 s32 as one vector, with AVX-512's pack instructions."""
-    low = [x & 0xFF for x in vectors]
-    pairs = zip(low[::2], low[1::2], strict=True)
-    words = [instruction(b, "avx512.packusdw.512", vector(I16, 32), pair) for pair in pairs]
-    return _in_turn(instruction(b, "avx512.packuswb.512", vector(I8, 64), words))
-
-
-def _in_turn(bytes_: Value) -> Value:
-    """Restore the order of the bytes of four vectors. Pack instructions interleave them, four bytes at a time."""
-    fours = bytes_.as_type(vector(I32, 16))
-    return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 
 
 @dataclass(frozen=True)

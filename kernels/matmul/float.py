@@ -1,11 +1,11 @@
 """Multiply f32, bf16 and f16 for tiles in vector registers, with sums in f32.
 
-Each product of f32 or f16 is a fused multiply-add. f16 is widened first, by vcvtph2ps.
+Each product of f32 or f16 is a fused multiply-add. f16 is widened first.
 
-bf16 is multiplied by the instruction vdpbf16ps if the CPU has it: the instruction adds two products to each sum. Other
-CPUs widen bf16 to f32 by a shift or a mask, and use fused multiply-adds. The bits are the same, because they also add
-the second product first and treat subnormal numbers as zeros. Subnormal numbers become zeros by a mode of the CPU or,
-if `emulated`, by code. AMX's tdpbf16ps is not used, because it adds in another order.
+bf16 is multiplied by a level's instruction for pairs if it has one: the instruction adds two products to each sum.
+Other levels widen bf16 to f32 by a shift or a mask, and use fused multiply-adds. The bits are the same, because they
+also add the second product first and treat subnormal numbers as zeros. Subnormal numbers become zeros by a mode of the
+CPU or, if `emulated`, by code. AMX's instruction for bf16 is not used, because it adds in another order.
 """
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from graphq.kernels.jit.values import F16, F32, I32, Builder, Value, vector
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.vector import emit
-from graphq.kernels.matmul.vector import Factor, Products
+from graphq.kernels.matmul.vector import Products
 from graphq.kernels.numbers.float_sums import BLOCK, SCALE, SMALLEST_NORMAL
-from graphq.kernels.target.x86 import dot_bf16
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import Factor
 
 
 def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
@@ -25,11 +26,13 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     return total
 
 
-def floats(dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply f32, bf16 or f16 by fused multiply-adds, with `lanes` columns per vector.
+def floats(dtype: str, level: Level, emulated: bool) -> Products:
+    """Multiply f32, bf16 or f16 by a level's fused multiply-adds.
 
-    If `emulated`, no special instructions widen elements or treat subnormal numbers as zeros.
+    If `emulated`, or without vectors, no special instructions widen elements or treat subnormal numbers as zeros.
     """
+    assert level.fma is not None
+    lanes, emulated = level.fma.lanes, emulated or not level.f16
     kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
@@ -37,16 +40,18 @@ def floats(dtype: str, lanes: int, emulated: bool) -> Products:
     return Products(16 // lanes, kind, lambda b, group: widen(b, group.splat(lanes)),
                     lambda b, address: widen(b, address.load(vector(I32, lanes))), _flushed_chain if steps else _chain,
                     itemsize=itemsize, block=BLOCK * itemsize // 4, total=flushed if steps else lambda b, x: x,
-                    flushes=dtype == "bf16" and not emulated)
+                    flushing=level.fma.flushing if dtype == "bf16" and not emulated else None)
 
 
-def bf16_pairs(emulated: bool) -> Products:
-    """Multiply bf16 by vdpbf16ps, with 16 columns per vector."""
+def bf16_pairs(level: Level, emulated: bool) -> Products:
+    """Multiply bf16 by a level's instruction for pairs."""
     if emulated:
-        return floats("bf16", 16, True)
-    words = vector(I32, 16)
-    return Products(1, vector(F32, 16), lambda b, group: (group.splat(16),), lambda b, address: (address.load(words),),
-                    lambda b, total, x, w: dot_bf16(b, total, x[0], w[0]), itemsize=2, block=BLOCK // 2, total=flushed)
+        return floats("bf16", level, True)
+    assert level.bf16 is not None
+    lanes, dot, words = level.lanes, level.bf16.dot, vector(I32, level.lanes)
+    return Products(16 // lanes, vector(F32, lanes), lambda b, group: (group.splat(lanes),),
+                    lambda b, address: (address.load(words),), lambda b, total, x, w: dot(b, total, x[0], w[0]),
+                    itemsize=2, block=BLOCK // 2, total=flushed)
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
@@ -63,8 +68,8 @@ def _normal_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
 def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     """Add the products one after the other; a subnormal sum becomes zero.
 
-    vdpbf16ps compares the sum with the smallest normal number before it rounds. The test therefore uses 2^64 times the
-    sum, which f32 rounds as a normal number.
+    The instruction for pairs compares the sum with the smallest normal number before it rounds. The test therefore uses
+    2^64 times the sum, which f32 rounds as a normal number.
     """
     for left, right in zip(x, w, strict=True):
         scaled = (left * float(SCALE)).math("fma", right, total * float(SCALE)).math("fabs")

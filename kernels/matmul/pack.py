@@ -7,13 +7,13 @@ A panel is 16 columns of weights. A group is 4 bytes along k in one column; a 32
     panels        s8  [panels][groups][16][4]   rows 4 g .. 4 g + 3 of columns 16 p .. 16 p + 15, padded with 0
     slack         15 lines of 64 bytes          an AMX tile reads 16 groups, even at the end of a panel
 
-with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
+with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of 16 lanes and a row of an AMX tile.
 For bf16 and f16 a group has two rows, for f32 one row; kernels do not use the column sums of floats.
 
-Sorted weights are followed by the result of `sort`: it lists which groups vpmaddubsw multiplies exactly. vpmaddubsw
-adds two neighboring products of u8 and s8 in 16 bits, and saturates. The result is exact if the sum of the two weights
-is from -128 to 128: the positive weights of the two, and the negative ones, then add up to at most 128 in absolute
-value, so the sum of the products is at most 255 * 128 < 2**15.
+Sorted weights are followed by the result of `sort`: it lists which groups a saturating instruction multiplies exactly
+(`target.products`). It adds two neighboring products of u8 and s8 in 16 bits. The result is exact if the sum of the two
+weights is from -128 to 128: the positive weights of the two, and the negative ones, then add up to at most 128 in
+absolute value, so the sum of the products is at most 255 * 128 < 2**15.
 """
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def pack(w: np.ndarray) -> np.ndarray:
 def sort(w: np.ndarray) -> np.ndarray:
     """Order the groups of weights for multiplication by tiles; returns s32 [..., panels, taps, 1 + k // 4].
 
-    `w` are s8 weights (..., taps, k, n). The first number for each panel and tap counts the groups that vpmaddubsw
-    multiplies exactly. The other numbers are the first rows of all groups: first of the exact groups, then of the
-    others. The last k % 4 rows belong to no group.
+    `w` are s8 weights (..., taps, k, n). The first number for each panel and tap counts the groups that a saturating
+    instruction multiplies exactly. The other numbers are the first rows of all groups: first of the exact groups, then
+    of the others. The last k % 4 rows belong to no group.
     """
     *outer, taps, k, n = w.shape
     groups, panels = k // 4, panel_count(n)
@@ -136,7 +136,7 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
 
 
 def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
-    """The fraction of groups in the result of `pack_sorted` that vpmaddubsw multiplies."""
+    """The fraction of groups in the result of `pack_sorted` that a saturating instruction multiplies."""
     order = packed[..., packed_bytes(taps * group_count(k) * 4, n):].view(np.int32)
     panels, groups = panel_count(n), k // 4
     counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]

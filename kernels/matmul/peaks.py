@@ -1,6 +1,6 @@
 """Measure this machine's peaks: multiply-accumulates per second in registers, and bytes copied per second.
 
-Each instruction, such as `vpdpbusd zmm`, has a peak. A loop runs the instruction on independent accumulators. If the
+Each instruction that multiplies has a peak. A loop runs the instruction on independent accumulators. If the
 instruction does not accumulate, the loop also runs the instruction that adds.
 """
 from __future__ import annotations
@@ -17,23 +17,18 @@ from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import Record, stack
-from graphq.kernels.jit.values import F32, I16, I32, Builder, Value, constant, vector
-from graphq.kernels.matmul.amx import STATE, amx_setup
+from graphq.kernels.jit.values import I32, Builder, Value, vector
+from graphq.kernels.matmul.matrix import STATE, matrix_setup
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
-from graphq.kernels.target.isa import Level, is_emulated, lowest
-from graphq.kernels.target.x86 import dot_bf16, instruction, madd8, madd16
-from graphq.kernels.target.x86_amx import Tiles
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.mnemonics import Multiplying, multiplying
+from graphq.kernels.target.products import Matrix
 from graphq.kernels.threads import team
 
 PEAK = Record("memory", "turns")
 COPY = Record("source", "target", "nbytes")
 """The argument block of a copy; each block copies `nbytes`."""
 view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
-LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
-"""The 32-bit elements of a register, by the register's name; AMX tiles have 16 x 16."""
-PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddubsw": 4, "vpmaddwd": 2, "vpmulld": 1,
-            "vdpbf16ps": 2, "vfmadd231ps": 1, "vmulps": 1}
-"""The multiply-accumulates that an instruction does for each 32-bit element of its result."""
 CHAINS = 12
 """The accumulators of a vector loop: enough for two instructions a cycle with a latency of 6 cycles."""
 TURNS = 20_000
@@ -49,22 +44,24 @@ MOST = 200
 
 
 def products(name: str) -> int:
-    """The multiply-accumulates of one instruction such as `vpdpbusd zmm`; 0 if no loop measures the instruction."""
-    mnemonic, register = _canonical(name)
-    return PRODUCTS.get(mnemonic, 0) * LANES.get(register, 0)
+    """The multiply-accumulates of one instruction (see `mnemonics`); 0 if no loop measures the instruction."""
+    found = multiplying(name)
+    return 0 if found is None else found[0].macs * found[1]
 
 
-def _canonical(name: str) -> tuple[str, str]:
-    mnemonic, register = name.split()
-    return "vfmadd231ps" if mnemonic.startswith("vfmadd") else mnemonic, register
+def _measured(name: str) -> tuple[Multiplying, int]:
+    found = multiplying(name)
+    if found is None:
+        raise KernelError(f"no loop measures {name}")
+    return found
 
 
 def peak_module(name: str) -> Functions:
     """Make the module with the loop that runs instruction `name`; its argument block is a PEAK."""
-    mnemonic, register = _canonical(name)
-    if register == "tmm":
-        return _on_tiles(mnemonic == "tdpbssd")
-    run = vector_loop(mnemonic, LANES[register])
+    how, lanes = _measured(name)
+    if how.matrix is not None:
+        return _on_tiles(how.matrix, how.signed)
+    run = vector_loop(how, lanes)
 
     def block(args: int, index: int) -> None:
         a = view_peak(args)
@@ -73,8 +70,8 @@ def peak_module(name: str) -> Functions:
     return Functions(block=block)
 
 
-def _on_tiles(signed: bool) -> Functions:
-    setup, run = amx_setup(1, False), tile_loop(signed)
+def _on_tiles(matrix: Matrix, signed: bool) -> Functions:
+    setup, run = matrix_setup(matrix, 1, False), tile_loop(matrix, signed)
 
     def block(args: int, index: int) -> None:
         a = view_peak(args)
@@ -98,25 +95,10 @@ def copy_module() -> Functions:
     return Functions(block=block)
 
 
-def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
+def vector_loop(how: Multiplying, lanes: int) -> Intrinsic:
     """Make the function `(memory, turns)` that loops over CHAINS instructions, with operands from `memory`."""
-    kind = vector(F32 if mnemonic.endswith("ps") else I32, lanes)
-
-    def step(b: Builder, acc: Value, x: Value) -> Value:
-        if mnemonic in ("vpdpbusd", "vpdpwssd"):
-            return instruction(b, f"avx512.{mnemonic}.{32 * lanes}", kind, [acc, x, x])
-        if mnemonic == "vdpbf16ps":
-            return dot_bf16(b, acc, *[x.as_type(vector(I32, lanes))] * 2)
-        words = vector(I16, 2 * lanes)
-        if mnemonic == "vpmaddubsw":  # also add neighboring 16-bit sums in 32 bits, as every matmul must
-            return acc + madd16(b, madd8(b, acc, x), constant(words, 1))
-        if mnemonic == "vpmaddwd":  # LLVM would move x * x out of the loop, so multiply the accumulator
-            return acc + madd16(b, acc.as_type(words), x.as_type(words))
-        if mnemonic == "vfmadd231ps":
-            return x.math("fma", x, acc)
-        if mnemonic in ("vpmulld", "vmulps"):
-            return acc * x + x
-        raise KernelError(f"no loop measures {mnemonic}")
+    kind, step = vector(how.element, lanes), how.step
+    assert step is not None
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
@@ -129,12 +111,12 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
     return run
 
 
-def tile_loop(signed: bool) -> Intrinsic:
+def tile_loop(matrix: Matrix, signed: bool) -> Intrinsic:
     """Make the function `(memory, turns)` that loops over TILE_CHAINS instructions on configured tiles."""
 
     @emits
     def run(b: Builder, memory: Value, turns: Value) -> None:
-        tiles = Tiles(b, memory + STATE, emulated=False)
+        tiles = matrix.registers(b, memory + STATE, False)
         with Loop(b, turns):
             for sums in range(TILE_CHAINS):
                 tiles.dot(sums, 4, 5, signed)
@@ -157,11 +139,12 @@ def peak(name: str, level: Level, cache: bool = True) -> float:
     `level` and the machine must have the instruction. Raises KernelError if Linux does not grant this process the tile
     registers that the instruction needs: Linux would kill the process.
     """
-    if name.endswith("tmm") and is_emulated(lowest(16, "amx-tile").name):
-        raise KernelError(f"{name} needs AMX's tile registers, but Linux does not grant them to this process")
+    matrix = _measured(name)[0].matrix
+    if matrix is not None and not matrix.granted():
+        raise KernelError(f"{name} needs tile registers, but Linux does not grant them to this process")
     memory = np.zeros(MEMORY, np.uint8)
     args = np.array(PEAK.words({"memory": memory.ctypes.data, "turns": TURNS}), np.int64)
-    chains = TILE_CHAINS if name.endswith("tmm") else CHAINS
+    chains = CHAINS if matrix is None else TILE_CHAINS
     loop = modules.load("peak", peak_module, name, level=level, cache=cache)
     return chains * TURNS * products(name) / min(_samples(loop, args, 1, cache))
 

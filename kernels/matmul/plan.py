@@ -29,11 +29,12 @@ from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look, packs
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
+from graphq.kernels.matmul.matrix import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
 from graphq.kernels.matmul.tiles import FLOATS, KERNELS, SORTED, ActivationLayout, Kernel, fitting, select, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
-from graphq.kernels.target.isa import Level, is_emulated, lowest
+from graphq.kernels.target.isa import is_emulated
+from graphq.kernels.target.level import Level
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
@@ -329,9 +330,9 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
-    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.has("amx-tile"):
-        # AMX is not used if the copies of a single tile exceed L2.
-        level = lowest(level.lanes, "vnni")
+    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.matrix is not None:
+        # Tile registers are not used if the copies of a single tile exceed L2.
+        level = level.of_products
     forced = kernel is not None
     rows = m if strip_rows is None else smallest(m, strip_rows)
     kernel = kernel or select(x.dtypes, rows, n, depth, level, layout=layout)
@@ -339,7 +340,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     again = load_second_look(store, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
-    inside = () if writer == "function" else (store, packs(level.lanes, store))
+    inside = () if writer == "function" else (store, packs(level, store))
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # one kernel if tiles write outputs: these take long to compile
         sizes = rows, n, depth
@@ -355,7 +356,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
         half = PANEL // 2 if one.takes_halves and not is_open(n) and 0 < n % PANEL <= PANEL // 2 else 0
         whole, *others = [
-            modules.load(f"{one.name}_{layout}_{columns}", one.build, one.dtypes, one.tile[0], columns,
+            modules.load(f"{one.name}_{layout}_{columns}", one.build, one.level, one.dtypes, one.tile[0], columns,
                          is_emulated(one.level), layout, *inside, level=own, cache=cache,
                          wanted=len(kernels) * len(rest) == 1)
             for columns in (PANEL * most, *(PANEL * panels - half for panels in rest))]
@@ -387,8 +388,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether to sort constant integer weights (`pack.sort`): only for CPUs without VNNI."""
-    return level.lanes > 1 and not level.has("vnni") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
+    """Whether to sort constant integer weights (`pack.sort`)."""
+    return level.sorts and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2

@@ -17,14 +17,16 @@ from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.lanes.outputs import packing
 from graphq.kernels.lanes.store_code import PACKED
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import bf16_pairs, floats
+from graphq.kernels.matmul.matrix import matrix_setup, matrix_tile
 from graphq.kernels.matmul.pack import PANEL, panel_count
-from graphq.kernels.matmul.vector import Products, in_order, vector_tile, vnni, widened
+from graphq.kernels.matmul.vector import Products, byte_products, vector_tile
 from graphq.kernels.operands.tile_frame import MOST_ROWS, ROWS_AT, view, view_windows
-from graphq.kernels.target.isa import LEVELS, Level, level_named
+from graphq.kernels.target.isa import LEVELS, SCALAR, level_named
+from graphq.kernels.target.level import Level
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Builder: TypeAlias = Callable[..., Functions]
@@ -36,11 +38,11 @@ ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows"
 class Kernel(NamedTuple):
     """A kernel multiplies `dtypes` in tiles of `tile` (rows, columns) outputs, at ISA level `level` and above.
 
-    The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(dtypes, rows,
+    The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(level, dtypes, rows,
     columns, emulated, layout)` makes the module of a tile function. Its argument `columns` can be smaller than in
-    `tile`: a multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, for
-    AMX, `setup`. If the tiles can write outputs, `build` takes two more arguments: a Store, and whether its byte
-    outputs are packed four vectors at a time. `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are
+    `tile`: a multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, with
+    tile registers, `setup`. If the tiles can write outputs, `build` takes two more arguments: a Store, and how its byte
+    outputs are packed (`outputs.packs`). `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are
     the layouts of activations that the kernel can read (see `operands.tile_frame`).
     """
 
@@ -53,7 +55,7 @@ class Kernel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The kernel's name, derived from its fields, such as `matmul_u8s8_6x64_avx512_vnni`."""
+        """The kernel's name, derived from its fields, such as `matmul_u8s8_4x16_scalar`."""
         return f"matmul_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
 
     @property
@@ -63,18 +65,18 @@ class Kernel(NamedTuple):
 
     @property
     def in_tile_registers(self) -> bool:
-        """Whether the accumulators are AMX tile registers; the kernel then needs `setup`, and copies of activations."""
-        return self.isa.has("amx-tile")
+        """Whether the accumulators are tile registers; the kernel then needs `setup`, and copies of activations."""
+        return self.build is build_matrix
 
     @property
     def takes_halves(self) -> bool:
-        """Whether a tile can end in half a panel, because a vector has 8 columns."""
-        return self.takes_store and self.isa.lanes == 8
+        """Whether a tile can end in half a panel, because a vector has half of its columns."""
+        return self.takes_store and self.isa.lanes == PANEL // 2
 
     @property
     def takes_store(self) -> bool:
         """Whether tile functions can write the outputs of a Store."""
-        return _takes_store(self.build)
+        return _takes_store(self.build) and self.isa.lanes > 1
 
 
 @cache
@@ -85,7 +87,7 @@ def _takes_store(build: Builder) -> bool:
 KERNELS: dict[str, Kernel] = {}
 
 
-def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: str,
+def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: Level,
                     cost: Callable[[Kernel, int, int, int], float],
                     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
     """Make a decorator that registers a builder as a kernel for each combination of `dtypes` and `tiles`.
@@ -94,7 +96,7 @@ def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], 
     """
 
     def register(build: Builder) -> Builder:
-        for kernel in (Kernel(d, tile, level, build, cost, layouts) for d in dtypes for tile in tiles):
+        for kernel in (Kernel(d, tile, level.name, build, cost, layouts) for d in dtypes for tile in tiles):
             if kernel.name in KERNELS:
                 raise KernelError(f"a second kernel named {kernel.name}")
             rows, columns = kernel.tile
@@ -117,7 +119,7 @@ def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
 @cache
 def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
     """The kernels that `select` chooses from, the highest level first. Raises KernelError if no kernel fits."""
-    found = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
+    found = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.isa) and layout in x.layouts]
     # the sort is stable: it keeps the table's order within a level
     found.sort(key=lambda x: LEVELS.index(x.isa), reverse=True)
     if not found:
@@ -174,9 +176,9 @@ of AVX-512 VNNI it takes at most 3 % (96 x 1024 x 384 on Zen 4). A copy also tak
 
 
 def vector_tiles(rows: int, columns: int, products: Products, layout: str, store: Store | None = None,
-                 packed: bool = False) -> Functions:
+                 packed: str = "") -> Functions:
     """Make the module of a tile function in vector registers (`vector.vector_tile`)."""
-    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store, packs=packed))
+    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store, packing(packed)))
 
 
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:
@@ -207,7 +209,7 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
     return -(-m // rows) * (whole * cycles(panels) + (cycles(rest) if rest else 0))
 
 
-def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
+def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
     """Estimate cycles. Four bytes of k take the maximum of the cycles for products, loads and weights, and at least 4.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four bytes of
@@ -229,7 +231,7 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
         (4 * rows * panels * parts + 3 * panels * parts + 2 * rows) / rate, 4, _stream(rows, panels, m)))
 
 
-def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
+def estimate_matrix(kernel: Kernel, m: int, n: int, k: int) -> float:
     """Estimate cycles: 16 to multiply 16 x 16 x 64, and 8 to load a tile register (Intel's tables).
 
     Fitted on a Xeon (MobileNetV2, PP-OCR): in addition, each tile takes 250 cycles, and each vector of output takes 8,
@@ -251,61 +253,6 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
     return float(m * panel_count(n) * PANEL * k / STORAGE[kernel.dtypes[0]].itemsize)
 
 
-@register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
-def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of plain loops, for any CPU."""
-    return Functions(speed=3, tile=scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
-
-
-@register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
-                 partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
-def build_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
-               packed: bool = False) -> Functions:
-    """Build tiles of vpmaddwd with 8 columns per vector; bytes are widened to 16 bits."""
-    return vector_tiles(rows, columns, widened(dtypes[0], 8, emulated), layout, store, packed)
-
-
-@register_kernel(SORTED_DTYPES, ((6, 16), (4, 16), (2, 16), (1, 16)), "avx2",
-                 partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
-def build_avx2_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
-                      packed: bool = False) -> Functions:
-    """Build tiles with 8 columns per vector: vpmaddubsw for groups that cannot saturate, vpmaddwd for the others."""
-    return vector_tiles(rows, columns, in_order(dtypes[0], 8, emulated), layout, store, packed)
-
-
-@register_kernel(SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
-                 partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
-def build_avx512_sorted(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
-                        store: Store | None = None, packed: bool = False) -> Functions:
-    """Build tiles with 16 columns per vector: vpmaddubsw for groups that cannot saturate, vpmaddwd for the others."""
-    return vector_tiles(rows, columns, in_order(dtypes[0], 16, emulated), layout, store, packed)
-
-
-@register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
-                 layouts=COPYING)
-def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
-                   packed: bool = False) -> Functions:
-    """Build tiles of vpdpbusd with 8 columns per vector."""
-    return vector_tiles(rows, columns, vnni(dtypes[0], 8, emulated), layout, store, packed)
-
-
-@register_kernel(DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
-                 partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
-def build_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
-                 packed: bool = False) -> Functions:
-    """Build tiles of vpmaddwd with 16 columns per vector; bytes are widened to 16 bits."""
-    return vector_tiles(rows, columns, widened(dtypes[0], 16, emulated), layout, store, packed)
-
-
-@register_kernel(DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)
-@register_kernel(DTYPES, ((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
-                 partial(estimate_vnni, parts=1))
-def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
-               packed: bool = False) -> Functions:
-    """Build tiles of vpdpbusd with 16 columns per vector."""
-    return vector_tiles(rows, columns, vnni(dtypes[0], 16, emulated), layout, store, packed)
-
-
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
     """Estimate cycles: the larger of the cycles for the products and the cycles to load the weights.
 
@@ -319,39 +266,60 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
     return tile_count(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
-@register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
-def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of fused multiply-adds with 4 columns per vector, for any CPU."""
-    return vector_tiles(rows, columns, floats(dtypes[0], 4, True), layout)
+@register_kernel(DTYPES, ((4, 16),), SCALAR, estimate_scalar)
+def build_scalar(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+    """Build tiles of plain loops, for any CPU."""
+    return Functions(speed=3, tile=scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
-@register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
-def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
-                      packed: bool = False) -> Functions:
-    """Build tiles of vfmadd with 8 columns per vector."""
-    return vector_tiles(rows, columns, floats(dtypes[0], 8, emulated), layout, store, packed)
+def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
+                store: Store | None = None, packed: str = "") -> Functions:
+    """Build tiles of the products of bytes of a level's vectors."""
+    products = byte_products(level_named(level), dtypes[0], dtypes[1] == SORTED, emulated)
+    return vector_tiles(rows, columns, products, layout, store, packed)
 
 
-@register_kernel((BF16,), ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_bf16",
-                 partial(estimate_floats, parts=1, pairs=True))
-def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str, store: Store | None = None,
-               packed: bool = False) -> Functions:
-    """Build tiles of vdpbf16ps with 16 columns per vector."""
-    return vector_tiles(rows, columns, bf16_pairs(emulated), layout, store, packed)
+def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
+                 store: Store | None = None, packed: str = "") -> Functions:
+    """Build tiles of a level's fused multiply-adds."""
+    return vector_tiles(rows, columns, floats(dtypes[0], level_named(level), emulated), layout, store, packed)
 
 
-@register_kernel(FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
-                 partial(estimate_floats, parts=1))
-@register_kernel(FLOATS[1:], ((8, 32), (6, 32), (4, 32), (2, 64), (1, 64)), "avx512",
-                 partial(estimate_floats, parts=1))
-def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
-                        store: Store | None = None, packed: bool = False) -> Functions:
-    """Build tiles of vfmadd with 16 columns per vector. For bf16 and f16 they are smaller: widening takes registers."""
-    return vector_tiles(rows, columns, floats(dtypes[0], 16, emulated), layout, store, packed)
+def build_bf16(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
+               store: Store | None = None, packed: str = "") -> Functions:
+    """Build tiles of a level's products of pairs of bf16."""
+    return vector_tiles(rows, columns, bf16_pairs(level_named(level), emulated), layout, store, packed)
 
 
-@register_kernel(DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
-def build_amx(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of tdpbusd or tdpbssd on AMX's tile registers."""
-    tile = amx_tile(rows // 16, columns // PANEL, dtypes[0], emulated, layout)
-    return Functions(speed=3, tile=tile, setup=amx_setup(rows // 16, emulated))
+def build_matrix(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+    """Build tiles of a level's tile registers."""
+    matrix = level_named(level).matrix
+    assert matrix is not None
+    tile = matrix_tile(matrix, rows // 16, columns // PANEL, dtypes[0], emulated, layout)
+    return Functions(speed=3, tile=tile, setup=matrix_setup(matrix, rows // 16, emulated))
+
+
+def _register(level: Level) -> None:
+    """Register the kernels of the capabilities that a level has and the level below it lacks."""
+    parts = PANEL // level.lanes
+    if (dot4 := level.own("dot4")) is not None:
+        cost = partial(estimate_dots, parts=parts)
+        register_kernel(DTYPES, dot4.tiles.columns, level, cost)(build_bytes)
+        register_kernel(DTYPES, dot4.tiles.sizes, level, cost, COPYING)(build_bytes)
+    for dtypes, how in ((DTYPES, level.own("pairs")), (SORTED_DTYPES, level.own("saturating"))):
+        if how is not None:
+            cost = partial(estimate_widened, parts=parts, rate=how.tiles.rate)
+            register_kernel(dtypes, how.tiles.sizes, level, cost, COPYING)(build_bytes)
+    if (fma := level.own("fma")) is not None:
+        for dtypes, tiles in ((FLOATS[:1], fma.f32), (FLOATS[1:], fma.narrow)):
+            cost = partial(estimate_floats, parts=parts) if level.lanes > 1 else estimate_scalar
+            register_kernel(dtypes, tiles.sizes, level, cost)(build_floats)
+    if (bf16 := level.own("bf16")) is not None:
+        cost = partial(estimate_floats, parts=parts, pairs=True)
+        register_kernel((BF16,), bf16.tiles.sizes, level, cost)(build_bf16)
+    if (matrix := level.own("matrix")) is not None:
+        register_kernel(DTYPES, matrix.tiles.sizes, level, estimate_matrix, COPYING)(build_matrix)
+
+
+for _level in LEVELS:
+    _register(_level)

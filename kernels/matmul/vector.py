@@ -1,34 +1,30 @@
-"""Matmul tiles in vector registers, and the instructions that multiply integers in them.
+"""Matmul tiles in vector registers.
 
 A tile is `rows` x `columns` outputs, whose accumulators stay in registers over all of k. A group is 4 bytes along k.
-With VNNI, a tile of 6 x 64 has its accumulators in 24 of the 32 registers. Per group, 4 loads of weights and 6
-broadcasts of activations feed 24 vpdpbusd. On a Zen 4 core this gives 0.465 TOPS, the limit at one vpdpbusd per cycle.
+With AVX-512 VNNI, a tile of 6 x 64 has its accumulators in 24 of the 32 registers. Per group, 4 loads of weights and 6
+broadcasts of activations feed 24 dot products. On a Zen 4 core this gives 0.465 TOPS, the limit at one dot product per
+cycle.
 
-CPUs without VNNI multiply u8 by s8 with vpmaddubsw. Its 16-bit sums of two products can saturate. Sorted weights
-(`pack.sort`) therefore list the groups that cannot saturate. All other groups are widened to 16 bits in registers and
-multiplied by vpmaddwd.
+Levels without a dot product of four bytes add two products in 16 bits, and such sums can saturate. Sorted weights
+(`pack.sort`) therefore list the groups that cannot saturate. All other groups are widened to 16 bits in registers.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.values import I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.values import I32, I64, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
-from graphq.kernels.target.x86 import dot_u8s8, flipped, flushing, madd8, madd16
-
-FLIP = 0x80808080  # xor with this number turns four s8 into s8 + 128 as u8
-
-Factor: TypeAlias = tuple[Value, ...]
-"""A group of activations or weights, as the vectors that `Products.dot` multiplies one after the other."""
+from graphq.kernels.target.level import BytePacking, Level
+from graphq.kernels.target.products import FLIP, Factor, Flushing, Multiply
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,8 @@ class Products:
 
     Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
     the runs are added in order, for smaller rounding errors of floats. `total(b, sum)` is applied to each sum of two
-    runs. If `flushes`, the tile treats subnormal numbers as zeros, by `x86.flushing`. A pixel of `silent` bytes
-    (padding) adds nothing to the sums, so tiles may skip it.
+    runs. `flushing`, if given, makes the tile treat subnormal numbers as zeros (see `products.Fma`). A pixel of
+    `silent` bytes (padding) adds nothing to the sums, so tiles may skip it.
     """
 
     parts: int
@@ -56,62 +52,33 @@ class Products:
     silent: int | None = None
     exact_first: Products | None = None
     total: Callable[[Builder, Value], Value] = lambda b, x: x
-    flushes: bool = False
+    flushing: Flushing | None = None
 
 
-def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool) -> Value:
-    """Spread a group of four activations over a vector as u8; s8 becomes s8 + 128."""
-    x = group.splat(lanes)
-    return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
+def byte_products(level: Level, a_dtype: str, is_sorted: bool, emulated: bool) -> Products:
+    """How vectors of a level multiply 8-bit activations and weights; s8 activations become s8 + 128.
+
+    Groups of sorted weights that cannot saturate come first, and take an instruction that could.
+    """
+    how = level.dot4 or level.pairs
+    assert how is not None
+    products = _products(how(level.lanes, emulated), a_dtype)
+    if not is_sorted:
+        return products
+    assert level.saturating is not None
+    return replace(products, exact_first=_products(level.saturating(level.lanes, emulated), a_dtype))
 
 
-def silent(a_dtype: str) -> int:
-    """The activation byte that `unsigned` turns into 0."""
-    return FLIP & 0xFF if a_dtype == "s8" else 0
-
-
-def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpdpbusd: a vector has `lanes` columns, and each 32-bit lane adds four products to its sum."""
-    kind = vector(I32, lanes)
-    return Products(16 // lanes, kind, lambda b, group: (unsigned(b, group, a_dtype, lanes, emulated),),
-                    lambda b, address: (address.load(kind),),
-                    lambda b, acc, x, w: dot_u8s8(b, acc, x[0], w[0], emulated), silent=silent(a_dtype))
-
-
-def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpmaddubsw, for weights that cannot saturate; a vector has `lanes` columns."""
-
-    def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
-        return acc + madd16(b, madd8(b, x[0], w[0], emulated), b.value(vector(I16, 2 * lanes), 1), emulated)
-
-    return replace(vnni(a_dtype, lanes, emulated), dot=dot)
-
-
-def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpmaddwd: a vector has `lanes` columns; the even and odd bytes of a lane are widened to 16 bits."""
-    kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
+def _products(how: Multiply, a_dtype: str) -> Products:
+    signed = a_dtype == "s8"
 
     def activations(b: Builder, group: Value) -> Factor:
-        x = unsigned(b, group, a_dtype, lanes, emulated).as_type(words)
-        return x & 0xFF, x.shr(8)
+        x = group.splat(how.lanes)
+        return how.spread(how.flip(b, x) if signed else x, False)
 
-    def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
-        for left, right in zip(x, w, strict=True):
-            acc = acc + madd16(b, left, right, emulated)
-        return acc
-
-    return Products(16 // lanes, kind, activations, lambda b, address: signed_halves(address.load(words)), dot,
-                    silent=silent(a_dtype))
-
-
-def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply sorted weights: first the groups that cannot saturate, by vpmaddubsw, then the others, by vpmaddwd."""
-    return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
-
-
-def signed_halves(x: Value) -> tuple[Value, Value]:
-    """The even and the odd s8 of 32-bit words, as s16."""
-    return (x << 8) >> 8, x >> 8
+    return Products(PANEL // how.lanes, vector(I32, how.lanes), activations,
+                    lambda b, address: how.spread(address.load(how.loads), True), how.dot,
+                    silent=FLIP & 0xFF if signed else 0)
 
 
 NEAR = 8
@@ -138,14 +105,14 @@ class Cursor(NamedTuple):
 
 
 def vector_tile(rows: int, columns: int, products: Products, layout: str, result: Store | None = None,
-                packs: bool = False) -> Intrinsic:
+                packs: BytePacking | None = None) -> Intrinsic:
     """Make the tile function of `rows` x `columns` outputs, for activations in `layout`.
 
     `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
 
     With an epilogue `result`, the tile function writes the outputs itself. It writes a whole tile from registers. In a
     partial tile, it writes floats from sums in memory, and leaves outputs that could be near rounding ties to the
-    caller. If `packs`, byte outputs are packed four vectors at a time.
+    caller. `packs` packs byte outputs four vectors at a time.
     """
 
     @emits
@@ -156,7 +123,7 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
         def emit_sums() -> list[Value]:
             return x.sums.totals(b, f, x.accumulate(layout))
 
-        sums = flushing(b, emit_sums) if products.flushes else emit_sums()
+        sums = products.flushing(b, emit_sums) if products.flushing is not None else emit_sums()
         if result is None or result.fast is not None:
             x.sums.store(f, sums)
         if result is not None and result.fast is None:
@@ -285,7 +252,8 @@ def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]
             epilogue.emit(f.rows, block.columns, f.acc, c64(LINE * tile.panels))
 
 
-def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value], packs: bool) -> None:
+def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value],
+                 packs: BytePacking | None) -> None:
     """Emit the epilogue for sums in registers; it runs only if the tile is whole.
 
     The frame's word `entries` becomes the number of listed outputs (near a rounding tie), or -1 if the tile is partial.

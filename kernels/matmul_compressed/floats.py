@@ -25,13 +25,14 @@ from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, 
 from graphq.kernels.matmul.float import bf16_pairs, floats
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.matmul.tiles import Dtypes
-from graphq.kernels.matmul.vector import Factor, Products
+from graphq.kernels.matmul.vector import Products
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE
 from graphq.kernels.matmul_compressed.tile import Tile
-from graphq.kernels.matmul_compressed.weights import BITS, ROUNDS, pairs, rounded
+from graphq.kernels.matmul_compressed.weights import BITS, ROUNDS, rounded
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
-from graphq.kernels.target.x86 import flushing
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import Factor
 
 AT_ONCE = {4: 4, 8: 6, 16: 8}
 """The number of rows that a tile multiplies at a time, by the columns of a vector; the sums fit into registers."""
@@ -56,23 +57,26 @@ class Floats(NamedTuple):
     factor: Callable[[Builder, list[Value]], Factor]
 
 
-def by_fma(dtypes: Dtypes, lanes: int, emulated: bool) -> Floats:
-    """Multiply by fused multiply-adds, with `lanes` columns per vector."""
+def by_fma(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
+    """Multiply by a level's fused multiply-adds."""
     dtype, rounds = dtypes[0], ROUNDS.get(dtypes[1])
+    products = floats(dtype, level, emulated)
+    lanes = PANEL // products.parts
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
         rows = rows[::-1]  # as in float matmuls, the product of a step's second row is added first
         return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
 
-    products = floats(dtype, lanes, emulated or lanes < 8)
     return Floats(products, products.kind, 4 // products.itemsize, factor)
 
 
-def by_pairs(dtypes: Dtypes, emulated: bool) -> Floats:
-    """Multiply bf16 by vdpbf16ps, with 16 columns per vector."""
+def by_pairs(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
+    """Multiply bf16 by a level's instruction for pairs."""
     if emulated:
-        return by_fma(dtypes, 16, True)
-    return Floats(bf16_pairs(False), vector(I32, 16), 1, lambda b, rows: (pairs(b, *rows),))
+        return by_fma(dtypes, level, True)
+    assert level.bf16 is not None
+    rounded = level.bf16.rounded
+    return Floats(bf16_pairs(level, False), vector(I32, level.lanes), 1, lambda b, rows: (rounded(b, *rows),))
 
 
 class _FloatTile(Tile):
@@ -175,6 +179,6 @@ def float_tile(rows: int, panels: int, w_dtype: str, how: Floats) -> Intrinsic:
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
         emit = _FloatTile(b, Frame.read(address), rows, panels, w_dtype, how).emit
-        flushing(b, emit) if how.products.flushes else emit()
+        how.products.flushing(b, emit) if how.products.flushing is not None else emit()
 
     return tile

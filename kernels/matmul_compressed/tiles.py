@@ -28,14 +28,14 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
-from graphq.kernels.matmul.vector import FLIP
-from graphq.kernels.matmul_compressed.floats import AT_ONCE, Floats, by_fma, by_pairs, float_tile
-from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_saturating, by_words
+from graphq.kernels.matmul_compressed.floats import AT_ONCE, by_fma, by_pairs, float_tile
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.matmul_compressed.tile import Tile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
-from graphq.kernels.target.x86 import flipped
+from graphq.kernels.target.isa import LEVELS, SCALAR, level_named
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import FLIP, Multiply
 
 view, view_descriptor, view_args = FRAME.view, DESCRIPTOR.view, MATMUL.view
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
@@ -67,11 +67,10 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
 
 class _IntegerTile(Tile):
 
-    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, a_dtype: str, how: Multiply,
-                 emulated: bool) -> None:
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, a_dtype: str, how: Multiply) -> None:
         super().__init__(b, f, rows, panels, bits, how.lanes)
         self.sources = clamped(f, rows)
-        self.how, self.kind, self.emulated = how, vector(I32, how.lanes), emulated
+        self.how, self.kind = how, vector(I32, how.lanes)
         self.flip = FLIP if a_dtype == "u8" else 0
         args, batch, i = (FRAME.load(f.address, name) for name in ("args", "batch", "i"))
         self.step = MATMUL.load(args, "row_scales_step")
@@ -134,7 +133,7 @@ class _IntegerTile(Tile):
         for i, group in enumerate(x):
             spread = group.splat(self.columns)
             if self.flip:
-                spread = flipped(self.b, spread, self.flip, self.emulated)
+                spread = self.how.flip(self.b, spread)
             factor = self.how.spread(spread, True)
             for n, weight in enumerate(weights, i * len(weights)):
                 out[n] = self.how.dot(self.b, out[n], weight, factor)
@@ -156,12 +155,12 @@ class _IntegerTile(Tile):
                 self.add(n, exact.to_float(floats) * (scale * of_columns))
 
 
-def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply, emulated: bool) -> Intrinsic:
+def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply) -> Intrinsic:
     """Make the tile function of `rows` x 16 * `panels` outputs, for 8-bit activations in rows."""
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
-        _IntegerTile(b, Frame.read(address), rows, panels, BITS[dtypes[1]], dtypes[0], how, emulated).emit()
+        _IntegerTile(b, Frame.read(address), rows, panels, BITS[dtypes[1]], dtypes[0], how).emit()
 
     return tile
 
@@ -236,83 +235,48 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
     return 3.0 * m * panel_count(n) * PANEL * k
 
 
-@register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
-def build_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+@register_kernel(DTYPES, ((4, 16),), SCALAR, estimate_scalar, layouts=("rows",))
+def build_scalar(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of plain loops."""
     return Functions(speed=3, tile=scalar_tile(dtypes[0], BITS[dtypes[1]]))
 
 
-@register_kernel(FOUR_BITS, ((4, 16), (2, 32), (1, 32)), "avx2", partial(estimate_integers, parts=2, rate=1),
-                 layouts=("rows",))
-def build_avx2_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddubsw with 8 columns per vector; products of 4-bit weights cannot saturate."""
-    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_saturating(8, emulated), emulated))
+def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+    """Build tiles of the products of bytes of a level's vectors; products of 4-bit weights cannot saturate."""
+    x = level_named(level)
+    how = x.dot4 or (x.saturating if dtypes in FOUR_BITS else x.pairs)
+    assert how is not None
+    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, how(x.lanes, emulated)))
 
 
-@register_kernel(EIGHT_BITS, ((3, 16), (1, 16)), "avx2", partial(estimate_integers, parts=4, rate=1.5),
-                 layouts=("rows",))
-def build_avx2_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddwd with 8 columns per vector; bytes are widened to 16 bits."""
-    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_words(8, emulated), emulated))
+def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+    """Build tiles of a level's fused multiply-adds."""
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1],
+                                              by_fma(dtypes, level_named(level), emulated)))
 
 
-@register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni", partial(estimate_integers, parts=2, rate=2),
-                 layouts=("rows",))
-def build_avx_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpdpbusd with 8 columns per vector."""
-    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_dot(8, emulated), emulated))
+def build_bf16(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+    """Build tiles of a level's products of pairs of bf16."""
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1],
+                                              by_pairs(dtypes, level_named(level), emulated)))
 
 
-@register_kernel(FOUR_BITS, ((8, 32), (4, 32), (2, 32), (1, 64)), "avx512",
-                 partial(estimate_integers, parts=1, rate=0.5), layouts=("rows",))
-def build_avx512_4_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddubsw with 16 columns per vector; products of 4-bit weights cannot saturate."""
-    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_saturating(16, emulated), emulated))
+def _register(level: Level) -> None:
+    """Register the kernels of the capabilities that a level has and the level below it lacks."""
+    parts, fma = PANEL // level.lanes, level.own("fma")
+    for dtypes, how, steps in ((DTYPES, level.own("dot4"), 1), (FOUR_BITS, level.own("saturating"), 1),
+                               (EIGHT_BITS, level.own("pairs"), 2)):
+        if how is not None:
+            cost = partial(estimate_integers, parts=steps * parts, rate=how.compressed.rate)
+            register_kernel(dtypes, how.compressed.sizes, level, cost, layouts=("rows",))(build_bytes)
+    if fma is not None:
+        cost = partial(estimate_floats, parts=parts) if level.lanes > 1 else estimate_scalar
+        for dtypes, tiles in ((FLOATS, fma.compressed_f32), (BF16, fma.compressed_bf16)):
+            register_kernel(dtypes, tiles.sizes, level, cost, layouts=("rows",))(build_floats)
+    if (bf16 := level.own("bf16")) is not None:
+        cost = partial(estimate_floats, parts=parts, pairs=True)
+        register_kernel(BF16, bf16.compressed.sizes, level, cost, layouts=("rows",))(build_bf16)
 
 
-@register_kernel(EIGHT_BITS, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
-                 partial(estimate_integers, parts=2, rate=0.8), layouts=("rows",))
-def build_avx512_8_bits(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpmaddwd with 16 columns per vector; bytes are widened to 16 bits."""
-    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_words(16, emulated), emulated))
-
-
-@register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
-                 partial(estimate_integers, parts=1, rate=1), layouts=("rows",))
-def build_vnni(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vpdpbusd with 16 columns per vector."""
-    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, by_dot(16, emulated), emulated))
-
-
-def float_tiles(rows: int, columns: int, dtypes: Dtypes, how: Floats) -> Functions:
-    """Make the module of the tile function that `float_tile` makes."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], how))
-
-
-@register_kernel(FLOATS + BF16, ((4, 16),), "scalar", estimate_scalar, layouts=("rows",))
-def build_floats_scalar(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of fused multiply-adds with 4 columns per vector, for any CPU."""
-    return float_tiles(rows, columns, dtypes, by_fma(dtypes, 4, emulated))
-
-
-@register_kernel(FLOATS + BF16, ((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
-                 partial(estimate_floats, parts=2), layouts=("rows",))
-def build_floats_avx2(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd with 8 columns per vector."""
-    return float_tiles(rows, columns, dtypes, by_fma(dtypes, 8, emulated))
-
-
-@register_kernel(FLOATS, ((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
-                 partial(estimate_floats, parts=1), layouts=("rows",))
-@register_kernel(BF16, ((32, 32), (8, 32), (4, 32), (2, 64), (1, 64)), "avx512",
-                 partial(estimate_floats, parts=1), layouts=("rows",))
-def build_floats_avx512(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vfmadd with 16 columns per vector. For bf16 they are smaller, because widening takes registers."""
-    return float_tiles(rows, columns, dtypes, by_fma(dtypes, 16, emulated))
-
-
-@register_kernel(BF16, ((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_bf16",
-                 partial(estimate_floats, parts=1, pairs=True), layouts=("rows",))
-def build_bf16(dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of vdpbf16ps with 16 columns per vector."""
-    return float_tiles(rows, columns, dtypes, by_pairs(dtypes, emulated))
+for _level in LEVELS:
+    _register(_level)

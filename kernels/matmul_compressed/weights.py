@@ -1,9 +1,8 @@
 """The dtypes of compressed weights in the kernel table, and the rounding of weights to a narrower float."""
 from __future__ import annotations
 
-from graphq.kernels.jit.values import I16, I32, Builder, Value, vector
+from graphq.kernels.jit.values import I32, Builder, Value, vector
 from graphq.kernels.lanes.vector import narrow, widen
-from graphq.kernels.target.x86 import instruction
 
 W_DTYPES = {4: "s4", 8: "s8groups"}
 """The names of compressed weights in the kernel table, by the bits of a weight."""
@@ -24,12 +23,3 @@ def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
         return ((bits + 0x7FFF + (bits.shr(16) & 1)) & -0x10000).as_type(x.type)
     emulated = lanes < 8
     return widen(b, narrow(b, x, dtype, lanes, emulated), dtype, lanes, emulated)
-
-
-def pairs(b: Builder, first: Value, second: Value) -> Value:
-    """Emit the rounding of f32 to bf16; each s32 has the bits of `first` in its lower half and of `second` above.
-
-    `first` and `second` are vectors of 16. vcvtne2ps2bf16 takes subnormal numbers as zeros, as vdpbf16ps does.
-    """
-    halves = instruction(b, "avx512bf16.cvtne2ps2bf16.512", vector(I16, 32), [second, first])
-    return halves.shuffle(halves, [k // 2 + 16 * (k % 2) for k in range(32)]).as_type(vector(I32, 16))

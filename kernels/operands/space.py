@@ -108,7 +108,7 @@ TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "p
     parts               the number of packed weights whose sum is a weight
     pixel               the bytes of a pixel
     chunk, chunk_bytes, item, half    of depthwise weights: channels and bytes of a chunk, bytes of a weight, and the
-                        lanes of a half if pairs of taps are in the order of vpunpcklbw, otherwise 0
+                        lanes of a half if bytes of pairs of taps are interleaved within 128 bits, otherwise 0
 """
 
 

@@ -37,7 +37,8 @@ args, batch, i, j, columns    for tiles that write outputs: the argument block; 
 ahead, step      weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
 entries          for tiles that write outputs: the address for the entries of outputs near a rounding tie. The tile
                  replaces it by the number of entries, or by -1 if the tile is partial and wrote none
-copies, fresh    for AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
+copies, fresh    for tile registers: the address for copies of activations, and whether the tile makes them
+                 (`matmul.matrix.AGAIN`)
 order            for sorted weights: the order of the panel's groups (`matmul.pack.sort`)
 """
 view, view_windows = FRAME.view, WINDOWS.view
@@ -98,7 +99,7 @@ class RowGroups:
     def _bring_next(self, number: Value, place: Value) -> None:
         """Prefetch from the next tile's rows, one row with each group: 16 rows in the 16 groups of a cache line.
 
-        If activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats would need a line
+        If activations are not in L2, 3,136 x 256 x 64 with VNNI takes 7 % less time (Zen 4). Floats would need a line
         of each row every 16 steps, and got slower: MobileNetV2 by 3 %, a sentence encoder by 5 % (Xeon). Tiles of a
         single row do not prefetch, because they are used for matmuls of few rows and seldom have a next row.
         """

@@ -20,12 +20,14 @@ from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.lanes.vector import Columns
-from graphq.kernels.matmul_compressed.multiply import Multiply, by_dot, by_words
 from graphq.kernels.moves.extremes import extremes, scale_of
 from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE, offset_of
 from graphq.kernels.rows.loops import computed
+from graphq.kernels.target.isa import level_named
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import PLAIN_PAIRS, Multiply
 from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
@@ -164,10 +166,6 @@ def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
     return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
 
 
-MULTIPLY = {"dot": by_dot, "words": by_words}
-"""The instructions that multiply a quantized state: vpdpbusd or vpmaddwd."""
-
-
 def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
     """Make the function that computes the new state y of 16 units of `rows` rows, from inputs `x` and state h.
 
@@ -220,10 +218,14 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
         columns.store(b.fptoui(q, vector(I8, UNITS)), target, I8, 1)
 
 
-def recurring(gates: int, multiply: str, lanes: int, emulated: int, shifted: int) -> Functions:
-    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `multiply` is "" for a float state."""
-    integers = Integers(MULTIPLY[multiply](lanes, bool(emulated)), bool(shifted), ROWS * lanes // UNITS) \
-        if multiply else None
+def _integers(level: Level, emulated: bool, shifted: bool) -> Integers:
+    lanes = min(UNITS, max(8, level.lanes))
+    return Integers((level.dot4 or level.pairs or PLAIN_PAIRS)(lanes, emulated), shifted, ROWS * lanes // UNITS)
+
+
+def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `level` is "" for a float state."""
+    integers = _integers(level_named(level), bool(emulated), bool(shifted)) if level else None
     together, whole = ROWS if integers is None else integers.rows, integers is not None
     copy, many, one = row_copier(), _units(gates, integers, together), _units(gates, integers, 1)
 
@@ -308,9 +310,8 @@ def plan_recurrence(x: Layer, target: Target) -> Step:
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
     if not x.quantized:
         return plan_rows(recurring, LAYER, words, target, rows=x.rows, cycles=cycles, unit=ROWS,
-                         of=(x.gates, "", 0, 0, 0))
-    level = target.level
-    how = ("dot" if level.has("vnni") else "words", min(UNITS, max(8, level.lanes)))
-    emulated = int(level.emulated or level.lanes == 1)
+                         of=(x.gates, "", 0, 0))
+    level = target.level.of_products
+    emulated = int(target.level.emulated or level.pairs is None)
     return plan_rows(recurring, LAYER, words, target._replace(threads=1), rows=x.rows, cycles=cycles, unit=ROWS,
-                     of=(x.gates, *how, emulated, int(x.offset != 0)), level=level.of_products)
+                     of=(x.gates, level.name, emulated, int(x.offset != 0)), level=level)

@@ -1,8 +1,8 @@
-"""Emit x86 instructions, or emulations with the same results in plain LLVM IR.
+"""x86: the instructions that kernels emit, and a row for each ISA level.
 
-`b` is the IR builder, and addresses are 64-bit integers. With `emulated`, a kernel runs slowly on CPUs that lack the
-instruction, so every machine can test every kernel. LLVM changes the operand types of its intrinsics between releases
-(vpdpbusd takes <64 x i8> operands now). This file uses the old types, and LLVM upgrades them when it parses the module.
+`b` is the IR builder, and addresses are 64-bit integers. LLVM changes the operand types of its intrinsics between
+releases (vpdpbusd takes <64 x i8> operands now). This file uses the old types, and LLVM upgrades them when it parses
+the module.
 """
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from graphq.kernels.jit.values import I8, I16, I32, Builder, Type, Value, constant, vector
+from graphq.kernels.target.level import BytePacking, ByteTable, Level
+from graphq.kernels.target.products import FLIP, Bf16, Dot4, Fma, Matrix, Pairs, Saturating, TileSizes
+from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles, granted
 
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
 """Bits of the register MXCSR: take subnormal operands as zeros, and flush subnormal results to zero."""
+BYTES = vector(I8, 64)
 
 
 def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> Value:
@@ -21,28 +25,50 @@ def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> V
     return b.call_named(f"llvm.x86.{name}", result, *args)
 
 
-def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False, signed: bool = False) -> Value:
-    """Emit vpdpbusd: add sums of four u8 * s8 products to `acc`, a vector of 16, 8 or 4 s32 lanes.
+def pause(b: Builder) -> None:
+    """Emit pause: wait some dozens of cycles."""
+    instruction(b, "sse2.pause", ir.VoidType(), [])
 
-    `a` and `w` are vectors of bytes. Sums wrap. For 8 lanes, LLVM chooses the AVX-VNNI or AVX-512 encoding by the CPU's
-    features. With `signed` (only if `emulated`), `a` is s8, as for tdpbssd.
+
+def vpdpbusd(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit vpdpbusd for 16, 8 or 4 lanes; for 8 lanes, LLVM chooses the encoding by the CPU's features."""
+    return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, x, w])
+
+
+def vpmaddwd(b: Builder, x: Value, w: Value) -> Value:
+    """Emit vpmaddwd for vectors of 16 or 32 s16."""
+    lanes = x.type.count // 2
+    return instruction(b, "avx512.pmaddw.d.512" if lanes == 16 else "avx2.pmadd.wd", vector(I32, lanes), [x, w])
+
+
+def vpmaddubsw(b: Builder, x: Value, w: Value) -> Value:
+    """Emit vpmaddubsw for vectors of 8 or 16 s32."""
+    lanes = x.type.count
+    name = "avx512.pmaddubs.w.512" if lanes == 16 else "avx2.pmadd.ub.sw"
+    return instruction(b, name, vector(I16, 2 * lanes), [y.as_type(vector(I8, 4 * lanes)) for y in (x, w)])
+
+
+def vpxord(b: Builder, x: Value) -> Value:
+    """Emit vpxord with FLIP.
+
+    The instruction is inline assembly, because LLVM would flip scalars before it broadcasts them. That takes two
+    instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as fast, tiles of 12 x
+    32 1.3 times.
     """
-    if not emulated:
-        return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
-    for byte in range(4):
-        left = 24 - 8 * byte
-        x = (a << left) >> 24 if signed else (a << left).shr(24)
-        acc = acc + x * ((w << left) >> 24)
-    return acc
+    text, place = ("vpxord $2, $1, $0", "v") if x.type.count == 16 else ("vpxor $2, $1, $0", "x")
+    kind = ir.FunctionType(x.type, [x.type, x.type])
+    return b.call(ir.InlineAsm(kind, text, f"={place},{place},{place}"), [x, constant(x.type, FLIP)])
 
 
-def dot_bf16(b: Builder, acc: Value, x: Value, w: Value) -> Value:
-    """Emit vdpbf16ps for 16 or 8 lanes: acc = fma(x low, w low, fma(x high, w high, acc)).
-
-    low and high are the bf16 halves of 32-bit words. Subnormal operands, and subnormal results of either fma, count as
-    zeros of their sign.
-    """
+def vdpbf16ps(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit vdpbf16ps for 16 or 8 lanes."""
     return instruction(b, f"avx512bf16.dpbf16ps.{32 * acc.type.count}", acc.type, [acc, x, w])
+
+
+def bf16_halves(b: Builder, low: Value, high: Value) -> Value:
+    """Round vectors of 16 f32 to bf16. vcvtne2ps2bf16 takes subnormal numbers as zeros, as vdpbf16ps does."""
+    halves = instruction(b, "avx512bf16.cvtne2ps2bf16.512", vector(I16, 32), [high, low])
+    return halves.shuffle(halves, [k // 2 + 16 * (k % 2) for k in range(32)]).as_type(vector(I32, 16))
 
 
 def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
@@ -70,39 +96,79 @@ def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
     return results
 
 
-def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
-    """Emit vpxord of a vector of s32 with the constant `bits`.
+def vpermi2b(b: Builder, quarters: Sequence[Value], index: Value) -> Value:
+    """Look up 64 bytes: vpermi2b looks up each in 128 entries by its low seven bits, in both halves of the table.
 
-    The instruction is inline assembly, because LLVM would flip scalars before it broadcasts them. That takes two
-    instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as fast, tiles of 12 x
-    32 1.3 times.
+    The top bit selects one of the two.
     """
-    if emulated:
-        return x ^ bits
-    wide = x.type.count == 16
-    kind = ir.FunctionType(x.type, [x.type, x.type])
-    text, place = ("vpxord $2, $1, $0", "v") if wide else ("vpxor $2, $1, $0", "x")
-    return b.call(ir.InlineAsm(kind, text, f"={place},{place},{place}"), [x, constant(x.type, bits)])
+    low, high = (instruction(b, "avx512.vpermi2var.qi.512", BYTES, [x, index, y])
+                 for x, y in (quarters[:2], quarters[2:]))
+    return (index < constant(BYTES, 0)).select(high, low)
 
 
-def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddwd: s32 sums of two neighboring s16 products. `a` and `w` are vectors of 16 or 32 s16."""
-    lanes = a.type.count // 2
-    s32 = vector(I32, lanes)
-    if not emulated:
-        name = "avx512.pmaddw.d.512" if lanes == 16 else "avx2.pmadd.wd"
-        return instruction(b, name, s32, [a, w])
-    a, w = a.as_type(s32), w.as_type(s32)
-    low = ((a << 16) >> 16) * ((w << 16) >> 16)
-    return low + (a >> 16) * (w >> 16)
+def high_bytes(b: Builder, vectors: Sequence[Value], dtype: str) -> Value:
+    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, with AVX-512's pack instructions."""
+    halves = []
+    for x, y in zip(vectors[::2], vectors[1::2], strict=True):
+        # x >> 16 | y & ~0xFFFF as vpternlogd. LLVM would otherwise use vpermt2w. That takes three operations, most of
+        # them on one port.
+        args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
+        halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
+    packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", BYTES, halves)
+    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # two vectors alternate in `packed`
+    return _in_turn(packed.shuffle(packed, [16 * q + n for q in range(4) for n in fours]))
 
 
-def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
-    """Emit vpmaddubsw: s16 sums of two neighboring u8 * s8 products. The sums saturate."""
-    s16 = vector(I16, 2 * a.type.count)
-    if not emulated:
-        name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"
-        return instruction(b, name, s16, [x.as_type(vector(I8, 2 * s16.count)) for x in (a, w)])
-    a, w = a.as_type(s16), w.as_type(s16)
-    pair = (a & 0xFF) * ((w << 8) >> 8), a.shr(8) * (w >> 8)
-    return b.call_named(f"llvm.sadd.sat.v{s16.count}i16", s16, *pair)
+def low_bytes(b: Builder, vectors: Sequence[Value]) -> Value:
+    """Emit the low bytes of four vectors of 16 s32 as one vector, with AVX-512's pack instructions."""
+    low = [x & 0xFF for x in vectors]
+    pairs = zip(low[::2], low[1::2], strict=True)
+    words = [instruction(b, "avx512.packusdw.512", vector(I16, 32), pair) for pair in pairs]
+    return _in_turn(instruction(b, "avx512.packuswb.512", BYTES, words))
+
+
+def _in_turn(bytes_: Value) -> Value:
+    """Restore the order of the bytes of four vectors. Pack instructions interleave them, four bytes at a time."""
+    fours = bytes_.as_type(vector(I32, 16))
+    return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(BYTES)
+
+
+_FLOATS8 = TileSizes(((6, 16), (4, 16), (2, 32), (1, 64)))
+_COMPRESSED8 = TileSizes(((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)))
+_FLOATS16 = TileSizes(((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
+_COMPRESSED16 = TileSizes(((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
+_PAIRS8 = Pairs("vpmaddwd", vpmaddwd, TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=3.2),
+                TileSizes(((3, 16), (1, 16)), rate=1.5), vpxord)
+_PAIRS16 = Pairs("vpmaddwd", vpmaddwd, TileSizes(((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), rate=2.4),
+                 TileSizes(((6, 32), (4, 32), (2, 32), (1, 32)), rate=0.8), vpxord)
+
+AVX2 = Level(
+    "avx2", 8, ("avx2", "fma", "f16c"), pairs=_PAIRS8, f16=True,
+    saturating=Saturating("vpmaddubsw", vpmaddubsw, _PAIRS8,
+                          TileSizes(((6, 16), (4, 16), (2, 16), (1, 16)), rate=3.2),
+                          TileSizes(((4, 16), (2, 32), (1, 32)))),
+    fma=Fma(8, _FLOATS8, _FLOATS8, _COMPRESSED8, _COMPRESSED8, flushing))
+AVX_VNNI = AVX2.extended(
+    "avx_vnni", "avxvnni",
+    dot4=Dot4("vpdpbusd", vpdpbusd, TileSizes(((6, 16), (4, 16), (2, 32), (1, 64))),
+              TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=2), vpxord))
+AVX512 = Level(
+    "avx512", 16, (*AVX2.features, "avx512f", "avx512bw", "avx512dq", "avx512vl"), registers=32, pairs=_PAIRS16,
+    f16=True, packing=BytePacking(high_bytes, low_bytes), table=ByteTable("avx512vbmi", vpermi2b),
+    saturating=Saturating("vpmaddubsw", vpmaddubsw, _PAIRS16,
+                          TileSizes(((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), rate=2.4),
+                          TileSizes(((8, 32), (4, 32), (2, 32), (1, 64)), rate=0.5)),
+    fma=Fma(16, _FLOATS16, TileSizes(((8, 32), (6, 32), (4, 32), (2, 64), (1, 64))), _COMPRESSED16,
+            TileSizes(((32, 32), (8, 32), (4, 32), (2, 64), (1, 64))), flushing))
+AVX512_VNNI = AVX512.extended(
+    "avx512_vnni", "avx512vnni",
+    dot4=Dot4("vpdpbusd", vpdpbusd,
+              TileSizes(((24, 16),), columns=((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64))),
+              TileSizes(((6, 48), (4, 64), (2, 64), (1, 64))), vpxord))
+AVX512_BF16 = AVX512_VNNI.extended(
+    "avx512_bf16", "avx512bf16",
+    bf16=Bf16("vdpbf16ps", vdpbf16ps, bf16_halves, _FLOATS16, _COMPRESSED16))
+AMX = AVX512_BF16.extended("amx", "amx-tile", "amx-int8",
+                           matrix=Matrix(Tiles, STATE_BYTES, granted, TileSizes(((32, 64), (16, 64)))))
+LEVELS = (AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AMX)
+"""The levels from lowest to highest."""

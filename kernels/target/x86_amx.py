@@ -1,14 +1,15 @@
 """AMX: the tile registers of x86, their configuration, and their emulation in memory."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from llvmlite import ir
 
 from graphq.kernels.jit.code import S32X16, Loop
-from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, c64, constant
-from graphq.kernels.target.x86 import dot_u8s8, instruction
+from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, c64, constant, vector
+from graphq.kernels.target.products import dot4
 
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
@@ -54,25 +55,41 @@ def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bo
         with Loop(b, _rows(state, w), [total]) as groups:
             x = (_row(state, a, rows.k) + groups.k * 4).load(I32)
             y = _row(state, w, groups.k).load(S32X16)
-            groups.update([dot_u8s8(b, groups.values[0], x.splat(16), y, emulated=True, signed=signed)])
+            groups.update([dot4(b, groups.values[0], x.splat(16), y, signed)])
         groups.values[0].store(_row(state, c, rows.k))
+
+
+def granted() -> bool:
+    """Ask Linux for tile registers in all threads: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
+    try:
+        return ctypes.CDLL(None).arch_prctl(0x1023, 18) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+STATE_BYTES = 64 + 8 * 1024
 
 
 class Tiles:
     """The AMX instructions on the eight tile registers of 16 rows x 64 bytes, or their emulation in memory.
 
-    `state` is the address of a 64-byte tile configuration; byte 48 + t is the number of rows of tile t. Emulated tile
-    registers follow it, 1024 bytes each.
+    `state` is the address of STATE_BYTES: a tile configuration of 64 bytes, in which byte 48 + t is the number of rows
+    of tile t. Emulated tile registers follow it, 1024 bytes each.
     """
 
     def __init__(self, b: Builder, state: Value, emulated: bool):
         self.b, self.state, self.emulated = b, state, emulated
 
     def _x86(self, name: str, tiles: Sequence[int], *args: Value) -> None:
-        instruction(self.b, name, ir.VoidType(), [*(constant(I8, t) for t in tiles), *args])
+        self.b.call_named(f"llvm.x86.{name}", ir.VoidType(), *(constant(I8, t) for t in tiles), *args)
 
-    def configure(self) -> None:
-        """Emit ldtilecfg: load the configuration at `state`."""
+    def configure(self, rows: Mapping[int, Value]) -> None:
+        """Emit ldtilecfg, for tiles of these numbers of rows; all others have 16."""
+        # Byte 0 is the palette (1). The bytes per row of each register (64, as u16) start at byte 16.
+        words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
+        constant(vector(I64, 8), words).store(self.state)
+        for tile, count in rows.items():
+            count.trunc(I8).store(self.state + (48 + tile))
         if not self.emulated:
             self._x86("ldtilecfg", [], self.state.pointer(I8))
 

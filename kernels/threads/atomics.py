@@ -1,14 +1,9 @@
 """Atomic access to words of 8 bytes that threads share."""
 from __future__ import annotations
 
-import platform
-
-from llvmlite import ir
-
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.values import I64, Builder, Value
-
-MACHINE = platform.machine()
+from graphq.kernels.target import isa
 
 
 @emits
@@ -41,9 +36,8 @@ def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
 
 @emits
 def pause(b: Builder) -> None:
-    """Wait some dozens of cycles; on CPUs other than x86, do nothing."""
-    if MACHINE == "x86_64":
-        b.call_named("llvm.x86.sse2.pause", ir.VoidType())
+    """Wait some dozens of cycles, if the CPU has an instruction for it."""
+    isa.pause(b)
 
 
 @emits

@@ -27,7 +27,7 @@ from graphq.kernels.jit import codegen, modules
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.tiles import KERNELS
 from graphq.kernels.moves.integers import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
-from graphq.kernels.target import isa
+from graphq.kernels.target import isa, mnemonics
 from graphq.kernels.threads import team
 
 ENVIRONMENT = {
@@ -128,10 +128,11 @@ def sources(seeds):
     for kernel in KERNELS.values():
         for layout in kernel.layouts:
             for emulated in (False, True):
-                modules.load(f"{kernel.name}_{layout}", kernel.build, kernel.dtypes, kernel.tile[0],
+                modules.load(f"{kernel.name}_{layout}", kernel.build, kernel.level, kernel.dtypes, kernel.tile[0],
                              kernel.tile[1], emulated, layout, cache=False)
-    for name, of in itertools.product(peaks.PRODUCTS, peaks.LANES):
-        modules.load("peak", peaks.peak_module, f"{name} {of}", cache=False)
+    for name in map(" ".join, itertools.product(mnemonics.MULTIPLYING, mnemonics.LANES)):
+        if peaks.products(name):
+            modules.load("peak", peaks.peak_module, name, cache=False)
     for of in CASTS:
         modules.load("cast", converting, *of, cache=False)
     team.modules_of_team()

@@ -17,11 +17,11 @@ from graphq.kernels.jit.intrinsics import (
 )
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
 from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
-from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
-from graphq.kernels.target.x86 import dot_u8s8, flipped, madd8, madd16
-from graphq.kernels.target.x86_amx import Tiles
+from graphq.kernels.target.products import dot4, flipped, pair_sums, saturating_sums
+from graphq.kernels.target.x86 import high_bytes, low_bytes, vpdpbusd, vpmaddubsw, vpmaddwd, vpxord
+from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles
 from graphq.kernels.threads.atomics import acquired, release
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
@@ -179,13 +179,13 @@ def instructions(name, lanes, emulated):
         acc, a, w = ((source + 4 * lanes * k).load(vector(I32, lanes), 4) for k in range(3))
         halves = vector(I16, 2 * lanes)
         if name == "dot":
-            out = dot_u8s8(b, acc, a, w, emulated)
+            out = (dot4 if emulated else vpdpbusd)(b, acc, a, w)
         elif name == "signed dot":
-            out = dot_u8s8(b, acc, a, w, True, signed=True)
-        elif name == "madd16":
-            out = madd16(b, a.as_type(halves), w.as_type(halves), emulated)
+            out = dot4(b, acc, a, w, signed=True)
+        elif name == "pairs":
+            out = (pair_sums if emulated else vpmaddwd)(b, a.as_type(halves), w.as_type(halves))
         else:
-            out = madd8(b, a, w, emulated)
+            out = (saturating_sums if emulated else vpmaddubsw)(b, a, w)
         out.store(target, 4)
 
     def block(args, index):
@@ -223,10 +223,8 @@ def multiplying_tiles(rows, signed):
     """A block that multiplies tiles in memory: two of 64 bytes a row at word 0, whose product goes to word 1 twice."""
     @emits
     def run(b, source, target, state) -> None:
-        for tile, count in ((0, rows), (1, rows), (2, 16)):
-            b.value(I64, count).trunc(I8).store(state + 48 + tile, 1)
         tiles = Tiles(b, state, True)
-        tiles.configure()
+        tiles.configure({tile: b.value(I64, rows) for tile in (0, 1)})
         tiles.zero(0)
         tiles.load(1, source, b.value(I64, 64))
         tiles.load(2, source + 1024, b.value(I64, 64))
@@ -237,7 +235,7 @@ def multiplying_tiles(rows, signed):
         tiles.release()
 
     def block(args, index):
-        run(load_s64(args), load_s64(args + 8), stack(64 + 8 * 1024))
+        run(load_s64(args), load_s64(args + 8), stack(STATE_BYTES))
 
     return Functions(block=block)
 
@@ -410,7 +408,7 @@ def emitting(emit):
 
 
 def flipping(lanes, emulated):
-    return emitting(lambda b, source: flipped(b, source.load(vector(I32, lanes)), 0x80808080, emulated))
+    return emitting(lambda b, source: (flipped if emulated else vpxord)(b, source.load(vector(I32, lanes))))
 
 
 def packing_bytes(dtype):

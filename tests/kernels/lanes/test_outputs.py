@@ -14,8 +14,8 @@ from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.lanes.stores import FastForm, SecondLook, Store, evaluate
 from graphq.kernels.target import isa
 
-WIDTHS = [(1, False), (8, False), (16, False), (16, True)] if len(isa.available()) > 1 else [(1, False)]
-"""Lanes, and whether four vectors are packed as one."""
+WIDTHS = [(1, ""), (8, ""), (16, ""), (16, "avx512")] if len(isa.available()) > 1 else [(1, "")]
+"""Lanes, and the level by which four vectors are packed as one."""
 BAND, OTHER = load(0, "s32", "column"), load(1, "u8", "table")
 
 
@@ -64,7 +64,7 @@ SHAPES = [(1, 1), (1, 15), (4, 16), (5, 17), (3, 64), (9, 70), (2, 130), (7, 200
 @pytest.mark.parametrize("lanes, packed", WIDTHS)
 def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes, packed):
     x = store(kind)
-    if packed and not packs(lanes, x):
+    if packed and not packs(isa.level_named(packed), x):
         pytest.skip("the machine lacks AVX-512's packs")
     module = modules.load("test", store_functions, x, lanes, packed, cache=False)
     for shape in SHAPES:
@@ -83,7 +83,7 @@ def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes,
 @pytest.mark.parametrize("lanes", sorted({lanes for lanes, _ in WIDTHS}))
 def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
     x = store(kind)
-    module = modules.load("test", store_functions, x, lanes, False, cache=False)
+    module = modules.load("test", store_functions, x, lanes, "", cache=False)
     for shape in SHAPES:
         total, operands = arrays(kind, *shape)
         out, entries = call(module.exact, x, total, operands)
@@ -98,8 +98,8 @@ def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
 def test_without_a_second_look_nothing_is_entered(kind, lanes, packed):
     """Nor packed, whatever the machine could."""
     x = store(kind, looks=False)
-    assert not packs(lanes, x)
-    if packed and not packs(lanes, store(kind)):
+    assert not packs(isa.LEVELS[-1], x)
+    if packed and not packs(isa.level_named(packed), store(kind)):
         pytest.skip("the machine lacks AVX-512's packs")
     module = modules.load("test", store_functions, x, lanes, packed, cache=False)
     total, operands = arrays(kind, 6, 150)
@@ -114,7 +114,7 @@ def test_without_a_second_look_nothing_is_entered(kind, lanes, packed):
 def test_outputs_of_vectors_in_registers(kind, looks, lanes, packed):
     """Six vectors of each of seven rows: one and a half groups of packed ones, and one and three quarters of rows."""
     x = store(kind, looks)
-    if packed and not packs(lanes, store(kind)):
+    if packed and not packs(isa.level_named(packed), store(kind)):
         pytest.skip("the machine lacks AVX-512's packs")
     rows, vectors = 7, 6
     module = modules.load("test", from_registers, x, lanes, rows, vectors, packed, cache=False)

@@ -11,8 +11,7 @@ from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
-from graphq.kernels.matmul import amx as matmul_amx
-from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import matrix, pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.tiles import KERNELS
@@ -142,7 +141,7 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
 
 def test_windows_too_long_for_copies_are_not_for_amx():
     with level_of(KERNELS["matmul_u8s8_32x64_amx"], isa.is_emulated("amx")) as level:
-        longest = (matmul_amx.COPIES // matmul_amx.ROWS - 96) // 9 // 64 * 64
+        longest = (matrix.COPIES // matrix.ROWS - 96) // 9 // 64 * 64
         for channels, chosen in ((longest, "amx"), (longest + 1, "avx512_vnni")):
             product = matmul.Product("u8", 196, 256, channels, layout="windows", taps=9)
             step = matmul.plan_matmul(RAW, product, Target(level, cache=False))
@@ -262,13 +261,12 @@ def compiled(made, cpu):
 @pytest.mark.parametrize(("row_tiles", "panels"), [(2, 2), (2, 1), (1, 4), (1, 3)])
 @pytest.mark.parametrize(("a_dtype", "instruction"), [("u8", "tdpbusd"), ("s8", "tdpbssd")])
 def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instruction):
-    from graphq.kernels.matmul.amx import amx_setup, amx_tile
-
-    text = compiled(amx_tile(row_tiles, panels, a_dtype, False), "sapphirerapids")
+    amx = isa.level_named("amx").matrix
+    text = compiled(matrix.matrix_tile(amx, row_tiles, panels, a_dtype, False), "sapphirerapids")
     found = evidence.count(text)
     for name in ("tdpbusd", "tdpbssd", "tileloadd", "tilestored"):
         assert found.get(f"{name} tmm", 0) == text.count(f"\t{name}\t"), name
-    text += compiled(amx_setup(row_tiles, False), "sapphirerapids")
+    text += compiled(matrix.matrix_setup(amx, row_tiles, False), "sapphirerapids")
     count = row_tiles * panels * 2 + (panels * 2 if row_tiles == 2 else 0)  # loop and tail, and again for 16 rows
     assert text.count(instruction) == count
     for name in ("ldtilecfg", "tilerelease", "tileloadd", "tilestored"):
@@ -279,10 +277,11 @@ def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instructio
 @pytest.mark.parametrize("kernel", [k for k in MATMULS if k.level == "avx_vnni"], ids=lambda k: k.name)
 def test_avx_vnni_compiles_to_its_instruction(kernel):
     """In the form of AVX-VNNI, on its 16 registers without spills."""
-    from graphq.kernels.matmul.vector import vector_tile, vnni
+    from graphq.kernels.matmul.vector import byte_products, vector_tile
 
     rows, panels = kernel.tile[0], kernel.tile[1] // 16
-    text = compiled(vector_tile(rows, 16 * panels, vnni(kernel.dtypes[0], 8, False), "rows"), "alderlake")
+    products = byte_products(kernel.isa, kernel.dtypes[0], False, False)
+    text = compiled(vector_tile(rows, 16 * panels, products, "rows"), "alderlake")
     lines = text.splitlines()
     products = [i for i, line in enumerate(lines) if "vpdpbusd" in line]
     assert len(products) == 2 * rows * panels * 2  # two vectors a panel; loop and tail

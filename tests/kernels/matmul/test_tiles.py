@@ -11,6 +11,7 @@ from graphq.kernels.matmul_compressed import tiles as compressed_tiles
 from graphq.kernels.target import isa
 
 U8 = ("u8", "s8")
+VNNI = isa.level_named("avx512_vnni")
 
 
 def test_names_are_derived():
@@ -23,8 +24,8 @@ def test_names_are_derived():
 def test_second_registration_is_refused(monkeypatch):
     monkeypatch.setattr(matmul_tiles, "KERNELS", dict(KERNELS))
     with pytest.raises(KernelError, match="a second kernel named matmul_u8s8_6x64_avx512_vnni"):
-        register_kernel((U8,), ((6, 64),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
-    register_kernel((U8,), ((7, 64),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
+        register_kernel((U8,), ((6, 64),), VNNI, matmul_tiles.estimate_matrix)(matmul_tiles.build_bytes)
+    register_kernel((U8,), ((7, 64),), VNNI, matmul_tiles.estimate_matrix)(matmul_tiles.build_bytes)
     assert "matmul_u8s8_7x64_avx512_vnni" in matmul_tiles.KERNELS
 
 
@@ -32,8 +33,8 @@ def test_second_registration_is_refused(monkeypatch):
 def test_tiles_of_too_many_rows_or_parts_of_panels_are_refused(tile, monkeypatch):
     monkeypatch.setattr(matmul_tiles, "KERNELS", {})
     with pytest.raises(KernelError, match="a tile has 1 to 32 rows, and columns in panels of 16"):
-        register_kernel((U8,), (tile,), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
-    register_kernel((U8,), ((32, 16),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
+        register_kernel((U8,), (tile,), VNNI, matmul_tiles.estimate_matrix)(matmul_tiles.build_bytes)
+    register_kernel((U8,), ((32, 16),), VNNI, matmul_tiles.estimate_matrix)(matmul_tiles.build_bytes)
 
 
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
@@ -41,18 +42,16 @@ def test_tiles_of_too_many_rows_or_parts_of_panels_are_refused(tile, monkeypatch
 def test_every_level_has_a_kernel_for_every_size(level, dtypes):
     for m, n, k in ((1, 1, 1), (1, 1024, 1024), (2, 64, 64), (1024, 1024, 1024), (0, 0, 0), (10**6, 3, 27)):
         kernel = select(dtypes, m, n, k, level)
-        assert kernel.dtypes == dtypes and level.includes(kernel.level)
+        assert kernel.dtypes == dtypes and level.includes(kernel.isa)
 
 
 def test_small_m_takes_small_tiles():
-    vnni = isa.level_named("avx512_vnni")
-    tiles = [select(U8, m, 1024, 1024, vnni).tile[0] for m in (1, 2, 4, 6, 8, 32, 384)]
+    tiles = [select(U8, m, 1024, 1024, VNNI).tile[0] for m in (1, 2, 4, 6, 8, 32, 384)]
     assert tiles == [1, 2, 4, 6, 4, 4, 6]
 
 
 def test_few_columns_take_tall_tiles():
-    vnni = isa.level_named("avx512_vnni")
-    tiles = [select(U8, 10_000, n, 36, vnni).tile for n in (1, 16, 24, 32, 48, 64, 96)]
+    tiles = [select(U8, 10_000, n, 36, VNNI).tile for n in (1, 16, 24, 32, 48, 64, 96)]
     assert tiles == [(24, 16)] * 2 + [(12, 32)] * 2 + [(7, 48), (6, 64), (7, 48)]
 
 

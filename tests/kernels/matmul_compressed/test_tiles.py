@@ -155,4 +155,4 @@ def test_pack_refuses(bits):
 @pytest.mark.parametrize("dtypes", tiles.DTYPES + FLOATS)
 def test_every_level_has_a_kernel(level, dtypes):
     for m in (1, 3, 1000):
-        assert level.includes(select(dtypes, m, 64, 64, level).level)
+        assert level.includes(select(dtypes, m, 64, 64, level).isa)

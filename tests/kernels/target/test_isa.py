@@ -2,6 +2,7 @@
 import ast
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def machine(monkeypatch, fresh):
 def test_levels_are_ordered():
     names = [level.name for level in isa.LEVELS]
     assert names == ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
-    including = {level.name: [name for name in names if level.includes(name)] for level in isa.LEVELS}
+    including = {level.name: [name for name in names if level.includes(isa.level_named(name))] for level in isa.LEVELS}
     assert including == {
         "scalar": ["scalar"], "avx2": ["scalar", "avx2"], "avx_vnni": ["scalar", "avx2", "avx_vnni"],
         "avx512": ["scalar", "avx2", "avx512"], "avx512_vnni": ["scalar", "avx2", "avx512", "avx512_vnni"],
@@ -50,26 +51,29 @@ def test_levels_are_ordered():
         "amx": ["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"]}
 
 
-def test_levels_have_the_extensions_of_their_features():
-    assert [x.name for x in isa.LEVELS if x.has("vnni")] == ["avx_vnni", "avx512_vnni", "avx512_bf16", "amx"]
-    assert [x.name for x in isa.LEVELS if x.has("bf16")] == ["avx512_bf16", "amx"]
-    assert [x.name for x in isa.LEVELS if x.has("amx-tile")] == ["amx"] and not isa.level_named("avx2").has("avx512f")
-    assert isa.level_named("avx512").has("avx512f")
+def test_levels_have_the_capabilities_of_the_levels_below():
+    having = {name: [x.name for x in isa.LEVELS if getattr(x, name) is not None]
+              for name in ("dot4", "pairs", "saturating", "matrix", "bf16", "packing", "fma")}
+    assert having == {
+        "dot4": ["avx_vnni", "avx512_vnni", "avx512_bf16", "amx"], "matrix": ["amx"], "bf16": ["avx512_bf16", "amx"],
+        "packing": ["avx512", "avx512_vnni", "avx512_bf16", "amx"],
+        **dict.fromkeys(("pairs", "saturating"), [x.name for x in isa.LEVELS[1:]]),
+        "fma": [x.name for x in isa.LEVELS]}
+    assert [x.name for x in isa.LEVELS if x.sorts] == ["avx2", "avx512"]
+    assert [x.name for x in isa.LEVELS if x.f16] == [x.name for x in isa.LEVELS[1:]]
     assert {x.name: (x.base.name, x.of_products.name) for x in isa.LEVELS} == {
         "scalar": ("scalar", "scalar"), "avx2": ("avx2", "avx2"), "avx_vnni": ("avx2", "avx_vnni"),
         "avx512": ("avx512", "avx512"),
         **dict.fromkeys(("avx512_vnni", "avx512_bf16", "amx"), ("avx512", "avx512_vnni"))}
-    assert [isa.lowest(*x).name for x in ((8,), (16,), (8, "vnni"), (16, "vnni"), (16, "amx-tile"))] == [
-        "avx2", "avx512", "avx_vnni", "avx512_vnni", "amx"]
 
 
-def test_levels_are_named_in_their_table_and_in_those_of_kernels_alone():
+def test_levels_are_named_in_their_table_alone():
     """Everything else asks a level what it has, so that a new one is a row of these tables."""
     names = {x.name for x in isa.LEVELS} - {"scalar"}
     files = [path.relative_to(ROOT).as_posix() for folder in ("graphq", "kernels", "passes")
              for path in (ROOT / folder).rglob("*.py")
              if any(isinstance(x, ast.Constant) and x.value in names for x in ast.walk(ast.parse(path.read_text())))]
-    assert {*files} == {"kernels/target/isa.py", "kernels/matmul/tiles.py", "kernels/matmul_compressed/tiles.py"}
+    assert {*files} == {"kernels/target/isa.py", "kernels/target/x86.py"}
 
 
 @pytest.mark.parametrize("text", [gq.compile.__doc__, (ROOT / "docs/deploy.md").read_text(encoding="utf-8")],
@@ -83,7 +87,7 @@ def test_native_levels_have_all_that_they_include():
     native = [level.name for level in isa.available()]
     assert native[0] == "scalar"
     for level in isa.available():
-        assert {x.name for x in isa.LEVELS if level.includes(x.name)} <= set(native)
+        assert {x.name for x in isa.LEVELS if level.includes(x)} <= set(native)
 
 
 def test_feature_bits_decide(monkeypatch):
@@ -93,7 +97,9 @@ def test_feature_bits_decide(monkeypatch):
     assert names == ["scalar", "avx2", "avx512"]  # no VNNI, so no AMX either
     bits |= {"avx512vnni", "avx512bf16"}
     for granted in (False, True):
-        monkeypatch.setattr(isa, "_request_amx", lambda granted=granted: granted)
+        *others, amx = isa.LEVELS
+        amx = replace(amx, matrix=amx.matrix._replace(granted=lambda granted=granted: granted))
+        monkeypatch.setattr(isa, "LEVELS", (*others, amx))
         assert ("amx" in [level.name for level in isa.native.__wrapped__()]) == granted
     bits.remove("f16c")
     assert [level.name for level in isa.native.__wrapped__()] == ["scalar"]
@@ -102,7 +108,7 @@ def test_feature_bits_decide(monkeypatch):
 def test_code_goes_without_features_of_other_levels(monkeypatch):
     bits = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16"}
     monkeypatch.setattr(cpu, "features", lambda: bits)
-    withheld = {level.name: set(isa._withheld.__wrapped__(level.features)) for level in isa.LEVELS}
+    withheld = {level.name: set(level.withheld) for level in isa.LEVELS}
     assert withheld["scalar"] == bits and withheld["avx2"] == bits - {"avx2", "fma", "f16c"} == withheld["avx_vnni"]
     assert withheld["avx512"] == {"avx512vnni", "avx512bf16"} and withheld["avx512_vnni"] == {"avx512bf16"}
     assert not withheld["avx512_bf16"] and not withheld["amx"]

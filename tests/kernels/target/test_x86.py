@@ -46,7 +46,7 @@ def test_instructions_on_tiles_have_their_names_and_operands():
     b = Builder(ir.IRBuilder(ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f").append_basic_block()))
     state, address, stride = (b.value(I64, x) for x in (64, 128, 256))
     tiles = Tiles(b, state, False)
-    tiles.configure()
+    tiles.configure({})
     tiles.zero(3)
     tiles.load(1, address, stride)
     tiles.dot(3, 1, 2, signed=False)
@@ -92,10 +92,11 @@ def dots(acc, a, w, signed=False):
 
 MEANINGS = {
     "dot": dots, "signed dot": lambda acc, a, w: dots(acc, a, w, signed=True),
-    "madd16": lambda acc, a, w: (a.view(np.int16).astype(np.int32) * w.view(np.int16)).reshape(-1, 2).sum(
+    "pairs": lambda acc, a, w: (a.view(np.int16).astype(np.int32) * w.view(np.int16)).reshape(-1, 2).sum(
         axis=1, dtype=np.int32),
-    "madd8": lambda acc, a, w: np.clip((a.view(np.uint8).astype(np.int32) * w.view(np.int8)).reshape(-1, 2).sum(axis=1),
-                                       -2**15, 2**15 - 1).astype(np.int16).view(np.int32)}
+    "saturating": lambda acc, a, w: np.clip(
+        (a.view(np.uint8).astype(np.int32) * w.view(np.int8)).reshape(-1, 2).sum(axis=1), -2**15, 2**15 - 1).astype(
+            np.int16).view(np.int32)}
 
 
 @pytest.mark.parametrize("name", MEANINGS)

@@ -1,8 +1,8 @@
-"""Tiles of the integer matmul on AMX: tdpbusd or tdpbssd on tile registers of 16 rows x 64 bytes.
+"""Tiles of the integer matmul on AMX: products of bytes in tile registers of 16 rows x 64 bytes.
 
 A tile function usually computes 32 x 64 outputs, in two passes of 32 columns. A pass uses 2 x 2 registers for
 accumulators, 2 for activations and 2 for weights. For few rows there is a tile function of 16 x 64 outputs: one pass,
-with 1 x 4 registers for accumulators. A tile at the lower edge of the result can have fewer rows; `amx_setup`
+with 1 x 4 registers for accumulators. A tile at the lower edge of the result can have fewer rows; `matrix_setup`
 configures the registers for these rows.
 
 The tile function loads activations in place, with two exceptions. The last k % 64 bytes of each row or tap are first
@@ -10,7 +10,7 @@ copied and padded with zeros. Windows whose pixels are not evenly spaced in memo
 memory to keep the copies, the first tile of each row of tiles makes copies for all tiles of the row. Otherwise each
 tile makes copies of its own.
 
-tdpbssd multiplies s8 activations a. Epilogues, however, expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
+There is a product of s8 activations a. Epilogues, however, expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
 accumulators start from 128 times the column sums.
 """
 from __future__ import annotations
@@ -22,12 +22,13 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.values import I8, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
-from graphq.kernels.target.x86_amx import Tiles
+from graphq.kernels.target.isa import LEVELS
+from graphq.kernels.target.products import Matrix
 
 # Offsets in scratch memory, after the accumulators: tile configuration and emulated tile registers (STATE), initial
 # values of the accumulators (FIRST).
 STATE = 8192
-FIRST = STATE + 64 + 8 * 1024
+FIRST = STATE + max(level.matrix.state_bytes for level in LEVELS if level.matrix is not None)
 SCRATCH = FIRST + 4 * 64
 LINE, HALF = vector(I8, 64), vector(I8, 32)
 ROWS = 32
@@ -52,7 +53,7 @@ def line_bytes(k: int, taps: int) -> int:
     return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
 
 
-def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
+def matrix_setup(matrix: Matrix, row_tiles: int, emulated: bool) -> Intrinsic:
     """Make the function `(frame, rows)` that configures the tile registers for 1 to 16 * `row_tiles` rows.
 
     Called with 0 rows, the function releases the registers.
@@ -60,21 +61,16 @@ def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
 
     @emits
     def setup(b: Builder, address: Value, rows: Value) -> None:
-        state = Frame.read(address).acc + STATE
-        tiles = Tiles(b, state, emulated)
+        tiles = matrix.registers(b, Frame.read(address).acc + STATE, emulated)
         with b.if_else(rows > 0) as (configure, release):
             with configure:
-                # Layout of the configuration: byte 0 is the palette (1). The bytes per row of each register (64, as
-                # u16) start at byte 16, the rows of each register at byte 48.
-                words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
-                constant(vector(I64, 8), words).store(state)
                 sums_of, a_of, _ = _numbers(row_tiles)
+                counts = {}
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
                     left = (left > 0).select(left, 16)  # a register without rows is not used: any number is valid
-                    for number in (*sums_of[r], a_of[r]):
-                        left.trunc(I8).store(state + (48 + number))
-                tiles.configure()
+                    counts |= dict.fromkeys((*sums_of[r], a_of[r]), left)
+                tiles.configure(counts)
             with release:
                 tiles.release()
 
@@ -244,7 +240,7 @@ class _Pixels:
 def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     """Emit prefetches of `lines` lines of 64 bytes to L2; returns the address after them.
 
-    Each tdpbusd is followed by a few prefetches. If all prefetches of a step came together, the next tile loads would
+    Each product is followed by a few prefetches. If all prefetches of a step came together, the next tile loads would
     wait for them. ResNet-50's 7 x 7 layers, at 20 GB/s from L3, take 5 % less time with spread prefetches.
     """
     with Loop(b, lines, [address]) as line:
@@ -253,13 +249,14 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
     return line.values[0]
 
 
-def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: str = "rows") -> Intrinsic:
-    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` must run first."""
+def matrix_tile(matrix: Matrix, row_tiles: int, panels: int, a_dtype: str, emulated: bool,
+                layout: str = "rows") -> Intrinsic:
+    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `matrix_setup` must run first."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
 
     def accumulate(b: Builder, f: Frame, source: _Rows | _Pixels, used: int) -> None:
-        tiles = Tiles(b, f.acc + STATE, emulated)
+        tiles = matrix.registers(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
         fetched = pace * (16 // len(passes))  # bytes to prefetch per step (64 k) and pass; `pace` is for 4 k

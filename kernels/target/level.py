@@ -1,0 +1,110 @@
+"""An ISA level: a set of instructions that kernels may use, as what kernels ask of it.
+
+Kernels ask for capabilities (`level.dot4 is not None`), never for names, features or architectures. A level *extends*
+another one if it adds instructions to vectors of the same width; it has all capabilities of the other one.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from graphq.kernels.jit.cpu import has
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.target.products import Bf16, Dot4, Fma, Matrix, Pairs, Saturating
+
+_known: set[str] = set()
+"""The features of all levels."""
+
+
+class BytePacking(NamedTuple):
+    """Instructions that pack four vectors of s32 into one vector of bytes.
+
+    `high(b, vectors, dtype)` saturates the upper halves to s8 or u8; `low(b, vectors)` takes the low bytes.
+    """
+
+    high: Callable[[Builder, Sequence[Value], str], Value]
+    low: Callable[[Builder, Sequence[Value]], Value]
+
+
+class ByteTable(NamedTuple):
+    """An instruction that looks up the bytes of a vector in a table of 256 bytes in registers.
+
+    The CPU must also have `feature`. `look_up(b, quarters, index)` takes the table as four vectors of 64 bytes.
+    """
+
+    feature: str
+    look_up: Callable[[Builder, Sequence[Value], Value], Value]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Level:
+    """An ISA level: its vectors have `lanes` lanes of 32 bits, in so many `registers`. A capability it lacks is None.
+
+    `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
+    vectors convert between f16 and f32. If `emulated`, plain code replaces the level's special instructions.
+    """
+
+    name: str
+    lanes: int
+    features: tuple[str, ...] = ()
+    registers: int = 16
+    extends: Level | None = None
+    emulated: bool = False
+    dot4: Dot4 | None = None
+    pairs: Pairs | None = None
+    saturating: Saturating | None = None
+    matrix: Matrix | None = None
+    fma: Fma | None = None
+    bf16: Bf16 | None = None
+    f16: bool = False
+    packing: BytePacking | None = None
+    table: ByteTable | None = None
+
+    def __post_init__(self) -> None:
+        _known.update(self.features)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Level) and (self.name, self.emulated) == (other.name, other.emulated)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.emulated))
+
+    def __repr__(self) -> str:
+        return f"<ISA level {self.name}{', emulated' * self.emulated}>"
+
+    def extended(self, name: str, *features: str, **capabilities: Any) -> Level:
+        """Make the level that has these features and capabilities as well."""
+        return replace(self, name=name, features=(*self.features, *features), extends=self, **capabilities)
+
+    def includes(self, other: Level) -> bool:
+        """Whether this level can run the kernels of another one, because it has all of its features."""
+        return set(other.features) <= set(self.features)
+
+    def own(self, capability: str) -> Any:
+        """A capability that no level below has, which this one extends; otherwise None."""
+        mine = getattr(self, capability)
+        return None if self.extends is not None and getattr(self.extends, capability) is mine else mine
+
+    @property
+    def base(self) -> Level:
+        """The lowest level with vectors of this width. All code except integer products is compiled for it."""
+        return self if self.extends is None else self.extends.base
+
+    @property
+    def of_products(self) -> Level:
+        """The level that code of integer products is compiled for: the lowest one that multiplies bytes as this one.
+
+        Code without `dot4` gains from its level as well: LLVM uses it for sums of two 16-bit products.
+        """
+        return self if self.extends is None or self.own("dot4") is not None else self.extends.of_products
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """The features of this machine that the level lacks and other levels have. Its code must not use them."""
+        return tuple(sorted(x for x in _known.difference(self.features) if has(x)))
+
+    @property
+    def sorts(self) -> bool:
+        """Whether constant weights are sorted: some groups are multiplied by `saturating`, the others by `pairs`."""
+        return self.dot4 is None and self.saturating is not None

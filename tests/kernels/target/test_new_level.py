@@ -1,0 +1,45 @@
+"""A level with a new product of bytes is one row: this adds it to a copy of graphq, and all families multiply by it."""
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+ROW = """
+LEVELS += (AVX2.extended("new", "new-dot", dot4=Dot4(
+    "newdot", lambda b, acc, x, w: None, TileSizes(((5, 16),), columns=((2, 32),)), TileSizes(((3, 16),)))),)
+"""
+RUN = """
+import numpy as np
+import graphq as gq
+from graphq.kernels.target import isa
+from graphq.testing import random_inputs
+from dense import dense
+from kernel_digests import LISTS, TEXTS, four_bits, recurrent
+
+convolution = ("x: u8[1,7,7,8], w: s8[3,3,8,20]) { %0 = dequantize(x, scales=[0.1])\\n"
+               " %1 = dequantize(w, scales=[0.1])\\n %2 = convolution(%0, %1, dilations=[1, 1], LISTS)\\n"
+               " %y = quantize(%2, dtype=u8, scales=[2.1]) return %y }")
+graphs = [dense(5), dense(3, x="s8", transpose_a=True), four_bits(32), recurrent("lstm", True),
+          *(gq.parse("graph net(" + text.replace("LISTS", LISTS)) for text in (TEXTS[0], convolution))]
+assert isa.LEVELS[-1].name == "new" and not isa.LEVELS[-1].sorts
+with isa.emulate("new"):
+    for g in graphs:
+        model, inputs = gq.compile(g, isa="new", threads=1, cache=False), random_inputs(g)
+        got, want = model(inputs), model.formula(inputs)
+        assert np.asarray(got).tobytes() == np.asarray(want).tobytes(), g.name
+        print(*(s.kernel for s in model._fixed.plan.steps if hasattr(s, "kernel")))
+"""
+
+
+def test_a_row_gives_all_families_a_new_product(tmp_path):
+    for folder in ("graphq", "kernels", "passes"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"),
+                        ignore_dangling_symlinks=True, symlinks=True)
+    with open(tmp_path / "kernels" / "target" / "x86.py", "a", encoding="utf-8") as file:
+        file.write(ROW)
+    paths = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT / 'tests' / 'helpers')]}\n"
+    done = subprocess.run([sys.executable, "-c", paths + RUN], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    kernels = done.stdout.split()
+    assert {"matmul_u8s8_2x32_new", "matmul_s8s8_2x32_new", "matmul_u8s4_3x16_new", "depthwise_u8_new"} <= {*kernels}
