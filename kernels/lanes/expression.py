@@ -151,13 +151,18 @@ def fused(a: Any, b: Any, c: Any) -> np.ndarray:
 
 
 def _round_s32(x: Any) -> Any:
+    """Round to the nearest s32, ties to even.
+
+    Every machine meets this rule: NaN becomes an s32 whose low 16 bits are 0, and a number outside of s32 becomes -2**31
+    or the nearest s32. Machines differ within it (x86 gives -2**31 for all of these, as here; Arm gives 0 for NaN, and
+    the nearest s32). The result of an expression must not depend on the difference.
+    """
     return np.where(np.abs(x) < 2**31, np.rint(x), -2.0**31).astype(np.int32)
 
 
-# s32 operations wrap. Like x86, max and min return the second operand if an operand is NaN or both are zeros. For NaN,
-# all comparisons except ne are false. round_s32 rounds ties to even and, like x86, returns -2**31 for NaN and for
-# numbers outside of s32. to_s32 truncates; its operand must be in the range of s32. min_u16 is the minimum of each
-# unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are constants from 0 to 31.
+# s32 operations wrap. max and min return the second operand if an operand is NaN or both are zeros. For NaN, all
+# comparisons except ne are false. to_s32 truncates; its operand must be in the range of s32. min_u16 is the minimum of
+# each unsigned 16-bit half; high_u8 and high_s8 saturate the upper half. Shift counts are constants from 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),

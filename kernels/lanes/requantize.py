@@ -64,7 +64,7 @@ def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     """Saturate rint(y * inv_scale) + zp to [lo, hi], integers within +-2**22. NaN gives zp in the low 16 bits."""
     # The bounds are integers, so clipping before rounding equals saturating afterwards. Clipped numbers fit into s32,
     # so the conversion can round them; this saves an operation. min and max return their second operand if it is NaN.
-    # The conversion turns NaN into -2**31, whose low bits are 0. With an explicit test for NaN, requantization was
+    # The conversion turns NaN into an s32 whose low 16 bits are 0. With an explicit test for NaN, requantization was
     # slower by a tenth.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)

@@ -1,5 +1,6 @@
 """Expressions: building and refusing, the NumPy meaning, and pickled stores."""
 import pickle
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -222,3 +223,22 @@ def test_constants_are_numbers_of_their_type(value, dtype, kept):
     (np.inf, -2**31), (2.5, 2), (-3.5, -4), (0.49999997, 0)])
 def test_floats_that_s32_does_not_hold_become_its_least(x, want):
     assert evaluate(op("round_s32", load(0, "f32", "vector")), None, [np.float32([x])]).tolist() == [want]
+
+
+def nearest_s32(x):
+    """What Arm makes of floats: the nearest s32, ties to even, and 0 of NaN."""
+    return np.clip(np.rint(np.nan_to_num(np.float64(x))), -2**31, 2**31 - 1).astype(np.int32)
+
+
+@pytest.mark.parametrize("dtype", requantize.RANGES)
+@pytest.mark.parametrize("name", ["quantize", "quantize_quotient", "exp"])
+def test_results_do_not_depend_on_how_a_machine_rounds_what_s32_does_not_hold(name, dtype, monkeypatch):
+    x = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 2**31, -2**31, 1e10, -1e10, 0.5, -1.5, 300.25, 0])
+    zp = 3.0
+    y = {"quantize": lambda: requantize.quantize(X, 4.0, zp, dtype), "exp": lambda: elementary.exp(X),
+         "quantize_quotient": lambda: requantize.quantize_quotient(X, 0.25, 4.0, zp, dtype)}[name]()
+    store = Store(y, "f32" if name == "exp" else dtype)
+    before = evaluate(store, None, [x])
+    monkeypatch.setitem(ex.BASIC, "round_s32", replace(ex.BASIC["round_s32"], numpy=nearest_s32))
+    after = evaluate(store, None, [x])
+    assert np.array_equal(before, after, equal_nan=True) and before.dtype == after.dtype
