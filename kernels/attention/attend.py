@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from graphq.base.sizes import assumed, largest
 from graphq.kernels.attention.cache import WIDTHS, emulates, rotation
 from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop, tail_mask
+from graphq.kernels.jit.code import Loop, load_first, store_first
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
@@ -104,7 +104,7 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
                 if capped:
                     x = computed(b, CAPPED, LANES, x, word["softcap"])
                 if biased:
-                    x = x + Columns(b, LANES, start, tail_mask(LANES, high - start)).load(ROW.load(row, "bias"), F32, 4)
+                    x = x + Columns(b, LANES, start, high - start).load(ROW.load(row, "bias"), F32, 4)
                 seen = (key >= first) & (key < last)
                 seen.select(x, float("-inf")).store(line + (start - base) * 4)
 
@@ -121,7 +121,7 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
         whole = count == lanes
-        return address.load(kind) if whole else address.load_where(tail_mask(lanes, c64(count)), kind)
+        return address.load(kind) if whole else load_first(address, c64(count), kind)
 
     if kept == "f32":
         return [loaded(row + first * 4, F32, LANES, left) for row in rows]
@@ -181,8 +181,7 @@ def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., N
             for (row, _), sums in zip(tile, _by_row(blocks.values, rows), strict=True):
                 target = ROW.load(row, "target")
                 for n, y in zip(parts, sums, strict=True):
-                    left = min(LANES, size - LANES * n)
-                    y.store_where(tail_mask(LANES, c64(left)), target + 4 * LANES * n)
+                    store_first(y, target + 4 * LANES * n, c64(min(LANES, size - LANES * n)))
 
     return outputs
 
@@ -242,7 +241,7 @@ def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, inter
                 leave((place < 0) | (place >= places))
                 own, angles = turned + k * wide, half * 4 * place
                 for j in range(0, size, LANES):
-                    columns = Columns(b, LANES, c64(j), tail_mask(LANES, c64(min(LANES, size - j))))
+                    columns = Columns(b, LANES, c64(j), c64(min(LANES, size - j)))
                     columns.store(columns.load(query, F32, 4), own, F32, 4)
                 rotate(b, query, own, cos + angles, sin + angles, half)
                 query = own

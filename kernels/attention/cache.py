@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphq.kernels.jit.code import Loop, tail_mask
+from graphq.kernels.jit.code import Loop, store_first
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
@@ -49,7 +49,7 @@ def rotation(interleaved: bool) -> Callable[..., None]:
             return
         with Loop(b, (half + (LANES - 1)) // LANES) as loop:
             j = loop.k * LANES
-            columns = Columns(b, LANES, j, tail_mask(LANES, half - j))
+            columns = Columns(b, LANES, j, half - j)
             first, second = columns.load(x, F32, 4), columns.load(x + half * 4, F32, 4)
             c, s = columns.load(cos, F32, 4), columns.load(sin, F32, 4)
             columns.store(c * first - s * second, y, F32, 4)
@@ -76,7 +76,7 @@ def packing(kept: str, emulated: bool) -> Intrinsic:
     def pack(b: Builder, x: Value, scale: Value, y: Value, size: Value) -> None:
         with Loop(b, (size + (LANES - 1)) // LANES) as loop:
             j = loop.k * LANES
-            columns = Columns(b, LANES, j, tail_mask(LANES, size - j))
+            columns = Columns(b, LANES, j, size - j)
             numbers = columns.load(x, F32, 4)
             if WIDTHS[kept] == 16:
                 columns.store(narrow(b, numbers, kept, LANES, emulated), y, I16, 2)
@@ -88,8 +88,7 @@ def packing(kept: str, emulated: bool) -> Intrinsic:
                     columns.store(q.trunc(I8), y, I8, 1)
                 else:
                     low, high = ((q + half).shuffle(q, range(n, LANES, 2)) for n in (0, 1))
-                    left = tail_mask(LANES // 2, (size - j) // 2)
-                    (low | high << 4).trunc(I8).store_where(left, y + j // 2)
+                    store_first((low | high << 4).trunc(I8), y + j // 2, (size - j) // 2)
 
     return pack
 

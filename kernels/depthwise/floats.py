@@ -31,7 +31,7 @@ from llvmlite import ir
 from graphq.base.sizes import is_open, largest, later
 from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts, pixels_within
 from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop, load_first, tail_mask
+from graphq.kernels.jit.code import Loop, load_first
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
@@ -203,12 +203,12 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
                 blocks.update([x + y for x, y in zip(blocks.values, chain.values, strict=True)])
             return blocks.values
 
-        mask = tail_mask(width, b.value(I64, few)) if few else None
+        left = b.value(I64, few) if few else None
         with Loop(b, c64(1) if few else (channels + (size - 1)) // size) as chunk:
             c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
             sums = total(c, weights + runs * (4 * size * tile.run) * chunk.k)
             rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
-            EpilogueEmitter(b, result, width, (args, batch, i, c)).emit_registers(rows, mask)
+            EpilogueEmitter(b, result, width, (args, batch, i, c)).emit_registers(rows, left)
 
     return write_tile
 

@@ -40,6 +40,6 @@ def features() -> frozenset[str]:
         return frozenset(name.replace("-", "") for name, has in llvm.get_host_cpu_features().items() if has)
 
 
-def has(*features: str) -> bool:
+def has(*names: str) -> bool:
     """Whether programs may use all these features (LLVM's names) on this machine."""
-    return all(name.replace("-", "") in features() for name in features)
+    return all(name.replace("-", "") in features() for name in names)

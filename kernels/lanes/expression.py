@@ -153,9 +153,9 @@ def fused(a: Any, b: Any, c: Any) -> np.ndarray:
 def _round_s32(x: Any) -> Any:
     """Round to the nearest s32, ties to even.
 
-    Every machine meets this rule: NaN becomes an s32 whose low 16 bits are 0, and a number outside of s32 becomes -2**31
-    or the nearest s32. Machines differ within it (x86 gives -2**31 for all of these, as here; Arm gives 0 for NaN, and
-    the nearest s32). The result of an expression must not depend on the difference.
+    Every machine meets this rule: NaN becomes an s32 whose low 16 bits are 0, and a number outside of s32 becomes
+    -2**31 or the nearest s32. Machines differ within the rule: x86 gives -2**31 for all of these, as here; Arm gives 0
+    for NaN, and the nearest s32. The result of an expression must not depend on the difference.
     """
     return np.where(np.abs(x) < 2**31, np.rint(x), -2.0**31).astype(np.int32)
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from graphq.kernels.jit.code import tail_mask
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, counted
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
@@ -277,15 +276,15 @@ class EpilogueEmitter:
             yield Columns(b, lanes, j)
         if lanes > 1:
             with b.if_then(whole < cols):
-                yield Columns(b, lanes, whole, tail_mask(lanes, cols - whole))
+                yield Columns(b, lanes, whole, cols - whole)
 
-    def emit_registers(self, rows: Sequence[Sequence[Value]], mask: Value | None = None) -> None:
-        """Emit the outputs for accumulators in registers. `rows` has their vectors; `mask` selects valid lanes."""
+    def emit_registers(self, rows: Sequence[Sequence[Value]], left: Value | None = None) -> None:
+        """Emit the outputs for accumulators in registers, given by rows. If `left` is given, so many columns exist."""
         b, each = self.builder, len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
             last = first + (PACKED if first < packed else 1)
-            group = [Columns(b, self.lanes, b.value(I64, n * self.lanes), mask) for n in range(first, last)]
+            group = [Columns(b, self.lanes, b.value(I64, n * self.lanes), left) for n in range(first, last)]
             per_column = [self.column(columns) for columns in group]
             for top in range(0, len(rows), GROUP):
                 least: list[Value] = []

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from llvmlite import ir
 
+from graphq.kernels.jit.code import load_first, store_first, tail_mask
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Type, Value, joined, vector
 from graphq.kernels.lanes import elementary, requantize  # noqa: F401 registers the definitions that stores use
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
@@ -198,22 +199,27 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighboring columns of a block, starting at column `j`. A mask selects the columns that exist."""
+    """`lanes` neighboring columns of a block, starting at column `j`. If given, only the first `left` of them exist."""
 
     builder: Builder
     lanes: int
     j: Value
-    mask: Value | None = None
+    left: Value | None = None
+
+    @property
+    def mask(self) -> Value | None:
+        """The mask of the columns that exist; None if all do."""
+        return None if self.left is None else tail_mask(self.lanes, self.left)
 
     def load(self, row: Value, kind: Type, itemsize: int) -> Value:
-        """Load from the row at address `row`. Lanes whose mask bit is not set become 0."""
+        """Load from the row at address `row`. Columns that do not exist become 0."""
         place, kinds = row + self.j * itemsize, vector(kind, self.lanes)
-        return place.load(kinds) if self.mask is None else place.load_where(self.mask, kinds)
+        return place.load(kinds) if self.left is None else load_first(place, self.left, kinds)
 
     def store(self, x: Value, row: Value, kind: Type, itemsize: int) -> None:
         """Store to the row at address `row`."""
         place = row + self.j * itemsize
-        if self.mask is None:
+        if self.left is None:
             x.store(place)
         else:
-            x.store_where(self.mask, place)
+            store_first(x, place, self.left)

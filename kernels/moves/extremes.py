@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop, tail_mask
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
@@ -54,7 +54,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     with Loop(b, whole, [zero, zero, none]) as loop:
         loop.update(further((source + loop.k * (4 * LANES)).load(wide), *loop.values))
     done = whole * LANES
-    last = Columns(b, LANES, done, tail_mask(LANES, count - done)).load(source, F32, 4)
+    last = Columns(b, LANES, done, count - done).load(source, F32, 4)
     top, low, nan = further(last, *loop.values)
     lanes = LANES
     while lanes > 1:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop, tail_mask
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
@@ -63,8 +63,8 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
     with Loop(b, whole, none) as loop:
         loop.update(further((source + loop.k * (4 * LANES)).load(wide), loop.values))
     done = whole * LANES
-    mask = tail_mask(LANES, count - done)
-    ends = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
+    last = Columns(b, LANES, done, count - done)
+    ends = further(last.load(source, I32, 4), loop.values, last.mask)
     for k, (sign, x) in enumerate(zip(signs, ends, strict=True)):
         lanes = LANES
         while lanes > 1:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.jit.code import Loop, tail_mask
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32, store_s64
@@ -177,7 +177,7 @@ def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
         word = partial(LAYER.load, args)
         n = word("units")
         line = n * 4
-        columns = Columns(b, UNITS, unit, tail_mask(UNITS, n - unit))
+        columns = Columns(b, UNITS, unit, n - unit)
         if integers is None:
             panel = word("panels") + unit * n * (4 * gates)
             sums = _sums(b, factors + row * line, n, panel, rows, gates)
@@ -211,7 +211,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
     zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
         j = loop.k * UNITS
-        columns = Columns(b, UNITS, j, tail_mask(UNITS, count - j))
+        columns = Columns(b, UNITS, j, count - j)
         x = columns.load(source, F32, 4) / s
         q = x.math("rint") + zp
         q = (q > 255.0).select(255.0, (q < 0.0).select(0.0, q))

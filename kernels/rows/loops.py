@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from graphq.kernels.jit.code import Loop, tail_mask
+from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, vector
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.store_code import BESIDE
@@ -61,7 +61,7 @@ class RowEmitter:
         done = whole * LANES
         left = self.n - done
         with Loop(b, (left > 0).zext(I64), loop.values) as last:
-            last.update(turn([Columns(b, LANES, done, tail_mask(LANES, left))], last.values))
+            last.update(turn([Columns(b, LANES, done, left)], last.values))
         return last.values
 
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
@@ -79,7 +79,7 @@ class RowEmitter:
         done = self.n // step * step
         left = self.n - done
         with Loop(b, (left > 0).zext(I64), loop.values) as last:
-            last.update(turn([Columns(b, LANES, done + k, tail_mask(LANES, left - k)) for k in places], last.values))
+            last.update(turn([Columns(b, LANES, done + k, left - k) for k in places], last.values))
         values = last.values
         while len(values) > 1:
             values = [take(y, x) for x, y in zip(values, values[len(values) // 2:], strict=False)]
