@@ -21,13 +21,14 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, tile_functions
 from graphq.kernels.target.isa import level_named
-from graphq.kernels.target.products import FLIP, Multiply, Sums
+from graphq.kernels.target.products import FLIP, Multiply
 
 
-def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, sums_of: Sums | None, multiplier: int) -> Fill:
+def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply | None,
+              multiplier: int) -> Fill:
     """Make the function that emits the s32 sums of one output pixel, chunk by chunk.
 
-    `sums_of` adds the products of pairs; scalar code needs none. If ko and ki are 0, the code handles any window. `few`
+    `how` multiplies pairs; scalar code needs none. If ko and ki are 0, the code handles any window. `few`
     is the number of channels if they are fewer than a chunk has, otherwise 0. The code can write up to a chunk beyond
     the last channel.
     """
@@ -60,12 +61,12 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, sums_of: Sums 
                 products = [widened(v, I32) * (address + 2 * tap).load(I16).sext(I32)
                             for tap, v in enumerate((x, y))]
                 return [sums[0] + b.add(*products)]
-            assert sums_of is not None
+            assert how is not None
             out = []
             for half in range(2):
                 both = x.shuffle(y, [int(n) for channel in order[half] for n in (channel, channel + size)])
                 part = (address + half * half_bytes).load(vector(I16, size))
-                out.append(sums[half] + sums_of(b, widened(both, vector(I16, size)), part))
+                out.append(how.dot(b, sums[half], (widened(both, vector(I16, size)),), (part,)))
             return out
 
         chunks = c64(1) if few else (channels + (size - 1)) // size
@@ -95,8 +96,8 @@ def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, level: str, e
                multiplier: int) -> Functions:
     """Make the module of tiles of one pixel, for ko x ki taps packed in pairs (see `pixels.blocks.unrolled`)."""
     pairs = level_named(level).pairs
-    sums_of = None if pairs is None else pairs.sums(emulated)
-    return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, sums_of, multiplier))
+    how = None if pairs is None else pairs(lanes, emulated)
+    return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, how, multiplier))
 
 
 def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:

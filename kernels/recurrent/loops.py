@@ -27,7 +27,8 @@ from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLA
 from graphq.kernels.rows.loops import computed
 from graphq.kernels.target.isa import level_named
 from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import PLAIN_PAIRS, Multiply
+from graphq.kernels.target.products import PLAIN as PLAIN_PRODUCT
+from graphq.kernels.target.products import Multiply
 from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
@@ -220,7 +221,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 def _integers(level: Level, emulated: bool, shifted: bool) -> Integers:
     lanes = min(UNITS, max(8, level.lanes))
-    return Integers((level.dot4 or level.pairs or PLAIN_PAIRS)(lanes, emulated), shifted, ROWS * lanes // UNITS)
+    return Integers((level.dot4 or level.pairs or PLAIN_PRODUCT)(lanes, emulated), shifted, ROWS * lanes // UNITS)
 
 
 def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:

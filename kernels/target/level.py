@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.target.products import Bf16, Dot4, Fma, Matrix, Pairs, Saturating
+from graphq.kernels.target.products import Bf16, ByteProduct, Fma, Matrix
 
 _known: set[str] = set()
 """The features of all levels."""
@@ -51,9 +51,9 @@ class Level:
     registers: int = 16
     extends: Level | None = None
     emulated: bool = False
-    dot4: Dot4 | None = None
-    pairs: Pairs | None = None
-    saturating: Saturating | None = None
+    dot4: ByteProduct | None = None
+    pairs: ByteProduct | None = None
+    saturating: ByteProduct | None = None
     matrix: Matrix | None = None
     fma: Fma | None = None
     bf16: Bf16 | None = None

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from graphq.kernels.jit.values import F32, I16, I32, Builder, Type, Value, constant, vector
+from graphq.kernels.jit.values import F32, I16, I32, Builder, Type, Value, vector
 from graphq.kernels.target import x86
 from graphq.kernels.target.products import Matrix
 
@@ -31,17 +31,13 @@ class Multiplying(NamedTuple):
     signed: bool = False
 
 
-def _words(x: Value) -> Value:
-    return x.as_type(vector(I16, 2 * x.type.count))
+def _vpmaddwd(b: Builder, acc: Value, x: Value) -> Value:
+    words = vector(I16, 2 * x.type.count)  # LLVM would move x * x out of the loop, so multiply the accumulator
+    return x86.vpmaddwd(b, acc, acc.as_type(words), x.as_type(words))
 
 
 def _vpdpwssd(b: Builder, acc: Value, x: Value) -> Value:
     return x86.instruction(b, f"avx512.vpdpwssd.{32 * acc.type.count}", acc.type, [acc, x, x])
-
-
-def _vpmaddubsw(b: Builder, acc: Value, x: Value) -> Value:
-    """Also add neighboring 16-bit sums in 32 bits, as every matmul must."""
-    return acc + x86.vpmaddwd(b, x86.vpmaddubsw(b, acc, x), constant(vector(I16, 2 * x.type.count), 1))
 
 
 def _vdpbf16ps(b: Builder, acc: Value, x: Value) -> Value:
@@ -52,9 +48,8 @@ def _vdpbf16ps(b: Builder, acc: Value, x: Value) -> Value:
 MULTIPLYING = {
     "tdpbusd": Multiplying(64, matrix=x86.AMX.matrix), "tdpbssd": Multiplying(64, matrix=x86.AMX.matrix, signed=True),
     "vpdpbusd": Multiplying(4, lambda b, acc, x: x86.vpdpbusd(b, acc, x, x)), "vpdpwssd": Multiplying(2, _vpdpwssd),
-    "vpmaddubsw": Multiplying(4, _vpmaddubsw),
-    # LLVM would move x * x out of the loop, so multiply the accumulator
-    "vpmaddwd": Multiplying(2, lambda b, acc, x: acc + x86.vpmaddwd(b, _words(acc), _words(x))),
+    "vpmaddubsw": Multiplying(4, lambda b, acc, x: x86.vpmaddubsw(b, acc, acc, x)),
+    "vpmaddwd": Multiplying(2, _vpmaddwd),
     "vpmulld": Multiplying(1, lambda b, acc, x: acc * x + x), "vdpbf16ps": Multiplying(2, _vdpbf16ps, F32),
     "vfmadd231ps": Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32),
     "vmulps": Multiplying(1, lambda b, acc, x: acc * x + x, F32)}

@@ -1,12 +1,11 @@
-"""The ways to multiply u8 by s8: what a level says of its instructions, and the vector code that kernels make of it.
+"""The ways to multiply u8 by s8, and what else multiplies: an instruction, its emulation in plain code, and its tiles.
 
-A *group* is four bytes; a lane of 32 bits holds one. All ways give the same sums: exact, modulo 2**32. The functions
-`dot4`, `pair_sums` and `saturating_sums` define the instructions, and emulate them on machines that lack them.
+A *group* is four bytes; a lane of 32 bits holds one. All ways give the same sums: exact, modulo 2**32. A level has
 
-    Dot4         one instruction adds the four products of a lane
-    Pairs        one instruction adds two products of s16; the even and the odd bytes of a lane are widened
-    Saturating   one instruction adds two products in 16 bits, for factors whose sums fit; `Pairs` adds the two sums
-    Matrix       an instruction multiplies tiles of bytes in registers of their own
+    dot4         if an instruction adds the four products of each lane
+    pairs        if one adds two products of s16; the even and the odd bytes of a lane are widened
+    saturating   if one adds two products in 16 bits: for factors whose sums fit
+    matrix       if one multiplies tiles of bytes in registers of their own
 """
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ FLIP = 0x80808080
 """Xor with this number turns four s8 into s8 + 128 as u8."""
 Factor: TypeAlias = tuple[Value, ...]
 """Groups of activations or weights, as the vectors that `Multiply.dot` multiplies one after the other."""
-Sums: TypeAlias = Callable[[Builder, Value, Value], Value]
-Flip: TypeAlias = Callable[[Builder, Value], Value]
+Add: TypeAlias = Callable[[Builder, Value, Value, Value], Value]
+"""A function `(b, acc, x, w)` that adds products of x and w to `acc`."""
 Flushing: TypeAlias = Callable[[Builder, Callable[[], Sequence[Value]]], list[Value]]
 
 
@@ -36,7 +35,7 @@ class Multiply(NamedTuple):
     loads: Type
     spread: Callable[[Value, bool], Factor]
     dot: Callable[[Builder, Value, Factor, Factor], Value]
-    flip: Flip
+    flip: Callable[[Builder, Value], Value]
 
 
 class TileSizes(NamedTuple):
@@ -45,7 +44,7 @@ class TileSizes(NamedTuple):
     Tiles of `columns` also read transposed activations in place.
     """
 
-    sizes: tuple[tuple[int, int], ...]
+    sizes: tuple[tuple[int, int], ...] = ()
     rate: float = 1
     columns: tuple[tuple[int, int], ...] = ()
 
@@ -56,7 +55,7 @@ def flipped(b: Builder, x: Value) -> Value:
 
 
 def dot4(b: Builder, acc: Value, x: Value, w: Value, signed: bool = False) -> Value:
-    """Add the four products u8 * s8 of each lane to `acc`, vectors of s32. With `signed`, x is s8."""
+    """Add the four products u8 * s8 of each lane of s32 to `acc`. With `signed`, x is s8."""
     for byte in range(4):
         left = 24 - 8 * byte
         factor = (x << left) >> 24 if signed else (x << left).shr(24)
@@ -64,89 +63,57 @@ def dot4(b: Builder, acc: Value, x: Value, w: Value, signed: bool = False) -> Va
     return acc
 
 
-def pair_sums(b: Builder, x: Value, w: Value) -> Value:
-    """The sums of two neighboring products of s16, as s32."""
-    s32 = vector(I32, x.type.count // 2)
-    x, w = x.as_type(s32), w.as_type(s32)
+def pairs(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Add the sums of two neighboring products of s16 to `acc`."""
+    x, w = x.as_type(acc.type), w.as_type(acc.type)
     low = ((x << 16) >> 16) * ((w << 16) >> 16)
-    return low + (x >> 16) * (w >> 16)
+    return acc + (low + (x >> 16) * (w >> 16))
 
 
-def saturating_sums(b: Builder, x: Value, w: Value) -> Value:
-    """The sums of two neighboring products u8 * s8, saturated to s16; x and w are vectors of s32."""
-    s16 = vector(I16, 2 * x.type.count)
+def saturating(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Add the four products u8 * s8 of each lane of s32 to `acc`. The sum of each two products saturates to s16."""
+    s16 = vector(I16, 2 * acc.type.count)
     x, w = x.as_type(s16), w.as_type(s16)
-    pair = (x & 0xFF) * ((w << 8) >> 8), x.shr(8) * (w >> 8)
-    return b.call_named(f"llvm.sadd.sat.v{s16.count}i16", s16, *pair)
+    products = (x & 0xFF) * ((w << 8) >> 8), x.shr(8) * (w >> 8)
+    return pairs(b, acc, b.call_named(f"llvm.sadd.sat.v{s16.count}i16", s16, *products), b.value(s16, 1))
 
 
-class Dot4(NamedTuple):
-    """An instruction that means `dot4`. `tiles` are those of matmuls, `compressed` those of compressed weights."""
+class ByteProduct(NamedTuple):
+    """An instruction that multiplies bytes. `emit` has the meaning of `emulate`: `dot4`, `pairs` or `saturating`.
+
+    `tiles` are those of matmuls (of sorted weights if it saturates), `compressed` those of compressed weights. If it
+    `widens`, it multiplies s16.
+    """
 
     mnemonic: str
-    emit: Callable[[Builder, Value, Value, Value], Value]
-    tiles: TileSizes
-    compressed: TileSizes
-    flip: Flip = flipped
+    emit: Add
+    emulate: Add
+    tiles: TileSizes = TileSizes()
+    compressed: TileSizes = TileSizes()
+    widens: bool = False
+    flip: Callable[[Builder, Value], Value] = flipped
 
     def __call__(self, lanes: int, emulated: bool) -> Multiply:
         """How vectors multiply by this instruction, or by its emulation."""
-        dot, flip = (dot4, flipped) if emulated else (self.emit, self.flip)
-        return Multiply(lanes, vector(I32, lanes), lambda x, signed: (x,),
-                        lambda b, acc, x, w: dot(b, acc, x[0], w[0]), flip)
-
-
-class Pairs(NamedTuple):
-    """An instruction that means `pair_sums`. `compressed` are the tiles of compressed 8-bit weights."""
-
-    mnemonic: str
-    emit: Sums
-    tiles: TileSizes
-    compressed: TileSizes
-    flip: Flip = flipped
-
-    def sums(self, emulated: bool) -> Sums:
-        """The function that emits the instruction, or its emulation."""
-        return pair_sums if emulated else self.emit
-
-    def __call__(self, lanes: int, emulated: bool) -> Multiply:
-        """How vectors multiply by this instruction, or by its emulation."""
-        words, sums = vector(I16, 2 * lanes), self.sums(emulated)
+        add, flip = (self.emulate, flipped) if emulated else (self.emit, self.flip)
+        kind = vector(I16, 2 * lanes) if self.widens else vector(I32, lanes)
 
         def spread(x: Value, signed: bool) -> Factor:
-            x = x.as_type(words)
+            if not self.widens:
+                return (x,)
+            x = x.as_type(kind)
             return ((x << 8) >> 8, x >> 8) if signed else (x & 0xFF, x.shr(8))
 
         def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
             for left, right in zip(x, w, strict=True):
-                acc = acc + sums(b, left, right)
+                acc = add(b, acc, left, right)
             return acc
 
-        return Multiply(lanes, words, spread, dot, flipped if emulated else self.flip)
+        return Multiply(lanes, kind, spread, dot, flip)
 
 
-class Saturating(NamedTuple):
-    """An instruction that means `saturating_sums`.
-
-    `tiles` are those of sorted weights (`matmul.pack.sort`), `compressed` those of compressed 4-bit weights: with them
-    sums cannot saturate, because 2 * 15 * 128 < 2**15.
-    """
-
-    mnemonic: str
-    emit: Sums
-    pairs: Pairs
-    tiles: TileSizes
-    compressed: TileSizes
-
-    def __call__(self, lanes: int, emulated: bool) -> Multiply:
-        """How vectors multiply by this instruction, or by its emulation; the products of a pair must fit into s16."""
-        products, sums = saturating_sums if emulated else self.emit, self.pairs.sums(emulated)
-
-        def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
-            return acc + sums(b, products(b, x[0], w[0]), b.value(vector(I16, 2 * lanes), 1))
-
-        return Multiply(lanes, vector(I32, lanes), lambda x, signed: (x,), dot,
-                        flipped if emulated else self.pairs.flip)
+PLAIN = ByteProduct("", pairs, pairs, widens=True)
+"""For a level without vectors: plain code."""
 
 
 class Matrix(NamedTuple):
@@ -187,8 +154,3 @@ class Bf16(NamedTuple):
     rounded: Callable[[Builder, Value, Value], Value]
     tiles: TileSizes
     compressed: TileSizes
-
-
-NO_TILES = TileSizes(())
-PLAIN_PAIRS = Pairs("", pair_sums, NO_TILES, NO_TILES)
-"""For a level without vectors: plain code that multiplies bytes in pairs."""

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from graphq.kernels.jit.values import I8, I16, I32, Builder, Type, Value, constant, vector
 from graphq.kernels.target.level import BytePacking, ByteTable, Level
-from graphq.kernels.target.products import FLIP, Bf16, Dot4, Fma, Matrix, Pairs, Saturating, TileSizes
+from graphq.kernels.target.products import FLIP, Bf16, ByteProduct, Fma, Matrix, TileSizes, dot4, pairs, saturating
 from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles, granted
 
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
@@ -35,17 +35,18 @@ def vpdpbusd(b: Builder, acc: Value, x: Value, w: Value) -> Value:
     return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, x, w])
 
 
-def vpmaddwd(b: Builder, x: Value, w: Value) -> Value:
-    """Emit vpmaddwd for vectors of 16 or 32 s16."""
-    lanes = x.type.count // 2
-    return instruction(b, "avx512.pmaddw.d.512" if lanes == 16 else "avx2.pmadd.wd", vector(I32, lanes), [x, w])
+def vpmaddwd(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit vpmaddwd of s16, and add the sums to 16 or 8 lanes."""
+    name = "avx512.pmaddw.d.512" if acc.type.count == 16 else "avx2.pmadd.wd"
+    return acc + instruction(b, name, acc.type, [x, w])
 
 
-def vpmaddubsw(b: Builder, x: Value, w: Value) -> Value:
-    """Emit vpmaddubsw for vectors of 8 or 16 s32."""
-    lanes = x.type.count
-    name = "avx512.pmaddubs.w.512" if lanes == 16 else "avx2.pmadd.ub.sw"
-    return instruction(b, name, vector(I16, 2 * lanes), [y.as_type(vector(I8, 4 * lanes)) for y in (x, w)])
+def vpmaddubsw(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit vpmaddubsw, and add neighboring sums to 16 or 8 lanes."""
+    lanes = acc.type.count
+    name, words = "avx512.pmaddubs.w.512" if lanes == 16 else "avx2.pmadd.ub.sw", vector(I16, 2 * lanes)
+    sums = instruction(b, name, words, [y.as_type(vector(I8, 4 * lanes)) for y in (x, w)])
+    return vpmaddwd(b, acc, sums, b.value(words, 1))
 
 
 def vpxord(b: Builder, x: Value) -> Value:
@@ -137,34 +138,33 @@ _FLOATS8 = TileSizes(((6, 16), (4, 16), (2, 32), (1, 64)))
 _COMPRESSED8 = TileSizes(((30, 16), (6, 16), (4, 16), (2, 32), (1, 32)))
 _FLOATS16 = TileSizes(((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
 _COMPRESSED16 = TileSizes(((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
-_PAIRS8 = Pairs("vpmaddwd", vpmaddwd, TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=3.2),
-                TileSizes(((3, 16), (1, 16)), rate=1.5), vpxord)
-_PAIRS16 = Pairs("vpmaddwd", vpmaddwd, TileSizes(((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), rate=2.4),
-                 TileSizes(((6, 32), (4, 32), (2, 32), (1, 32)), rate=0.8), vpxord)
 
 AVX2 = Level(
-    "avx2", 8, ("avx2", "fma", "f16c"), pairs=_PAIRS8, f16=True,
-    saturating=Saturating("vpmaddubsw", vpmaddubsw, _PAIRS8,
-                          TileSizes(((6, 16), (4, 16), (2, 16), (1, 16)), rate=3.2),
-                          TileSizes(((4, 16), (2, 32), (1, 32)))),
-    fma=Fma(8, _FLOATS8, _FLOATS8, _COMPRESSED8, _COMPRESSED8, flushing))
+    "avx2", 8, ("avx2", "fma", "f16c"), f16=True, fma=Fma(8, _FLOATS8, _FLOATS8, _COMPRESSED8, _COMPRESSED8, flushing),
+    pairs=ByteProduct("vpmaddwd", vpmaddwd, pairs, TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=3.2),
+                      TileSizes(((3, 16), (1, 16)), rate=1.5), widens=True, flip=vpxord),
+    saturating=ByteProduct("vpmaddubsw", vpmaddubsw, saturating,
+                           TileSizes(((6, 16), (4, 16), (2, 16), (1, 16)), rate=3.2),
+                           TileSizes(((4, 16), (2, 32), (1, 32))), flip=vpxord))
 AVX_VNNI = AVX2.extended(
     "avx_vnni", "avxvnni",
-    dot4=Dot4("vpdpbusd", vpdpbusd, TileSizes(((6, 16), (4, 16), (2, 32), (1, 64))),
-              TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=2), vpxord))
+    dot4=ByteProduct("vpdpbusd", vpdpbusd, dot4, TileSizes(((6, 16), (4, 16), (2, 32), (1, 64))),
+                     TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=2), flip=vpxord))
 AVX512 = Level(
-    "avx512", 16, (*AVX2.features, "avx512f", "avx512bw", "avx512dq", "avx512vl"), registers=32, pairs=_PAIRS16,
-    f16=True, packing=BytePacking(high_bytes, low_bytes), table=ByteTable("avx512vbmi", vpermi2b),
-    saturating=Saturating("vpmaddubsw", vpmaddubsw, _PAIRS16,
-                          TileSizes(((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), rate=2.4),
-                          TileSizes(((8, 32), (4, 32), (2, 32), (1, 64)), rate=0.5)),
+    "avx512", 16, (*AVX2.features, "avx512f", "avx512bw", "avx512dq", "avx512vl"), registers=32, f16=True,
+    packing=BytePacking(high_bytes, low_bytes), table=ByteTable("avx512vbmi", vpermi2b),
     fma=Fma(16, _FLOATS16, TileSizes(((8, 32), (6, 32), (4, 32), (2, 64), (1, 64))), _COMPRESSED16,
-            TileSizes(((32, 32), (8, 32), (4, 32), (2, 64), (1, 64))), flushing))
+            TileSizes(((32, 32), (8, 32), (4, 32), (2, 64), (1, 64))), flushing),
+    pairs=ByteProduct("vpmaddwd", vpmaddwd, pairs, TileSizes(((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), rate=2.4),
+                      TileSizes(((6, 32), (4, 32), (2, 32), (1, 32)), rate=0.8), widens=True, flip=vpxord),
+    saturating=ByteProduct("vpmaddubsw", vpmaddubsw, saturating,
+                           TileSizes(((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), rate=2.4),
+                           TileSizes(((8, 32), (4, 32), (2, 32), (1, 64)), rate=0.5), flip=vpxord))
 AVX512_VNNI = AVX512.extended(
     "avx512_vnni", "avx512vnni",
-    dot4=Dot4("vpdpbusd", vpdpbusd,
-              TileSizes(((24, 16),), columns=((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64))),
-              TileSizes(((6, 48), (4, 64), (2, 64), (1, 64))), vpxord))
+    dot4=ByteProduct("vpdpbusd", vpdpbusd, dot4,
+                     TileSizes(((24, 16),), columns=((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64))),
+                     TileSizes(((6, 48), (4, 64), (2, 64), (1, 64))), flip=vpxord))
 AVX512_BF16 = AVX512_VNNI.extended(
     "avx512_bf16", "avx512bf16",
     bf16=Bf16("vdpbf16ps", vdpbf16ps, bf16_halves, _FLOATS16, _COMPRESSED16))

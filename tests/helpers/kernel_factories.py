@@ -19,7 +19,7 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
 from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
-from graphq.kernels.target.products import dot4, flipped, pair_sums, saturating_sums
+from graphq.kernels.target.products import dot4, flipped, pairs, saturating
 from graphq.kernels.target.x86 import high_bytes, low_bytes, vpdpbusd, vpmaddubsw, vpmaddwd, vpxord
 from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles
 from graphq.kernels.threads.atomics import acquired, release
@@ -183,9 +183,9 @@ def instructions(name, lanes, emulated):
         elif name == "signed dot":
             out = dot4(b, acc, a, w, signed=True)
         elif name == "pairs":
-            out = (pair_sums if emulated else vpmaddwd)(b, a.as_type(halves), w.as_type(halves))
+            out = (pairs if emulated else vpmaddwd)(b, acc, a.as_type(halves), w.as_type(halves))
         else:
-            out = (saturating_sums if emulated else vpmaddubsw)(b, a, w)
+            out = (saturating if emulated else vpmaddubsw)(b, acc, a, w)
         out.store(target, 4)
 
     def block(args, index):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 ROW = """
-LEVELS += (AVX2.extended("new", "new-dot", dot4=Dot4(
-    "newdot", lambda b, acc, x, w: None, TileSizes(((5, 16),), columns=((2, 32),)), TileSizes(((3, 16),), rate=4))),)
+LEVELS += (AVX2.extended("new", "new-dot", dot4=ByteProduct(
+    "newdot", dot4, dot4, TileSizes(((5, 16),), columns=((2, 32),)), TileSizes(((3, 16),), rate=4))),)
 """
 RUN = """
 import numpy as np

@@ -90,13 +90,19 @@ def dots(acc, a, w, signed=False):
         np.uint32).view(np.int32)
 
 
-MEANINGS = {
-    "dot": dots, "signed dot": lambda acc, a, w: dots(acc, a, w, signed=True),
-    "pairs": lambda acc, a, w: (a.view(np.int16).astype(np.int32) * w.view(np.int16)).reshape(-1, 2).sum(
-        axis=1, dtype=np.int32),
-    "saturating": lambda acc, a, w: np.clip(
-        (a.view(np.uint8).astype(np.int32) * w.view(np.int8)).reshape(-1, 2).sum(axis=1), -2**15, 2**15 - 1).astype(
-            np.int16).view(np.int32)}
+def of_pairs(acc, a, w):
+    """acc plus the sums of two products of 16 bits, modulo 2**32."""
+    return acc + (a.view(np.int16).astype(np.int32) * w.view(np.int16)).reshape(-1, 2).sum(axis=1, dtype=np.int32)
+
+
+def saturated(acc, a, w):
+    """acc plus the sums of two sums of two products of bytes, each saturated to 16 bits."""
+    sums = (a.view(np.uint8).astype(np.int32) * w.view(np.int8)).reshape(-1, 2).sum(axis=1)
+    return of_pairs(acc, np.clip(sums, -2**15, 2**15 - 1).astype(np.int16), np.ones_like(sums, np.int16))
+
+
+MEANINGS = {"dot": dots, "signed dot": lambda acc, a, w: dots(acc, a, w, signed=True), "pairs": of_pairs,
+            "saturating": saturated}
 
 
 @pytest.mark.parametrize("name", MEANINGS)
