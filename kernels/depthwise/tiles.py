@@ -24,11 +24,10 @@ from graphq.kernels.target.isa import level_named
 from graphq.kernels.target.products import FLIP, Multiply
 
 
-def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply | None,
-              multiplier: int) -> Fill:
+def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply, multiplier: int) -> Fill:
     """Make the function that emits the s32 sums of one output pixel, chunk by chunk.
 
-    `how` multiplies pairs; scalar code needs none. If ko and ki are 0, the code handles any window. `few`
+    `how` multiplies pairs. If ko and ki are 0, the code handles any window. `few`
     is the number of channels if they are fewer than a chunk has, otherwise 0. The code can write up to a chunk beyond
     the last channel.
     """
@@ -61,7 +60,6 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply 
                 products = [widened(v, I32) * (address + 2 * tap).load(I16).sext(I32)
                             for tap, v in enumerate((x, y))]
                 return [sums[0] + b.add(*products)]
-            assert how is not None
             out = []
             for half in range(2):
                 both = x.shuffle(y, [int(n) for channel in order[half] for n in (channel, channel + size)])
@@ -95,8 +93,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply 
 def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, level: str, emulated: bool,
                multiplier: int) -> Functions:
     """Make the module of tiles of one pixel, for ko x ki taps packed in pairs (see `pixels.blocks.unrolled`)."""
-    pairs = level_named(level).pairs
-    how = None if pairs is None else pairs(lanes, emulated)
+    how = level_named(level).pairs(lanes, emulated)
     return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, how, multiplier))
 
 

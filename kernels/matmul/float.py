@@ -9,11 +9,14 @@ CPU or, if `emulated`, by code. AMX's instruction for bf16 is not used, because 
 """
 from __future__ import annotations
 
+from functools import partial
+
 from graphq.kernels.jit.code import flushed
 from graphq.kernels.jit.values import F16, F32, I32, Builder, Value, vector
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.vector import emit
+from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.matmul.vector import Products
 from graphq.kernels.numbers.float_sums import BLOCK, SCALE, SMALLEST_NORMAL
 from graphq.kernels.target.level import Level
@@ -27,31 +30,24 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def floats(dtype: str, level: Level, emulated: bool) -> Products:
-    """Multiply f32, bf16 or f16 by a level's fused multiply-adds.
+    """Multiply f32, bf16 or f16 as a level does: bf16 by its instruction for pairs, otherwise by multiply-adds.
 
-    If `emulated`, or without vectors, no special instructions widen elements or treat subnormal numbers as zeros.
+    If `emulated`, or without vectors, no special instructions multiply pairs, widen elements or flush subnormals.
     """
-    assert level.fma is not None
     lanes, emulated = level.fma.lanes, emulated or not level.f16
-    kind, itemsize = vector(F32, lanes), 4 if dtype == "f32" else 2
+    kind, itemsize, is_bf16 = vector(F32, lanes), 4 if dtype == "f32" else 2, dtype == "bf16"
+    total = flushed if is_bf16 and (emulated or level.bf16 is not None) else lambda b, x: x
+    make = partial(Products, PANEL // lanes, kind, itemsize=itemsize, block=BLOCK * itemsize // 4, total=total)
+    words = vector(I32, lanes)
+    if is_bf16 and level.bf16 is not None and not emulated:
+        dot = level.bf16.dot
+        return make(lambda b, group: (group.splat(lanes),), lambda b, address: (address.load(words),),
+                    lambda b, acc, x, w: dot(b, acc, x[0], w[0]))
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
-    steps = dtype == "bf16" and emulated
-    return Products(16 // lanes, kind, lambda b, group: widen(b, group.splat(lanes)),
-                    lambda b, address: widen(b, address.load(vector(I32, lanes))), _flushed_chain if steps else _chain,
-                    itemsize=itemsize, block=BLOCK * itemsize // 4, total=flushed if steps else lambda b, x: x,
-                    flushing=level.fma.flushing if dtype == "bf16" and not emulated else None)
-
-
-def bf16_pairs(level: Level, emulated: bool) -> Products:
-    """Multiply bf16 by a level's instruction for pairs."""
-    if emulated:
-        return floats("bf16", level, True)
-    assert level.bf16 is not None
-    lanes, dot, words = level.lanes, level.bf16.dot, vector(I32, level.lanes)
-    return Products(16 // lanes, vector(F32, lanes), lambda b, group: (group.splat(lanes),),
-                    lambda b, address: (address.load(words),), lambda b, total, x, w: dot(b, total, x[0], w[0]),
-                    itemsize=2, block=BLOCK // 2, total=flushed)
+    return make(lambda b, group: widen(b, group.splat(lanes)), lambda b, address: widen(b, address.load(words)),
+                _flushed_chain if is_bf16 and emulated else _chain,
+                flushing=level.fma.flushing if is_bf16 and not emulated else None)
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:

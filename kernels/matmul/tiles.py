@@ -20,7 +20,7 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.outputs import packing
 from graphq.kernels.lanes.store_code import PACKED
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.float import bf16_pairs, floats
+from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.matrix import matrix_setup, matrix_tile
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.vector import Products, byte_products, vector_tile
@@ -281,14 +281,8 @@ def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: b
 
 def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
                  store: Store | None = None, packed: str = "") -> Functions:
-    """Build tiles of a level's fused multiply-adds."""
+    """Build tiles of the products of floats of a level's vectors."""
     return vector_tiles(rows, columns, floats(dtypes[0], level_named(level), emulated), layout, store, packed)
-
-
-def build_bf16(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
-               store: Store | None = None, packed: str = "") -> Functions:
-    """Build tiles of a level's products of pairs of bf16."""
-    return vector_tiles(rows, columns, bf16_pairs(level_named(level), emulated), layout, store, packed)
 
 
 def build_matrix(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
@@ -316,7 +310,7 @@ def _register(level: Level) -> None:
             register_kernel(dtypes, tiles.sizes, level, cost)(build_floats)
     if (bf16 := level.own("bf16")) is not None:
         cost = partial(estimate_floats, parts=parts, pairs=True)
-        register_kernel((BF16,), bf16.tiles.sizes, level, cost)(build_bf16)
+        register_kernel((BF16,), bf16.tiles.sizes, level, cost)(build_floats)
     if (matrix := level.own("matrix")) is not None:
         register_kernel(DTYPES, matrix.tiles.sizes, level, estimate_matrix, COPYING)(build_matrix)
 

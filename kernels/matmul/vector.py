@@ -60,9 +60,7 @@ def byte_products(level: Level, a_dtype: str, is_sorted: bool, emulated: bool) -
 
     Groups of sorted weights that cannot saturate come first, and take an instruction that could.
     """
-    how = level.dot4 or level.pairs
-    assert how is not None
-    products = _products(how(level.lanes, emulated), a_dtype)
+    products = _products((level.dot4 or level.pairs)(level.lanes, emulated), a_dtype)
     if not is_sorted:
         return products
     assert level.saturating is not None

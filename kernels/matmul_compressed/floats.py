@@ -22,7 +22,7 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import stack_memory
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.matmul.float import bf16_pairs, floats
+from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.matmul.tiles import Dtypes
 from graphq.kernels.matmul.vector import Products
@@ -57,26 +57,19 @@ class Floats(NamedTuple):
     factor: Callable[[Builder, list[Value]], Factor]
 
 
-def by_fma(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
-    """Multiply by a level's fused multiply-adds."""
-    dtype, rounds = dtypes[0], ROUNDS.get(dtypes[1])
-    products = floats(dtype, level, emulated)
+def multiply(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
+    """Multiply as a level's float matmuls do."""
+    (dtype, w_dtype), bf16 = dtypes, level.bf16
+    products, rounds = floats(dtype, level, emulated), ROUNDS.get(w_dtype)
     lanes = PANEL // products.parts
+    if dtype == "bf16" and bf16 is not None and not emulated:
+        return Floats(products, vector(I32, lanes), 1, lambda b, rows: (bf16.rounded(b, *rows),))
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
         rows = rows[::-1]  # as in float matmuls, the product of a step's second row is added first
         return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
 
     return Floats(products, products.kind, 4 // products.itemsize, factor)
-
-
-def by_pairs(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
-    """Multiply bf16 by a level's instruction for pairs."""
-    if emulated:
-        return by_fma(dtypes, level, True)
-    assert level.bf16 is not None
-    rounded = level.bf16.rounded
-    return Floats(bf16_pairs(level, False), vector(I32, level.lanes), 1, lambda b, rows: (rounded(b, *rows),))
 
 
 class _FloatTile(Tile):

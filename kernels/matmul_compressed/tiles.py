@@ -28,7 +28,7 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
-from graphq.kernels.matmul_compressed.floats import AT_ONCE, by_fma, by_pairs, float_tile
+from graphq.kernels.matmul_compressed.floats import AT_ONCE, float_tile, multiply
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.matmul_compressed.tile import Tile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
@@ -250,15 +250,9 @@ def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: b
 
 
 def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of a level's fused multiply-adds."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1],
-                                              by_fma(dtypes, level_named(level), emulated)))
-
-
-def build_bf16(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of a level's products of pairs of bf16."""
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1],
-                                              by_pairs(dtypes, level_named(level), emulated)))
+    """Build tiles of the products of floats of a level's vectors."""
+    how = multiply(dtypes, level_named(level), emulated)
+    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], how))
 
 
 def _register(level: Level) -> None:
@@ -275,7 +269,7 @@ def _register(level: Level) -> None:
             register_kernel(dtypes, tiles.sizes, level, cost, layouts=("rows",))(build_floats)
     if (bf16 := level.own("bf16")) is not None:
         cost = partial(estimate_floats, parts=parts, pairs=True)
-        register_kernel(BF16, bf16.compressed.sizes, level, cost, layouts=("rows",))(build_bf16)
+        register_kernel(BF16, bf16.compressed.sizes, level, cost, layouts=("rows",))(build_floats)
 
 
 for _level in LEVELS:

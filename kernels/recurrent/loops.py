@@ -27,7 +27,6 @@ from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLA
 from graphq.kernels.rows.loops import computed
 from graphq.kernels.target.isa import level_named
 from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import PLAIN as PLAIN_PRODUCT
 from graphq.kernels.target.products import Multiply
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -221,7 +220,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 def _integers(level: Level, emulated: bool, shifted: bool) -> Integers:
     lanes = min(UNITS, max(8, level.lanes))
-    return Integers((level.dot4 or level.pairs or PLAIN_PRODUCT)(lanes, emulated), shifted, ROWS * lanes // UNITS)
+    return Integers((level.dot4 or level.pairs)(lanes, emulated), shifted, ROWS * lanes // UNITS)
 
 
 def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:
@@ -313,6 +312,6 @@ def plan_recurrence(x: Layer, target: Target) -> Step:
         return plan_rows(recurring, LAYER, words, target, rows=x.rows, cycles=cycles, unit=ROWS,
                          of=(x.gates, "", 0, 0))
     level = target.level.of_products
-    emulated = int(target.level.emulated or level.pairs is None)
+    emulated = int(target.level.emulated)
     return plan_rows(recurring, LAYER, words, target._replace(threads=1), rows=x.rows, cycles=cycles, unit=ROWS,
                      of=(x.gates, level.name, emulated, int(x.offset != 0)), level=level)

@@ -19,13 +19,14 @@ from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder
 from graphq.kernels.target import x86
 from graphq.kernels.target.level import ByteTable, Level
-from graphq.kernels.target.products import Fma, TileSizes
+from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, pairs
 
 LevelName: TypeAlias = Literal["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
 """The names of LEVELS, for type checkers."""
 
 _SMALL = TileSizes(((4, 16),))
-SCALAR = Level("scalar", 1, fma=Fma(4, _SMALL, _SMALL, _SMALL, _SMALL))
+SCALAR = Level("scalar", 1, pairs=ByteProduct("", pairs, pairs, widens=True),
+               fma=Fma(4, _SMALL, _SMALL, _SMALL, _SMALL))
 """The level without vectors, for any CPU."""
 LEVELS = (SCALAR, *x86.LEVELS)
 """The levels from lowest to highest. The best level of a machine is the last level that it has."""

@@ -47,15 +47,15 @@ class Level:
 
     name: str
     lanes: int
+    pairs: ByteProduct
+    fma: Fma
     features: tuple[str, ...] = ()
     registers: int = 16
     extends: Level | None = None
     emulated: bool = False
     dot4: ByteProduct | None = None
-    pairs: ByteProduct | None = None
     saturating: ByteProduct | None = None
     matrix: Matrix | None = None
-    fma: Fma | None = None
     bf16: Bf16 | None = None
     f16: bool = False
     packing: BytePacking | None = None

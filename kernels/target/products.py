@@ -112,10 +112,6 @@ class ByteProduct(NamedTuple):
         return Multiply(lanes, kind, spread, dot, flip)
 
 
-PLAIN = ByteProduct("", pairs, pairs, widens=True)
-"""For a level without vectors: plain code."""
-
-
 class Matrix(NamedTuple):
     """Instructions that multiply tiles of bytes: `registers(b, state, emulated)` emits them (see `x86_amx.Tiles`).
 
