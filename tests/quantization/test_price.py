@@ -14,12 +14,8 @@ from graphq.quantization.search import Search
 class OfLevel:
     """Stands for a level of instructions."""
 
-    def __init__(self, vnni):
-        self.vnni = vnni
-
-    def has(self, extension):
-        assert extension == "vnni"
-        return self.vnni
+    def __init__(self, multiplies):
+        self.dot4 = "a dot product of four bytes" if multiplies else None
 
 
 @pytest.mark.parametrize("vnni, of_eight, of_more", [(True, 3.8, 1.7), (False, 8.0, 8.0)])
