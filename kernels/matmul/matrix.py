@@ -65,7 +65,7 @@ def matrix_setup(matrix: Matrix, row_tiles: int, emulated: bool) -> Intrinsic:
         with b.if_else(rows > 0) as (configure, release):
             with configure:
                 sums_of, a_of, _ = _numbers(row_tiles)
-                counts = {}
+                counts: dict[int, Value] = {}
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
                     left = (left > 0).select(left, 16)  # a register without rows is not used: any number is valid

@@ -296,6 +296,8 @@ def build_matrix(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: 
 def _register(level: Level) -> None:
     """Register the kernels of the capabilities that a level has and the level below it lacks."""
     parts = PANEL // level.lanes
+    dtypes: Sequence[Dtypes]
+    cost: Callable[..., float]
     if (dot4 := level.own("dot4")) is not None:
         cost = partial(estimate_dots, parts=parts)
         register_kernel(DTYPES, dot4.tiles.columns, level, cost)(build_bytes)

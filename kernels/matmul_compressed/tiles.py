@@ -258,6 +258,7 @@ def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: 
 def _register(level: Level) -> None:
     """Register the kernels of the capabilities that a level has and the level below it lacks."""
     parts, fma = PANEL // level.lanes, level.own("fma")
+    cost: Callable[..., float]
     for dtypes, how, steps in ((DTYPES, level.own("dot4"), 1), (FOUR_BITS, level.own("saturating"), 1),
                                (EIGHT_BITS, level.own("pairs"), 2)):
         if how is not None:

@@ -16,6 +16,7 @@ from graphq.kernels.jit.intrinsics import (
     transpose_tiles,
 )
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
+from graphq.kernels.lanes.outputs import packing
 from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
@@ -147,7 +148,7 @@ def from_registers(store, lanes, rows, vectors, packed):
 
     @emits
     def write(b, args, batch, i0, j0, count, cols, acc, ldacc, entries) -> Value:
-        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), packs=packed, entries=entries)
+        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), packs=packing(packed), entries=entries)
         emitter.emit_registers([[(acc + ldacc * r + 4 * lanes * v).load(dtype, 4) for v in range(vectors)]
                                 for r in range(rows)])
         return b.load(emitter.entries.count)

@@ -6,7 +6,7 @@ import pytest
 from guarded_memory import guarded
 from kernel_factories import writing
 
-from graphq.kernels.jit import cpu, modules
+from graphq.kernels.jit import modules
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes import elementary, vector
@@ -233,8 +233,8 @@ def test_requantizing_is_straight_vector_code():
 
 def test_look_ups_in_registers_replace_shorter_chains_than_those_in_memory(monkeypatch):
     """In registers a look-up is a few instructions for a whole vector, in memory it is a load for each lane."""
-    monkeypatch.setattr(cpu, "has", lambda *features: False)
+    monkeypatch.setattr(isa, "has", lambda *features: False)
     memory = [vector.least_saved(lanes) for lanes in (1, 8, 16)]
-    monkeypatch.setattr(cpu, "has", lambda *features: True)
+    monkeypatch.setattr(isa, "has", lambda *features: True)
     registers = [vector.least_saved(lanes) for lanes in (1, 8, 16)]
     assert memory == sorted(memory) and registers[:2] == memory[:2] and registers[2] < memory[2]
