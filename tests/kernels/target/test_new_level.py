@@ -15,13 +15,23 @@ import graphq as gq
 from graphq.kernels.target import isa
 from graphq.testing import random_inputs
 from dense import dense
-from kernel_digests import LISTS, TEXTS, four_bits, recurrent
+from kernel_digests import LISTS, recurrent
 
-convolution = ("x: u8[1,7,7,8], w: s8[3,3,8,20]) { %0 = dequantize(x, scales=[0.1])\\n"
-               " %1 = dequantize(w, scales=[0.1])\\n %2 = convolution(%0, %1, dilations=[1, 1], LISTS)\\n"
-               " %y = quantize(%2, dtype=u8, scales=[2.1]) return %y }")
-graphs = [dense(5), dense(3, x="s8", transpose_a=True), four_bits(32), recurrent("lstm", True),
-          *(gq.parse("graph net(" + text.replace("LISTS", LISTS)) for text in (TEXTS[0], convolution))]
+def convolution(channels, groups):
+    return gq.parse("graph net(x: u8[1,5,5,64], w: s8[3,3,%d,64]) { %%0 = dequantize(x, scales=[0.1])\\n"
+                    " %%1 = dequantize(w, scales=[0.1])\\n %%y = convolution(%%0, %%1, groups=%d, dilations=[1, 1], %s)"
+                    " return %%y }" % (channels, groups, LISTS))
+
+def four_bits():
+    g, w = gq.Graph("four_bits"), np.arange(64 * 48).reshape(64, 48) % 16
+    w = g.dynamic_dequantize(g.constant(w.astype(gq.dtypes.as_dtype("u4").numpy)), np.ones((2, 48), np.float32),
+                             qtype="per_group", group_shape=[32, 1])
+    g.output(g.matmul(g.dequantize(g.input("x", shape=(3, 64), dtype="u8"), scales=[0.1]), w), name="y")
+    return g
+
+plain = dict(out="f32", residual=False)
+graphs = [dense(5, **plain), dense(3, x="s8", transpose_a=True, **plain), four_bits(), recurrent("lstm", True),
+          convolution(1, 64), convolution(64, 1)]
 assert isa.LEVELS[-1].name == "new" and not isa.LEVELS[-1].sorts
 with isa.emulate("new"):
     for g in graphs:
@@ -41,5 +51,5 @@ def test_a_row_gives_all_families_a_new_product(tmp_path):
     paths = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT / 'tests' / 'helpers')]}\n"
     done = subprocess.run([sys.executable, "-c", paths + RUN], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    kernels = done.stdout.split()
-    assert {"matmul_u8s8_2x32_new", "matmul_s8s8_2x32_new", "matmul_u8s4_3x16_new", "depthwise_u8_new"} <= {*kernels}
+    assert {*done.stdout.split()} >= {"matmul_u8s8_5x16_new", "matmul_s8s8_2x32_new", "matmul_u8s4_3x16_new",
+                                      "recurring_4_new_1_0", "depthwise_u8_new"}
