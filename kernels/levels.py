@@ -27,11 +27,11 @@ _checked: dict[Level, bool] = {}
 
 
 def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
-    """Yield the levels to compile for, best first.
+    """Yield the levels to compile for, best first: all levels of this machine, or only `isa` or $GRAPHQ_ISA if set.
 
-    These are all levels of this machine, or only `isa` or $GRAPHQ_ISA if set. Before a level is yielded, the kernels of
-    its self-test start to compile in the background. The caller must call `works` before it runs any code of the level,
-    and take the next level if `works` returns False. With `cache=False` the self-test does not use the kernel cache.
+    Before a level is yielded, the kernels of its self-test start to compile in the background. The caller must call
+    `works` before it runs any code of the level, and take the next level if `works` returns False. With `cache=False`
+    the self-test does not use the kernel cache.
 
     Raises KernelError if the level's name is unknown, if this machine lacks the level, or if no level is left.
     """
@@ -58,14 +58,14 @@ def resolve(isa: str | None = None, cache: bool = True) -> Level:
 def works(level: Level, cache: bool = True) -> bool:
     """Whether the level's kernels compute small matmuls correctly. Tests once per process and warns if they do not.
 
-    The test finds faults that the CPU's feature bits do not show. Examples are an LLVM intrinsic with exchanged
-    operands, and a virtual machine that does not save some of the registers.
+    The test finds faults that the CPU's feature bits do not show, such as an LLVM intrinsic with exchanged operands, or
+    a virtual machine that does not save some of the registers.
     """
     with _lock.hold:
         if level not in _checked:
             try:
                 problem = self_test(level, cache)
-            except Exception as error:  # an error in code generation rules out only this level
+            except Exception as error:  # an error in code generation rules out this level, not the others
                 problem = f"{type(error).__name__}: {error}"
             _checked[level] = problem is None
             if problem:
@@ -109,7 +109,7 @@ def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, n
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
     if level.bf16 is not None:
         x, y = a % 16.0, w % 16.0
-        # the first six products add up to 1 in order, but to 0 if the second of each pair is added first, as it must be
+        # The first six products add up to 1 in order, but must add up to 0: the second of each pair comes first.
         x[:, :6], y[:4], y[4:6], y[:, 0] = (1, 2**24, -2**24, 1, 2**-100, 0), 1, 0, 0
         y[4, 0] = 2**-40  # times 2^-100: a subnormal sum that must count as 0
         yield x.astype(STORAGE["bf16"]), y.astype(STORAGE["bf16"]), (x[:, 6:] @ y[6:]).astype(np.float32)

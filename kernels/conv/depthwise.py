@@ -30,8 +30,8 @@ from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
 def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
     """Plan an integer depthwise convolution that `packing.fits` accepts.
 
-    The caller fills in the fields of `blocks.PIXELS` for the images, the windows, and the weights packed by
-    `packing.pack`. If outputs near rounding ties are computed a second time, the caller also fills in the offsets.
+    The caller fills in the fields of `blocks.PIXELS` for the images, the windows and the packed weights. If outputs
+    near rounding ties are computed a second time, the caller also fills in the offsets.
     """
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks, own = -(-x.channels // size), target.level.of_products
@@ -90,7 +90,7 @@ def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | None,
              how: packing.Layout | floats.Tile) -> int:
-    """Return the buffer of packed weights. If the weights are not constant, add the step that packs them."""
+    """The buffer of packed weights. If the weights are not constant, a step packs them."""
     value, taps, channels = node.operand(c.b), c.windows.taps, c.filter.outputs
     if isinstance(how, packing.Layout):
         pack, size = partial(packing.pack, layout=how), packing.packed_bytes(how, channels)
@@ -108,7 +108,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | N
 
 
 def _copied(b: PlanBuilder, c: Convolution, source: int, packed: int, size: int) -> int:
-    """Add steps that pack f32 weights like `floats.pack` if each group has one output channel. Returns `packed`."""
+    """Add steps that pack f32 weights like `floats.pack`, for groups with one output channel. Returns `packed`."""
     taps, channels, (channel, tap, *_) = c.windows.taps, c.filter.outputs, c.filter.strides(4)
     whole, row = channels // size, 4 * size
     last = channels - size if whole else 0

@@ -60,14 +60,14 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, node, merged)
     itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1 and c.integer:  # taps are padded with weights of 0 to whole groups of 4 bytes
+    if merged > 1 and c.integer:  # each tap is padded with weights of 0 to a multiple of 4 bytes
         channels = _whole_groups(channels, itemsize)
     weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, node, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # a second look at merged taps needs windows
+    in_rows = merged == 1 or lowered.store.second_look is None  # a second look needs windows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -109,10 +109,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
-    """Turn strides along the result, [n, spatial..., c], into strides along the dimensions of `_space`.
-
-    c splits into groups and the `columns` of a group. The spatial axes cover only the outputs of the phase.
-    """
+    """Convert strides along the result, [n, spatial..., c], to strides along the dimensions of `_space`."""
     ref, (image, *spatial, column) = of_result
     first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
     steps = (s * n for s, n in zip(spatial, phase.step, strict=True))
@@ -123,8 +120,7 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
     """The iteration domain: images, groups, the phase's outputs along each spatial axis, and columns of a group.
 
     Lines of pixels merge into longer rows if the strides of all operands allow it. If windows are read as rows
-    (`in_rows`) and there is one group, pixels of neighboring images merge as well. Groups do not merge because each
-    group has its own weights.
+    (`in_rows`) and there is one group, pixels of neighboring images merge as well.
     """
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
@@ -147,7 +143,7 @@ def _even(c: Convolution, view: Windows) -> int | None:
 
 
 def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
-    """Make the buffer of im2col tables and padding, with the taps repeated for each of `parts` weight arrays."""
+    """Make the buffer of im2col tables and padding; the taps are repeated for each of `parts` weight arrays."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = view.repeated(parts)
     runs = repeated.runs(RUN, line) if b.target.level.matrix is not None else None
@@ -175,10 +171,10 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
 
 def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
              sorted_channels: int | None) -> tuple[int, int]:
-    """Return the buffer of packed weights and the number of s8 arrays whose sum is the weights (`_s8_parts`).
+    """The buffer of packed weights, and the number of s8 arrays whose sum is the weights (`_s8_parts`).
 
-    Weights are packed tap by tap. If the kernel reads channels in sorted order, `sorted_channels` is the number of
-    channels per tap, and constant weights are packed in this order; otherwise it is None.
+    Weights are packed tap by tap. If `sorted_channels` is given, constant weights are packed as `pack.pack_sorted`
+    does, with this number of channels per tap.
     """
     value = node.operand(c.b)
     if value.data is not None:
@@ -198,7 +194,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
-    """For each packed row, its byte offset in the weights, tap by tap; -1 for rows that pad a tap to whole groups."""
+    """The byte offset in the weights of each packed row, tap by tap; -1 for rows that pad a tap with zeros."""
     itemsize = STORAGE[c.b_dtype].itemsize
     _, tap, channel, _ = c.filter.strides(itemsize)
     offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
@@ -219,9 +215,9 @@ def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.
 def _joined(c: Convolution, node: Node) -> int:
     """How many neighboring convolution groups are computed as one larger group, with zeros between their weights.
 
-    As many groups are joined as fit into a panel of 16 columns. Joining takes fewer tiles, and at most as many products
-    as one panel per group. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels
-    with two columns each at 14 x 14 take 0.11 ms instead of 1.05; two panels are slower.
+    As many groups are joined as fit into a panel of 16 columns: this takes fewer tiles. Zen 4, 3x3, one core: 32 groups
+    of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns each at 14 x 14 take 0.11 ms instead of
+    1.05; two panels are slower.
 
     Float groups are never joined, because infinite activations times the added zeros would give NaN. Groups with
     weights that are not constant are not joined either.

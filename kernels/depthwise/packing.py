@@ -3,8 +3,8 @@
     R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32
     out[i, c] = Store(R[i, c], operands)
 
-The multiplier m is the number of output channels per input channel. A vector of output channels c loads its input
-channels c // m once and repeats each of them m times. Taps outside of the image read a row of padding.
+m is the number of output channels per input channel. A vector of output channels c loads its input channels c // m once
+and repeats each of them m times. Taps outside of the image read a row of padding.
 
 There are two layouts. In *pairs*, two taps share a 32-bit lane. Weights are stored as s16; their values are s8, or u8
 minus a zero point. In *quads*, four taps of a column of the window share a lane. Quads need constant weights that fit
@@ -13,9 +13,8 @@ into s8, and a level with a dot product of four bytes. Weights are packed in the
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
 
-A chunk is two vectors of channels (pairs) or four (quads). If the channels do not fill the last chunk, it overlaps the
-chunk before it. If the channels do not fill even one chunk, masked loads read them. Without vectors, a chunk is a
-channel.
+A chunk is two vectors of channels (pairs) or four (quads); without vectors, it is a channel. The last chunk can overlap
+the chunk before it. If there are fewer channels than in one chunk, masked loads read them.
 """
 from __future__ import annotations
 
@@ -71,10 +70,7 @@ class Layout(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """The channel in each [vector, lane], as an index into the chunk.
-
-        For pairs this is the order of instructions that interleave bytes within 128 bits.
-        """
+        """The channel in each [vector, lane], as an index into the chunk. Pairs interleave bytes within 128 bits."""
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
         lane = np.arange(self.lanes)
@@ -113,9 +109,9 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
     """Choose the layout for `channels` output channels.
 
     `weights` are the weights minus zero points, or None if not constant. `stride` and `dilation` are the windows'
-    values along a line. Quads use the widest vectors whose chunk (four vectors) has at most `channels` channels. Their
-    tiles have several pixels of a line, so that the sums take half of the registers. In `transposed` convolutions,
-    neighboring pixels share no columns, so tiles have one pixel.
+    values along a line. Quads use the widest vectors whose chunk has at most `channels` channels. Their tiles have
+    several pixels of a line, whose sums take half of the registers. In `transposed` convolutions, neighboring pixels
+    share no columns, so tiles have one pixel.
     """
     ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
@@ -129,7 +125,8 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
 def pixels_within(line: int, most: int) -> int:
     """The number of pixels of a tile: `most`, or the length of a shorter line.
 
-    The number is a constant in the code. If the length is open, it is a power of two, so one kernel fits many lengths.
+    The number is a constant in the code. If the length is open, the number is a power of two, so one kernel fits many
+    lengths.
     """
     if not is_open(line):
         return min(most, line)

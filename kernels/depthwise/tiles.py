@@ -1,10 +1,10 @@
 """The tiles of depthwise convolutions of u8 and s8, in pairs or quads of taps (see `packing.py`).
 
-Pairs use sums of two products. The bytes of two taps are interleaved and widened to 16 bits; s8 needs no shift by 128.
+Pairs use sums of two products: the bytes of two taps are interleaved and widened to 16 bits.
 
-Quads use dot products of four. The bytes of four taps of a column are interleaved into vectors with one 32-bit lane
-per channel. Neighboring output pixels of a line share columns, and each column is interleaved once. With 3 x 3 taps and
-tiles of four pixels, each vector of outputs takes 8 operations with quads; with pairs, it takes 20. s8 activations are
+Quads use dot products of four: the bytes of four taps of a column are interleaved, so a 32-bit lane has the taps of one
+channel. Neighboring output pixels of a line share columns, and each column is interleaved once. For 3 x 3 taps and
+tiles of four pixels, a vector of one pixel's outputs takes 8 operations instead of the 20 of pairs. s8 activations are
 read as x + 128, and their sums start from -128 * (sum of w).
 """
 from __future__ import annotations
@@ -27,9 +27,8 @@ from graphq.kernels.target.products import FLIP, Multiply
 def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply, multiplier: int) -> Fill:
     """Make the function that emits the s32 sums of one output pixel, chunk by chunk.
 
-    `how` multiplies pairs. If ko and ki are 0, the code handles any window. `few`
-    is the number of channels if they are fewer than a chunk has, otherwise 0. The code can write up to a chunk beyond
-    the last channel.
+    `how` multiplies pairs. If ko and ki are 0, the code handles any window. `few` is the number of channels if it is
+    less than a chunk, otherwise 0. The code can write up to a chunk beyond the last channel.
     """
     taps = ko * ki
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
@@ -81,7 +80,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
             into = spot.target + c * 4
             if lanes == 1:
                 sums[0].store(into)
-            else:  # bring the channels from `layout.order` into ascending order
+            else:  # channels are in `layout.order`; bring them into ascending order
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
                     sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
@@ -98,7 +97,7 @@ def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, level: str, e
 
 
 def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
-    """Emit code that stores the addresses of the image columns that neighboring pixels read, starting at `spot`."""
+    """Emit code that stores the addresses of the image columns that a tile's pixels read, starting at `spot`."""
     def table(name: str, entry: Value) -> Value:
         return spot.windows + WINDOWS.load(spot.windows, name) + entry * 8
 
@@ -114,10 +113,7 @@ def store_columns(spot: Spot, ko: int, ki: int, columns: SharedColumns) -> None:
 
 
 def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
-    """Interleave the bytes of four taps, each a vector of bytes.
-
-    The result is four vectors of `lanes` channels. A 32-bit lane holds the bytes of the four taps for one channel.
-    """
+    """Interleave the bytes of four taps, four per lane; returns four vectors of `lanes` channels."""
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
         """Interleave the elements of `x` and `y` in each 128 bits; returns their low halves, then their high halves."""
         each = 128 // bits
@@ -142,8 +138,8 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, how: Multipl
     columns = shared_columns(pixels, ki, layout.stride, layout.dilation)
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
-    # Unpacking moves 32-bit element q of each 128 bits to vector q. If the loaded bytes are first shuffled into
-    # `order`, the channels of each vector are neighbors.
+    # Interleaving moves the 32-bit element q of each 128 bits to vector q. Shuffling the loaded bytes into `order`
+    # first gives each vector neighboring channels.
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 

@@ -57,7 +57,7 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Add code by its `Entry.key`, to use instead of files. The caller guarantees that this user compiled the code."""
+    """Add code by its `Entry.key`, to use instead of files. The caller guarantees that this user compiled it."""
     _provided.update(codes)
 
 
@@ -71,7 +71,7 @@ class Info(NamedTuple):
 
 
 class Entry:
-    """The file of a kernel module in the cache. Environment variables choose the folder when an entry is created."""
+    """The file of a kernel module in the cache. Environment variables choose the folder when an entry is made."""
 
     def __init__(self, kind: str, source: str) -> None:
         self._wanted = _wanted()
@@ -114,7 +114,7 @@ class Entry:
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
-        except OSError as error:  # the disk is full, or the folder is gone
+        except OSError as error:  # for example, the disk is full
             log.warning("kernel cache %s cannot be used: %s", path.parent, error)
         else:
             _tidy_once(path.parent)
@@ -250,7 +250,7 @@ def _unsafe(path: Path) -> str | None:
         return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return "it is read-only"
-    for parent, facts in above:  # whoever can write to a parent folder can replace the folder
+    for parent, facts in above:  # check parents as well: who can write to a parent can replace the folder
         if facts.st_uid not in (0, os.geteuid()):
             return f"{parent} belongs to another user"
         if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
@@ -301,13 +301,13 @@ def _tidy_once(path: Path) -> None:
 def tidy(path: Path, now: float | None = None) -> int:
     """Remove files unused for UNUSED_DAYS, then the least recently used files beyond MOST_BYTES.
 
-    Returns the number of removed files. Other processes are not disturbed: they read a whole file or none of it.
+    Returns the number of removed files. Other processes can read files meanwhile.
     """
     now = time.time() if now is None else now
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # left by a killed process
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # a killed process left it
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1
@@ -321,7 +321,7 @@ def info() -> Info:
 
 
 def clear() -> Info:
-    """Remove only the cache's own files. Returns their number and size. Loaded code stays usable."""
+    """Remove the cache's files, and no others. Returns their number and size. Loaded code stays usable."""
     path, sizes = folder(), {}
     for entry, facts in list(_files(path)):
         Path(entry.path).unlink(missing_ok=True)

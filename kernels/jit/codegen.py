@@ -1,10 +1,10 @@
 """Compile kernel modules to object code, and load object code into memory.
 
 A kernel module is a set of functions that a factory makes (`Functions`). graphq uses Numba's public interface:
-`numba.njit` without wrappers for Python, then `inspect_llvm`, gives the LLVM IR of a function and all its callees. The
-IR of a module's functions is linked into one LLVM module that exports only these functions. LLVM optimizes this module
-and emits a position-independent object. Compiling processes (`compiling.py`) run with NUMBA_OPT=0, because Numba's own
-optimization would repeat LLVM's work.
+`numba.njit`, then `inspect_llvm`, gives the LLVM IR of a function and all functions that it calls. The IR of a module's
+functions is linked into one LLVM module that exports only these functions. LLVM optimizes this module and emits a
+position-independent object. Compiling processes (`compiling.py`) run with NUMBA_OPT=0, because Numba's own optimization
+would repeat LLVM's work.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
     with llvm_lock.hold:
         try:
             import llvmlite.binding as llvm
-        except OSError as error:  # the process may have too many open files
+        except OSError as error:  # for example, the process has too many open files
             raise KernelError(f"LLVM cannot be loaded: {error}") from None
 
         library = llvm.JITLibraryBuilder().add_object_img(bytes(code)).add_current_process()
@@ -63,8 +63,8 @@ class Functions:
     """The result of a factory: the functions of a kernel module, by name.
 
     A function takes 64-bit integers. It is a Python function without a result, or a function decorated with `@emits`.
-    The factory's variables are constants inside the functions, and branches that these constants exclude are not
-    compiled. Division by zero is not checked (error_model "numpy"), so the code needs no exceptions.
+    The factory's variables are constants in the compiled code, and branches that these constants exclude are not
+    compiled. Division by zero is not checked, so the code needs no exceptions.
 
     `speed` is LLVM's optimization level. Level 1 takes half of level 2's time, for code of the same size. Level 3
     unrolls more loops; kernels with hot inner loops use it.

@@ -2,13 +2,13 @@
 
 A `Job` compiles one kernel module. A job is *wanted* once somebody needs the module's code; it is then put into a
 queue. Workers are threads of this process. Each worker has a process of its own that does one job after another
-(`codegen`). The first of these processes imports Numba; the others are its forks. All run with NUMBA_OPT=0, because
-LLVM optimizes each complete module anyway. When the workers have been idle for a while, workers and processes end. If
-no process can be started, the thread that waits for a job does the job itself.
+(`codegen`). The first of these processes imports Numba; the others are its forks. Workers that have had nothing to do
+for a while end, and so do their processes. If no process can be started, the thread that waits for a job does the job
+itself.
 
-A plan for open sizes also has kernels that the first call does not need, and nobody waits for their jobs. The
-*background worker* (`_IdleWorker`) does these jobs once another worker has no wanted job to do. The background process
-runs only on cores that nobody else needs. If such a job becomes wanted, another worker does it as well.
+A plan for open sizes also has kernels that the first call does not need. The *background worker* (`_IdleWorker`)
+compiles them once the other workers have nothing to do, on cores that nobody else needs. If such a job becomes wanted,
+another worker does it as well.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Source, llvm_lock
 
-if TYPE_CHECKING:  # at run time, only compiling imports them
+if TYPE_CHECKING:  # at run time they are imported only to compile
     from multiprocessing.connection import Connection
     from subprocess import Popen
 
@@ -60,8 +60,8 @@ class Job:
     """A call of a function of `codegen` in another process, with the source of a kernel module as the argument.
 
     `want` starts the job. Jobs with `first` overtake other jobs. Once `done` is set, either `error` or `answer` is set,
-    and `keep` has been called with the answer. `here` is set if no process can do the job, so the waiting thread must
-    do it. `process` is the id of the process that put the job into the queue.
+    and `keep` has been called with the answer. `here` is set if the waiting thread must do the job itself. `process` is
+    the id of the process that put the job into the queue.
     """
 
     def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
@@ -73,7 +73,7 @@ class Job:
         self.done = False
         self.here = False
         self.process = 0
-        self._ticket = [self]  # `take` removes the job from this list
+        self._ticket = [self]  # `take` empties this list, so only one caller gets the job
         if wanted:
             self.want()
         else:
@@ -94,25 +94,24 @@ class Job:
 
     def take(self) -> bool:
         """Take the job out of the queue. Returns True for the first caller and False for all later callers."""
-        # `want` compares this id. In a forked child, it differs, and `want` puts the job into the child's queue.
+        # In a forked child, `want` finds another process id here, and puts the job into the child's own queue.
         self.process = os.getpid()
         with suppress(IndexError):
             return bool(self._ticket.pop())
         return False
 
     def wait(self) -> None:
-        """Wait until the background worker has done the job or cannot do it, somebody wants it, or Python is ending."""
+        """Wait until the background worker is done or cannot do the job, somebody wants it, or Python is ending."""
         while not self.done and not self.process and threading.main_thread().is_alive():
             _start_idle_worker()
-            if _idle is None or not _idle.is_alive():  # it cannot do the job
+            if _idle is None or not _idle.is_alive():  # no background worker is left
                 break
             time.sleep(PATIENT_SECONDS)
 
     def result(self) -> Any:
         """Wait for the answer. Raises KernelError with the reason if the job failed.
 
-        The thread polls instead of using a lock. With a lock, a signal handler could wait forever for the thread that
-        it interrupted.
+        The thread polls, because with a lock a signal handler could wait forever for the thread that it interrupted.
         """
         while not self.done:
             self.want()
@@ -173,8 +172,7 @@ class _Process:
         from subprocess import DEVNULL, Popen
 
         # -P prevents imports from the current directory. A process group of its own protects the process from Ctrl-C.
-        # An idle process stays in this session, because Linux divides cores between sessions first and looks at
-        # priorities afterwards.
+        # An idle process stays in this session, because Linux applies priorities only within a session.
         command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
@@ -218,7 +216,7 @@ class _Worker(threading.Thread):
             try:
                 job = _next_job()
             except Empty:
-                _workers.discard(self)  # jobs put after this line start new workers
+                _workers.discard(self)  # from here on, new jobs start new workers
                 if _queue.empty():
                     return self.leave()
                 _workers.add(self)
@@ -241,7 +239,7 @@ class _Worker(threading.Thread):
             try:
                 self.connection.send_bytes(job.message)
                 answer, error = self.connection.recv()
-            except Exception:  # the connection broke, or there is too little memory
+            except Exception:  # the connection broke, or memory is full
                 self.leave()
                 _processes_work = _processes_work or False
             else:
@@ -338,7 +336,7 @@ def _in_child() -> None:
 
 os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-    _processes_work = False  # sys.executable is another program if Python is embedded
+    _processes_work = False  # for example because Python is embedded: sys.executable is then another program
 
 
 def serve(descriptors: list[int], idle: bool = False) -> None:
@@ -354,9 +352,9 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
     from graphq.kernels.jit import codegen
 
     if idle:
-        with suppress(OSError):  # a container may forbid it
+        with suppress(OSError):  # a container may forbid this
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave no zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes that end leave no zombies
     codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
     gc.set_threshold(100_000)  # collect garbage less often: it took 1/12 of the time

@@ -1,7 +1,7 @@
 """Deferred versions of Numba's decorators. Without them, a process would import Numba even if all kernels are compiled.
 
 `@njit` marks functions that Numba compiles; `@emits` marks functions that emit LLVM IR themselves. Only a compiling
-process turns these functions into Numba's objects (`Deferred.made`). `types` imports numba.types on first use.
+process turns these functions into Numba's objects (`Deferred.made`).
 """
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Emitter(Deferred):
                 raise TypeError(f"{body.__name__} takes {len(wanted)} arguments, got {len(arguments)}")
             literals = [x.literal_value if isinstance(x, types.IntegerLiteral) else None for x in arguments]
             if any(kind == "int" and x is None for kind, x in zip(wanted, literals, strict=True)):
-                return None  # None is Numba's answer that no signature fits
+                return None  # for Numba, None means that no signature fits
 
             def code(context: Any, builder: ir.IRBuilder, signature: object, values: Sequence[ir.Value]) -> ir.Value:
                 b = Builder(builder)
@@ -134,7 +134,7 @@ def jitted(body: FunctionType, *signatures: Any) -> Any:
     """Compile with Numba, for the given signatures or any, without wrappers for Python and without exceptions."""
     import numba
 
-    decorator: Any = numba.njit  # Any because Numba's stubs lack two options
+    decorator: Any = numba.njit  # Any, because Numba's type stubs lack two options
     return decorator(*signatures, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(body)
 
 

@@ -5,7 +5,7 @@ default.
 
 A kernel file starts with `GATHER = Record(...)` and `view = GATHER.view`. The kernel uses `a = view(args)`, then
 `a.rows` or `a.rows = n`; a wrong name is an error when the kernel is compiled. Read a loop's bounds into variables
-before the loop. Otherwise LLVM reads a field again after each store that might have changed it.
+before the loop; otherwise LLVM reads the field again after each store.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADER_WORDS = 40
 
 
 def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
-    """LLVM's metadata for a loop that must not be unrolled. LLVM requires that the node's first element is itself."""
+    """LLVM's metadata for a loop that must not be unrolled; its first element must be the metadata itself."""
     option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
     loop.operands = (loop, option)
@@ -135,7 +135,7 @@ def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Val
     out = vectors[0]
     lanes = [lane if k == 0 else 0 for k, lane in places]
     for v in range(1, len(vectors)):
-        # From the second shuffle on, lanes of earlier vectors are already in position.
+        # From the second shuffle on, the lanes that earlier shuffles took are in position already.
         lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
         out = out.shuffle(vectors[v], lanes)
     return out

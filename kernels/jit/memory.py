@@ -31,7 +31,7 @@ def aligned_empty(nbytes: int) -> np.ndarray:
         room = np.empty(nbytes + LINE, np.uint8)
     except ValueError:  # NumPy's error if an array cannot have so many bytes
         raise MemoryError(f"an array cannot have {nbytes} bytes") from None
-    # sliced twice, because a single slice of 0 bytes would have the address of `room` itself, which may be unaligned
+    # Slice twice: a single slice of 0 bytes would have the address of `room`, perhaps not aligned.
     return room[-room.ctypes.data % LINE:][:nbytes]
 
 
@@ -41,7 +41,7 @@ def lasting_empty(nbytes: int) -> np.ndarray:
     Each run reads all weights of a plan once. With pages of 4 KB, most pages would miss in the TLB: ResNet-50 takes 3 %
     longer (virtual machine on Zen 5).
     """
-    nbytes = index(nbytes)  # a plain int: an open size belongs to one model, but all models share `_begun`
+    nbytes = index(nbytes)  # a plain int, not the open size of one model, because all models share `_begun`
     if nbytes > CHUNK // 2:
         return _mapped(nbytes)
     chunk, used = None, 0

@@ -73,8 +73,8 @@ class Function:
 class FunctionTable:
     """An array of words that are integers or addresses of functions. `int()` gives the array's address.
 
-    The array exists from the start, so its address never changes. Each `int()` waits for the code of all functions and
-    writes the words. Concurrent threads write the same words.
+    The array's address never changes. Each `int()` waits for the code of all functions and writes the words; concurrent
+    threads write the same words.
     """
 
     def __init__(self, entries: Sequence[Function | int]) -> None:
@@ -167,7 +167,7 @@ class Module:
             except KernelError:
                 self._found = None
             else:
-                if self._addresses is None:  # otherwise another thread was faster
+                if self._addresses is None:  # otherwise another thread has done this
                     self._addresses = addresses
                     _count(loaded=1)
         elif job is not None:
@@ -232,7 +232,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
     if module is None:
         made = Module(kind, source, cache)
         module = _modules.setdefault(key, made)
-        if module is made:  # otherwise another thread was faster
+        if module is made:  # otherwise another thread has done this
             made.begin(wanted, first)
     elif wanted:
         module.want()

@@ -91,7 +91,7 @@ class Value:
         return x if isinstance(x, Value) else constant(self.ir.type, x)
 
     def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
-        """Emit an instruction with the builder of any operand. If all operands are constants, fold it instead."""
+        """Emit an instruction with the builder of an operand; if all operands are constants, fold it instead."""
         operands = (self, *args)
         for x in operands:
             if isinstance(x, Value) and x.builder is not None:
@@ -266,7 +266,7 @@ class Value:
         place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
     def opaque(self) -> Value:
-        """Pass an integer through empty inline assembly to hide its value from LLVM's optimizer."""
+        """Hide an integer from LLVM's optimizer by empty inline assembly."""
         return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:
@@ -328,7 +328,7 @@ class Builder:
         return Value(self, self.ir.call(raw(function), raw(args)))
 
     def call_named(self, name: str, kind: Type, *args: Value) -> Value:
-        """Call an LLVM intrinsic by its full name and return a `kind`. llvmlite cannot derive names for vectors."""
+        """Call the LLVM intrinsic `name`, with a result of type `kind`; llvmlite cannot derive names for vectors."""
         function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
 
@@ -381,7 +381,7 @@ def _lanes(x: ir.Constant) -> np.ndarray:
     lanes = [y.constant for y in (x.constant if isinstance(x.constant, list | tuple) else [x])]
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")
-    # llvmlite represents LLVM's zeroinitializer by None
+    # None is llvmlite's form of zero lanes (zeroinitializer)
     numbers = np.array([0 if y is None else y for y in lanes]).astype(_dtype(x.type))
     return numbers if isinstance(x.type, ir.VectorType) else numbers.reshape(())
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from graphq.kernels.lanes.expression import Expr, const, define, maximum, minimum, op, select
 
 _LOG2E = 1.44269504088896341
-_LN2_HIGH = 0.693359375  # few bits: the product with an integer below 2**15 is exact
+_LN2_HIGH = 0.693359375  # few significant bits, so products with integers below 2**15 are exact
 _LN2_LOW = -2.12194440e-4
 _SIGN = -(2**31)
 _ROUNDS = 12582912.0
@@ -46,7 +46,7 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     """Split exp(x + low) into 2**n * (1 + rest + p) and return (rest, p, n as an s32).
 
     `rest` is x minus n times the upper bits of ln 2, and is exact. p has all other terms. |x| is at most 180, and `low`
-    is a small correction.
+    is a small correction of x.
     """
     whole = op("rint", x * _LOG2E)
     rest = x - whole * _LN2_HIGH  # exact
@@ -78,7 +78,7 @@ _EXP = (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-
 
 def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
     """Split exp(x), |x| <= 2**22 * ln 2, into 2**n * exp(r) and return (r, n as an s32). r is small."""
-    whole = op("fma", x, _LOG2E, _ROUNDS)  # the sum's low bits are the nearest integer
+    whole = op("fma", x, _LOG2E, _ROUNDS)  # the low bits of the sum are the nearest integer
     n = whole - _ROUNDS
     return op("fma", n, -1.42860677e-6, op("fma", n, -6.93145752e-1, x)), op("as_s32", whole) - _ROUNDS_BITS
 
@@ -86,7 +86,7 @@ def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
 @define("f32 -> f32")
 def exp(x: Expr) -> Expr:
     """e**x, within 0.84 ulp."""
-    # Beyond these bounds the result is 0 or inf. max and min pass a NaN on, because they return their second operand.
+    # Beyond these bounds the result is 0 or inf. A NaN passes, because max and min then return their second operand.
     r, n = _exp_reduced(maximum(-103.9720840454, minimum(88.776262664795, x)))
     return _scale(_polynomial(r, _EXP), n)
 
@@ -103,7 +103,7 @@ def log(x: Expr) -> Expr:
     p = _polynomial(f, (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
                         -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1))
     y = f + ((p * f * square + exponent * _LN2_LOW) - 0.5 * square) + exponent * _LN2_HIGH
-    y = select(x < float("inf"), y, x)  # inf and NaN stay as they are
+    y = select(x < float("inf"), y, x)  # inf and NaN are returned unchanged
     return select(x > 0.0, y, select(op("eq", x, 0.0), const(float("-inf")), x * float("nan")))
 
 
@@ -165,7 +165,7 @@ def gelu_erf(x: Expr) -> Expr:
     low = op("fma", t, t, -square)  # exact: t**2 = square + low
     total = t + 2.5
     u = 1.0 / total
-    lost = t - (total - 2.5)  # P(u) * u has a slope over t of about -1.9 * u * P(u) * u
+    lost = t - (total - 2.5)  # the derivative of P(u) * u by t is about -1.9 * u * P(u) * u
     e, _, n = _exp_parts(square * -0.5, low * -0.5 - lost * u * 1.9)
     p = _polynomial(u, (307.0673277, -674.1197592, 582.9507428, -228.0407293, 29.07418047, -2.596744829, 3.563940994,
                         2.080668318, 0.9976535172, 0.3989401152))
@@ -249,14 +249,14 @@ def extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -
     """
     same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
     chosen = select(op("eq", a, b), same, choose(a, b))
-    return select(op("eq", a, a), chosen, a)  # if b is NaN, `choose(a, b)` is b
+    return select(op("eq", a, a), chosen, a)  # if b is NaN, `choose` has returned it
 
 
 @define("f32 -> f32")
 def round_bf16(x: Expr) -> Expr:
     """Round to the nearest bf16, ties to even. NaN stays NaN."""
-    # Add half of the dropped bits' range, minus one if the kept bits are even, then drop the low bits. NaNs are
-    # returned unchanged, because the addition could overflow their payload.
+    # Add half of the range of the dropped bits (one less if the kept bits are even), then drop the bits. NaNs are
+    # returned unchanged, because the addition could turn them into numbers.
     bits = op("as_s32", x)
     odd = op("and", op("shr", bits, 16), 1)
     kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))

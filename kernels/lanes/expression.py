@@ -1,12 +1,12 @@
 """Lane-wise expressions: the computation of an output element, stated once for both NumPy and machine code.
 
 An `Expr` is a typed DAG of basic operations. Each basic operation is one IEEE f32 or wrapping s32 operation.
-`stores.evaluate` defines its meaning in NumPy, and `vector.emit` makes its machine code. Both perform the same
-operations in the same order, so results are equal bit for bit. Only the payloads of NaNs can differ. Equal expressions
+`stores.evaluate` computes an expression in NumPy, and `vector.emit` makes its machine code. Both perform the same
+operations in the same order, so results are equal bit for bit; only the payloads of NaNs can differ. Equal expressions
 are one object, so `==` compares identity.
 
-Loads and results of a `stores.Store` have a storage type: f32 s32 s8 u8 s16 u16 bf16 f16. Expressions have a compute
-type: f32 s32 bool. A table is only an operand of look-ups.
+Operands and results in memory have a storage type: f32 s32 s8 u8 s16 u16 bf16 f16. Expressions have a compute type: f32
+s32 bool. A table is only an operand of look-ups.
 """
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ _LOCK = Lock()
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """The unique node with these contents, made if it does not exist."""
-    key = (name, args, dtype, str(value) if type(value) is float else value)  # the text distinguishes -0.0 from 0.0
+    key = (name, args, dtype, str(value) if type(value) is float else value)  # as texts, because -0.0 == 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
         if node is None:
@@ -329,7 +329,7 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
     """Each node of the expressions once, arguments before users. Not recursive, because chains can be long."""
     seen: set[Expr] = set()
     in_order: list[Expr] = []
-    todo: list[Expr | None] = [*exprs[::-1]]  # None: the arguments of the last node in `open_` are done
+    todo: list[Expr | None] = [*exprs[::-1]]  # None means that the arguments of the last node in `open_` are done
     open_: list[Expr] = []
     while todo:
         node = todo.pop()

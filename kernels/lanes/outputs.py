@@ -2,7 +2,7 @@
 
 The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). The others are for the *second
 look*, the recomputation of outputs near a rounding tie from an f32 sum. `exact` and `rewrite` are other forms of the
-epilogue. The rest return numbers that the f32 sum needs, such as a column's weight scale. A call takes 2 ns.
+epilogue; the rest return numbers that the f32 sum needs, such as a column's weight scale.
 
 `write` also stores an entry for each group of outputs that contains outputs near a tie. Kernels pass the entries of a
 tile to `look_again`. The function that recomputes outputs registers itself here, so kernels need not import `ties`.

@@ -4,22 +4,22 @@
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
-q is from lo to lo + 255. A tie is the middle between two integers. If y / s + zp is at most `half` from a tie, then
-fraction(u) is below 2 * half: the output is near a tie, and kernels compute it again. For all other outputs, both forms
-give the same integer. `half` is the error of u, plus the half-width of the band of outputs that the caller asks for.
+q is from lo to lo + 255. A tie is the middle between two integers. The constant `half` is the error of u, plus the
+half-width of the band around ties that the caller asks for. If y / s + zp is at most `half` from a tie, fraction(u) is
+below 2 * half: the output is near a tie, and kernels compute it again. For all other outputs, both forms give the same
+integer.
 
 If y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants include scales and zero
 points. If y depends on the integer of an earlier quantize, this integer is floor(v), and v is the u of the earlier
-quantize. Kernels compute floor(v) in f32: v - lo + 256 is saturated to [256.25, 511.75], a range in which f32 has 15
-bits of fraction, and rounded down.
+quantize. Kernels compute floor(v) in f32: v - lo + 256 is saturated to [256.25, 511.75], where f32 has 15 bits of
+fraction, and rounded down.
 
 Kernels round 2**16 * u to an s32: the upper 16 bits are the stored integer, the lower 16 bits the fraction. If |u| is
-above 2**15 or u is NaN, the s32 is -2**31, and its fraction 0 counts as near a tie. Saturated values can also count as
-near. If many values saturate to the least integer, as after a ReLU, u is kept at least a quarter above this integer, so
-these values do not count as near.
+above 2**15 or u is NaN, the s32 is -2**31, and its fraction 0 counts as near a tie. Values that saturate to the least
+integer, as after a ReLU, would often count as near; u is therefore kept at least a quarter above this integer.
 
-The expressions follow from the structure of an epilogue and are derived once for it. `fast_form` then fills in the
-constants of a layer, and computes `half` from them.
+The expressions depend only on the structure of an epilogue, and are derived once per structure. `fast_form` then fills
+in the constants of a layer, and computes `half` from them.
 """
 from __future__ import annotations
 
@@ -156,8 +156,7 @@ Numbers = Mapping[Expr, np.ndarray]
 class Affine(NamedTuple):
     """A value as a constant plus a sum of integers times factors.
 
-    The integers are bytes, or the anchor's s32 sum. The constant and the factors are expressions of loads of constants,
-    to be computed by `in_f64`.
+    The integers are bytes, or the anchor's s32 sum. Constant and factors are expressions of constants, for `in_f64`.
     """
 
     factors: dict[Expr, Expr]
@@ -314,13 +313,13 @@ def _derived(quantizes: tuple[Expr, ...], known: frozenset[Expr], stored: Expr, 
                 u = op("fma", value, parameter(f"factor {k} {n}", f * scale), u)
         if r.q is stored:
             if r.is_relu or saturates:
-                u = maximum(parameter(f"least {k}", least * scale), u)  # this maximum keeps NaN
+                u = maximum(parameter(f"least {k}", least * scale), u)  # this order of the operands keeps NaN
             steps = op("round_s32", u)
             pairs.append((r.q, op(f"high_{r.dtype}", steps)))
         else:
             bits = op("as_s32", saturate(u, parameter(f"least {k}", least)))
             steps = op("shl", bits, 1)
-            # `and` computes floor(u) in one operation; a CPU may need two for floor.
+            # Clearing the fraction bits by `and` is floor(u) in one operation; a CPU's floor may take two.
             floors[quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), r.low - 256
             pairs.append((r.q, op("add", op("shr", bits, 15), r.low)))
         distances.append(steps)
@@ -346,7 +345,7 @@ def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numb
     with np.errstate(all="ignore"):  # infinite numbers count as near a tie
         half = reduce(np.maximum, [_half(r, bands[r.q], numbers, r.q is stored) for r in roundings])
         if any(r.u is None for r in roundings):
-            half = np.ceil(half / STEP) * STEP  # offsets are then exact in f32
+            half = np.ceil(half / STEP) * STEP  # rounded up to a multiple of STEP: offsets are then exact in f32
         saturates = any(bool((in_f64([r.zp], numbers)[0] == r.low).any()) for r in roundings if r.q is stored)
         derived = _derived(quantizes, known, stored, saturates)
         moved = np.where(half < _WIDEST, half, 0.0)
@@ -361,9 +360,8 @@ def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored:
     """The half-width of the band around ties that a quantize needs, in steps: `band`, and the error of u.
 
     The error is the difference between u computed by the exact form, operation by operation, and u computed by
-    multiply-adds. The bound holds for u from lo to lo + 255.25 (see the module). If `stored`, ONE * u is computed.
-    Rounding it to f32 moves it by at most a quarter, because f32 below 2**23 are at most a half apart. Rounding the f32
-    to an integer moves it by at most a half.
+    multiply-adds, for u from lo to lo + 255.25. If `stored`, the kernel computes ONE * u and rounds it to an integer.
+    This adds at most 1/2, and the rounding of ONE * u to f32 at most 1/4.
     """
     lo, (zps, inverse) = r.low, in_f64((r.zp, r.inverse), numbers)
     most = np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps))
@@ -375,7 +373,7 @@ def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored:
     integers = _integers(factors, constant, most)
     if integers is None:
         return np.full(1, np.inf)
-    # half_unit bounds the rounding of the quotient, or of the product with the inverse
+    # `half_unit` bounds the rounding of y / s, or of y times the inverse scale
     exact = spread_of(r.plain, integers, numbers).error * inverse + half_unit(most)
     shift, end = (zps + 0.5, 127.5) if stored else (zps + 0.5 + 256 - lo, 511.25)
     error = exact + _fast_error(factors, constant + shift, integers, end) + (0.5 / ONE if stored else 0)

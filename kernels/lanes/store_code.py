@@ -103,7 +103,7 @@ class Row(NamedTuple):
 
     values: Emitted
     operands: Mapping[int, Value]  # addresses by slot
-    out: Value | None  # equals `acc` if outputs replace the accumulators
+    out: Value | None  # the same as `acc` if outputs replace the accumulators
     acc: Value | None  # None if accumulators are in registers
 
 
@@ -212,8 +212,8 @@ class EpilogueEmitter:
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns.
 
-        With packing, the upper halves of four vectors take 4 operations together. Without packing, each vector takes 4
-        operations to shift, saturate and narrow it. A look-up of 64 bytes takes as many operations as a look-up of 16.
+        With packing, four vectors are narrowed together: 4 operations on their upper halves, instead of 4 per vector. A
+        look-up of 64 bytes takes as many operations as a look-up of 16.
         """
         if self.packs is None or len(group) == 1:
             for columns, values in zip(group, of_group, strict=True):
@@ -250,7 +250,7 @@ class EpilogueEmitter:
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """Append an entry with one bit per column near a rounding tie, if there is such a column."""
+        """If an output of these columns is near a rounding tie, append an entry with one bit per column."""
         assert self.entries is not None
         if columns.mask is not None:
             needed = needed & columns.mask

@@ -5,10 +5,9 @@ accumulators, 2 for activations and 2 for weights. For few rows there is a tile 
 with 1 x 4 registers for accumulators. A tile at the lower edge of the result can have fewer rows; `matrix_setup`
 configures the registers for these rows.
 
-The tile function loads activations in place, with two exceptions. The last k % 64 bytes of each row or tap are first
-copied and padded with zeros. Windows whose pixels are not evenly spaced in memory are first copied as well. If there is
-memory to keep the copies, the first tile of each row of tiles makes copies for all tiles of the row. Otherwise each
-tile makes copies of its own.
+The tile function loads activations in place, with two exceptions that it copies first: the last k % 64 bytes of each
+row or tap (padded with zeros), and windows whose pixels are not evenly spaced in memory. If there is memory to keep the
+copies, the first tile of a row of tiles makes them for the whole row. Otherwise each tile makes its own.
 
 There is a product of s8 activations a. Epilogues, however, expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
 accumulators start from 128 times the column sums.
@@ -68,7 +67,7 @@ def matrix_setup(matrix: Matrix, row_tiles: int, emulated: bool) -> Intrinsic:
                 counts: dict[int, Value] = {}
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
-                    left = (left > 0).select(left, 16)  # a register without rows is not used: any number is valid
+                    left = (left > 0).select(left, 16)  # without rows the register is not used; any number will do
                     counts |= dict.fromkeys((*sums_of[r], a_of[r]), left)
                 tiles.configure(counts)
             with release:
@@ -116,20 +115,19 @@ class _Rows:
         with Loop(b, self.steps) as loop:
             yield [x + loop.k * 64 for x in rows], [f.stride] * used, loop.k << 10, loop.k
         with b.if_then(self.tail > 0):
-            # the last step reads weights beyond the end of the panel; the zeros of the copy cancel them
+            # in the last step, zeros of the copy multiply the weights beyond the end of the panel
             yield ([self.copies + 1024 * r for r in range(used)], [c64(64)] * used, self.steps << 10,
                    self.steps)
 
 
 class _Pixels:
-    """Activations in windows of an image.
+    """Activations in windows of an image, in steps of 64 bytes of a tap.
 
-    A step of 64 bytes of a tap is loaded from the image if the 16 rows of the tile are at even distances there. At
-    borders and at ends of lines, the distances differ, and the step is loaded from a copy.
+    A step is loaded from the image if the 16 rows of the tile are evenly spaced there. At borders and at ends of lines
+    they are not, and the step is loaded from a copy. The last partial step of a tap is always loaded from a copy.
 
-    If a tap has 64 bytes or more, the last partial step of the tap is always loaded from a copy. If a tap has fewer
-    than 64 bytes, all taps of a pixel are copied one after another, each to a multiple of 4 bytes as in packed weights.
-    Several taps then share a step.
+    If a tap has fewer than 64 bytes, all taps of a pixel are copied one after another, each to a multiple of 4 bytes as
+    in packed weights. Several taps then share a step.
     """
 
     def __init__(self, b: Builder, f: Frame, fresh: Value, once: bool) -> None:
@@ -146,7 +144,7 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # each copy is read once: with AGAIN, all long taps are copied to the same memory, so it stays in L1
+        if once:  # copies are read once: with AGAIN, all long taps share one memory, so it stays in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
@@ -179,7 +177,7 @@ class _Pixels:
                                 self._copy_short(source, place)
 
     def _copy_short(self, source: Value, target: Value) -> None:
-        """Emit the copy of a tap of less than 64 bytes, 32 bytes at a time: 64-byte stores would cross cache lines."""
+        """Emit the copy of a tap of less than 64 bytes, 32 bytes at a time: longer stores would cross cache lines."""
         b, k = self.b, self.f.k
         with Loop(b, k >> 5, [source, target]) as half:
             half.values[0].load(HALF).store(half.values[1])
@@ -259,7 +257,7 @@ def matrix_tile(matrix: Matrix, row_tiles: int, panels: int, a_dtype: str, emula
         tiles = matrix.registers(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
-        fetched = pace * (16 // len(passes))  # bytes to prefetch per step (64 k) and pass; `pace` is for 4 k
+        fetched = pace * (16 // len(passes))  # bytes to prefetch per pass in a step of 64 k; `pace` is for 4 k
         lines, dots = (fetched + 63) >> 6, used * width
         shares = [(lines + (dots - 1 - n)) >> (dots.bit_length() - 1) for n in range(dots)]
         for number, columns in enumerate(passes):

@@ -90,12 +90,12 @@ def pack(w: np.ndarray) -> np.ndarray:
     head, end = panels * LINE, panels * LINE * (1 + groups)
     out[:, :head] = np.ascontiguousarray(w.sum(1, dtype=np.int32)).view(np.uint8) if itemsize == 1 else 0
     body = out[:, head:end].view(w.dtype).reshape(batch, panels, groups, PANEL, items)
-    if by_column:  # copy the 4 neighboring bytes of a group as one u32
+    if by_column:  # the 4 bytes of a group are neighbors: copy them as one u32
         columns = w.swapaxes(1, 2).view(np.uint32).reshape(batch, panels, PANEL, groups)
         body.view(np.uint32)[..., 0] = columns.swapaxes(2, 3)
     else:
         rows = w.reshape(batch, groups, items, panels, PANEL)
-        for i in range(items):  # five times as fast as one copy with transposed axes
+        for i in range(items):  # this loop is five times as fast as one copy with transposed axes
             body[..., i] = rows[:, :, i].swapaxes(1, 2)
     out[:, end:] = 0
     return out.reshape(*outer, size)

@@ -1,7 +1,7 @@
 """Measure this machine's peaks: multiply-accumulates per second in registers, and bytes copied per second.
 
 Each instruction that multiplies has a peak. A loop runs the instruction on independent accumulators. If the
-instruction does not accumulate, the loop also runs the instruction that adds.
+instruction only multiplies, the loop also runs an addition.
 """
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:
-    """Measure, several times, the seconds that `threads` blocks of a module take when they run at the same time."""
+    """Run `threads` blocks of a module at the same time, several times; returns the seconds of each time."""
     row = module.block, args.ctypes.data, threads, threads if threads > 1 else 0
 
     def prepare(times: int) -> Callable[[], None]:

@@ -6,9 +6,9 @@
 The integer R is the same at every instruction-set level. For floats, R is the f32 sum. The Store is the epilogue; for
 integers it also corrects R for zero points and for the shifts by 128.
 
-The block function loops over tiles. For each tile it calls a tile function by its address. The tile function leaves R
-in scratch memory on the stack, and a function of the Store (`outputs`) computes the outputs while R is in L1. Tile
-functions are therefore compiled once per machine, not once per Store.
+The block function loops over tiles, and calls a tile function by its address. The tile function leaves R in scratch
+memory on the stack, and a function of the Store (`outputs`) computes the outputs while R is in L1. Tile functions are
+therefore compiled once per machine, not once per Store.
 
 Tile functions read activations as rows or columns of `a`, or as windows of an image (see `operands.tile_frame`). A
 matmul of windows by weights that are packed tap by tap is a convolution. An operand's table has the byte offset of each
@@ -189,7 +189,7 @@ def matmul_blocks() -> Functions:
         f.args = args
         f.batch = batch
         first, groups, configured, j = w + 64 * panels, panel_bytes // 64, 0, j0
-        # each group of each tile prefetches an equal part of the next weights
+        # with each group of a tile, prefetch an equal part of the next weights
         steps = max(1, (i1 - i0 + step - 1) // step * groups)
         while j < j1:
             now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
@@ -228,7 +228,7 @@ def matmul_blocks() -> Functions:
 
 
 def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
-    """Choose who writes the outputs: tile functions if outputs are many, and k (`depth` bytes) and the Store are short.
+    """Choose who writes the outputs: tile functions, if there are many, and k (`depth` bytes) and the Store are short.
 
     Tile functions that write outputs are compiled for every Store. For floats they save 8 % of the time at k = 16, 13 %
     at 24, 8 % at 32, and 2 % at 100. For VNNI they save 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of
@@ -244,8 +244,8 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
     """Choose the (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
 
-    The panels of a block are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles.
-    Its activations then stay in L2 while the block function goes over the columns.
+    The panels are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles, so its
+    activations stay in L2 while the block function goes over the columns.
     """
     best: tuple[float, int] = (float("inf"), 0)
     chosen = (1, width)
@@ -342,7 +342,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level, store))
     kernels: Sequence[Kernel] = [kernel]
-    if is_open(x) and not forced and not inside:  # one kernel if tiles write outputs: these take long to compile
+    if is_open(x) and not forced and not inside:  # one kernel if tiles write outputs, because they take long to compile
         sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
@@ -373,7 +373,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
     all_taps = taps if layout == "windows" else 1
-    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # the caller overwrites this word for compressed weights
+    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # for compressed weights, the caller overwrites this word
     order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
         if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({

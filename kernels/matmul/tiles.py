@@ -120,7 +120,7 @@ def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
 def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kernel]:
     """The kernels that `select` chooses from, the highest level first. Raises KernelError if no kernel fits."""
     found = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.isa) and layout in x.layouts]
-    # the sort is stable: it keeps the table's order within a level
+    # a stable sort, so kernels of a level stay in the table's order
     found.sort(key=lambda x: LEVELS.index(x.isa), reverse=True)
     if not found:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
@@ -196,9 +196,9 @@ def _stream(rows: int, panels: int, m: int) -> float:
 
 
 def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
-    """Estimate cycles; `group(panels)` returns the cycles that a tile of `panels` panels takes for four bytes of k.
+    """Estimate cycles. `group(panels)` returns the cycles of a tile of `panels` panels for four bytes of k.
 
-    Fitted on Zen 4: in addition, each tile takes 30 cycles, each row of a tile 9, and each vector of output 3.
+    Added to these, fitted on Zen 4: 30 cycles for each tile, 9 for each row of a tile, and 3 for each vector of output.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), panels)
@@ -210,7 +210,7 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
 
 
 def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles. Four bytes of k take the maximum of the cycles for products, loads and weights, and at least 4.
+    """Estimate cycles: for four bytes of k, the maximum of products, loads, weights, and 4 cycles.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four bytes of
     k: 24 cycles for tiles of 6 x 64, 13 for 1 x 64.
@@ -223,8 +223,8 @@ def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles, with `rate` operations per cycle.
 
-    A row takes 2 operations, and 4 for each of a panel's `parts`; to widen the weights of a part takes 3. Fitted on a
-    Xeon for four bytes of k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).
+    For four bytes of k, a row of a tile takes 2 operations, plus 4 for each part of a panel. To widen a part of the
+    weights takes 3. Fitted on a Xeon: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (rate 2.4).
     """
     rows = kernel.tile[0]
     return _estimated_cycles(kernel, m, n, k, parts, lambda panels: max(
@@ -234,8 +234,8 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 def estimate_matrix(kernel: Kernel, m: int, n: int, k: int) -> float:
     """Estimate cycles: 16 to multiply 16 x 16 x 64, and 8 to load a tile register (Intel's tables).
 
-    Fitted on a Xeon (MobileNetV2, PP-OCR): in addition, each tile takes 250 cycles, and each vector of output takes 8,
-    or 5 if four vectors are packed together. If k is not a multiple of 64, the copies take 4 cycles per row.
+    Fitted on a Xeon (MobileNetV2, PP-OCR): each tile takes 250 cycles more. Each vector of output takes 8, or 5 if four
+    vectors are packed together. If k is not a multiple of 64, the copies take 4 cycles per row.
     """
     rows, most = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), most)
@@ -257,8 +257,8 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
     """Estimate cycles: the larger of the cycles for the products and the cycles to load the weights.
 
     A product of 16 columns takes one cycle; with `pairs`, two products take one cycle. A tile takes at least four
-    cycles per element of k, because each product waits for the previous product of the same accumulator. Fitted on Zen
-    4, for AVX2 and AVX-512, f32 and bf16: weights arrive at 24 bytes per cycle, or 28 if the weights are reused.
+    cycles per element of k, because each product waits for the one before it. Fitted on Zen 4, for AVX2 and AVX-512,
+    f32 and bf16: weights arrive at 24 bytes per cycle, or 28 if the weights are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize

@@ -208,7 +208,7 @@ class _Tile:
             return state
         left = f.k & 3
         return self.sums.over(b, f, (left > 0).zext(I64), state, [], lambda _, places, acc: self.multiply(
-            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # this loop runs once or not at all
+            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # this loop runs at most once
 
     def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
@@ -318,7 +318,7 @@ class _Blocks(_TileSums):
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:
         block = self.products.block
-        rest = count - state[-2]  # the groups beyond the current block
+        rest = count - state[-2]  # the number of groups beyond the current block
         more = (rest + (block - 1)) // block
         pieces = (rest > 0).select(more, 0) + 1
         with Loop(b, pieces, [c64(0), *state]) as loop:

@@ -105,7 +105,7 @@ class _IntegerTile(Tile):
             here, first, done = line + whole * (lines * LINE), k + whole * step, rest & -4
             with Loop(b, rest >> 2, loop.values) as loop:
                 loop.update(self.multiply(self.quads(first + loop.k * 4), here, loop.k * 4, loop.values))
-            with Loop(b, (done < rest).zext(I64), loop.values) as last:  # at most one iteration, usually none
+            with Loop(b, (done < rest).zext(I64), loop.values) as last:  # runs at most once, usually not at all
                 x = [partial_group(source + first + done, rest - done, self.flip & 0xFF) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.add_scaled(groups.k, last.values)
@@ -140,7 +140,7 @@ class _IntegerTile(Tile):
         return out
 
     def add_scaled(self, group: Value, acc: Sequence[Value]) -> None:
-        """Emit total += f32(sum + correction - zero point * sum of activations) * (row scale * column scale)."""
+        """Emit the addition of a group's scaled sums to the totals (see acc in the module's formula)."""
         floats = vector(F32, self.columns)
         scales = [address.load(floats) for address in self.scales(group)]
         zero_points = [address.load(self.kind) for address in self.zero_points(group)]
@@ -209,7 +209,7 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
 
     For four rows of weights, each part of a panel takes 1.25 operations to unpack, and one operation per row of the
     tile. Four rows take at least 4 cycles, and at least the time until the weights arrive (20 bytes per cycle).
-    Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS, while 8-bit weights reach 0.43.
+    Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS; 8-bit weights reach 0.43.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * BITS[kernel.dtypes[1]] / 20)

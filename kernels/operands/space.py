@@ -1,7 +1,7 @@
 """Iteration domains: an output as batch x rows x columns, and the byte offsets of each operand in this domain.
 
-Neighboring dimensions are merged if every operand can step through both with one stride, so rows become long. The
-dimensions that remain are the batch; a table has the byte offset of each batch element of an operand. TERMS says how to
+Neighboring dimensions are merged if every operand can step through both with one stride. Merging makes rows long. The
+dimensions that remain are the batch; a table has an operand's byte offset for each batch element. TERMS says how to
 recompute the f32 sum of an output near a rounding tie.
 """
 from __future__ import annotations
@@ -69,7 +69,7 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
 
 
 def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
-    """The domain of `factor`, with `m` rows per batch element, so strips of m rows can be computed one by one.
+    """The domain of `factor` with `m` rows per batch element, for strips of m rows that are computed one by one.
 
     m divides the size of the last dimension but one.
     """

@@ -181,8 +181,8 @@ class Window:
     def inner_taps(self, outer: Value, rows: int, silent: int) -> Value:
         """Emit the number of inner taps that a tile of `rows` rows has to read at an outer tap: all, or 0.
 
-        The number is 0 if every row reads only padding at the outer tap and all bytes of the padding are `silent`: such
-        bytes add nothing to the sums. 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
+        It is 0 if every row reads only padding there and all bytes of the padding are `silent`: such bytes add nothing
+        to the sums. 3 x 3 taps on 14 x 14 pixels then take 4 % less time, on 7 x 7 pixels 10 %.
         """
         outside = c64(-1)
         for row in range(rows):

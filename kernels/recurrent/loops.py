@@ -4,8 +4,8 @@ The recurrent weights are packed in panels [H, gates, 16], each for 16 units. Th
 in registers. Four rows of the batch share each load of weights. Integer weights are packed in panels [H / 4, gates, 16,
 4] of bytes; the instructions of integer matmuls multiply them by the quantized state.
 
-A time step reads the previous state from the array of all states. If sequences have lengths, this array has zeros for
-rows whose sequence has ended. The last state of each row is therefore kept in, and read from, a separate array.
+A time step reads the previous state from the array of all states. That array has zeros for sequences that have ended,
+so with lengths the last states are kept in a separate array, and read from there.
 """
 from __future__ import annotations
 
@@ -99,10 +99,9 @@ class Integers(NamedTuple):
 
 def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, integers: Integers,
                   columns: Columns) -> list[Vectors]:
-    """The s32 sums of a panel's gates, for each of `rows` rows of quantized states.
+    """The s32 sums of a panel's gates, for each of `rows` rows of quantized states (u8, padded to a multiple of 4).
 
-    A row of states is u8, padded to a multiple of 4. sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, in
-    arithmetic that wraps around.
+    sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, all modulo 2**32.
     """
     word, (how, shifted, _) = partial(LAYER.load, args), integers
     kind = vector(I32, how.lanes)
@@ -169,7 +168,7 @@ def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
 def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
     """Make the function that computes the new state y of 16 units of `rows` rows, from inputs `x` and state h.
 
-    `factors` is the state that is multiplied by the weights: the quantized state if there are `integers`, otherwise h.
+    The weights multiply `factors`: the quantized state if there are `integers`, otherwise h.
     """
 
     @emits

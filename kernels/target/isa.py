@@ -2,7 +2,7 @@
 
 A machine has a level if its CPU reports all features of the level; CPU names are not reliable. A level includes every
 level whose features are a subset of its own: all levels before it in LEVELS, except that AVX-512 levels do not include
-avx_vnni. Tests can `emulate` a level that the machine lacks: plain IR then replaces the level's special instructions.
+avx_vnni. Tests can `emulate` a level that the machine lacks: plain LLVM IR then replaces its special instructions.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _emulated: list[str] = []
 
 
 def byte_table(lanes: int) -> ByteTable | None:
-    """How vectors of so many lanes look up bytes in a table in registers on this machine; None if they cannot."""
+    """The instruction that looks up bytes in a table in registers, for vectors of `lanes` lanes; None without one."""
     tables = (level.table for level in LEVELS if level.lanes == lanes)
     return next((table for table in tables if table is not None and has(table.feature)), None)
 

@@ -1,7 +1,7 @@
-"""An ISA level: a set of instructions that kernels may use, as what kernels ask of it.
+"""Level, a set of instructions that kernels may use, described by its capabilities.
 
 Kernels ask for capabilities (`level.dot4 is not None`), never for names, features or architectures. A level *extends*
-another one if it adds instructions to vectors of the same width; it has all capabilities of the other one.
+another level if it adds instructions to vectors of the same width; it then has all capabilities of the other level.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ByteTable(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Level:
-    """An ISA level: its vectors have `lanes` lanes of 32 bits, in so many `registers`. A capability it lacks is None.
+    """An ISA level: vectors of `lanes` 32-bit lanes, `registers` vector registers, and capabilities (None if missing).
 
     `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
     vectors convert between f16 and f32. If `emulated`, plain code replaces the level's special instructions.
@@ -78,11 +78,11 @@ class Level:
         return replace(self, name=name, features=(*self.features, *features), extends=self, **capabilities)
 
     def includes(self, other: Level) -> bool:
-        """Whether this level can run the kernels of another one, because it has all of its features."""
+        """Whether this level can run the kernels of `other`, because it has all features of `other`."""
         return set(other.features) <= set(self.features)
 
     def own(self, capability: str) -> Any:
-        """A capability that no level below has, which this one extends; otherwise None."""
+        """The capability if this level adds it; None if the level lacks it or inherits it."""
         mine = getattr(self, capability)
         return None if self.extends is not None and getattr(self.extends, capability) is mine else mine
 
@@ -93,15 +93,15 @@ class Level:
 
     @property
     def of_products(self) -> Level:
-        """The level that code of integer products is compiled for: the lowest one that multiplies bytes as this one.
+        """The level that integer products are compiled for: the lowest level that multiplies bytes like this one.
 
-        Code without `dot4` gains from its level as well: LLVM uses it for sums of two 16-bit products.
+        Even kernels without `dot4` gain from this level, because LLVM uses it for sums of two 16-bit products.
         """
         return self if self.extends is None or self.own("dot4") is not None else self.extends.of_products
 
     @property
     def withheld(self) -> tuple[str, ...]:
-        """The features of this machine that the level lacks and other levels have. Its code must not use them."""
+        """The features of this machine that other levels have and this level lacks; its code must not use them."""
         return tuple(sorted(x for x in _known.difference(self.features) if has(x)))
 
     @property

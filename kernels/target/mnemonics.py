@@ -20,8 +20,8 @@ LANES = {"xmm": 4, "ymm": 8, "zmm": 16, "tmm": 256}
 class Multiplying(NamedTuple):
     """An instruction that multiplies: `macs` multiply-accumulates for each 32-bit element of its result.
 
-    `step(b, acc, x)` emits it for vectors of `element`, and an addition if it does not add itself. Instructions on the
-    tiles of a `matrix` have none; they read s8 or, if not `signed`, u8.
+    `step(b, acc, x)` emits the instruction for vectors of `element`, and an addition if the instruction only
+    multiplies. Tile instructions of a `matrix` have no `step`; they read s8 or, if not `signed`, u8.
     """
 
     macs: int
@@ -32,7 +32,7 @@ class Multiplying(NamedTuple):
 
 
 def _vpmaddwd(b: Builder, acc: Value, x: Value) -> Value:
-    words = vector(I16, 2 * x.type.count)  # LLVM would move x * x out of the loop, so multiply the accumulator
+    words = vector(I16, 2 * x.type.count)  # multiply the accumulator, because LLVM would move x * x out of the loop
     return x86.vpmaddwd(b, acc, acc.as_type(words), x.as_type(words))
 
 

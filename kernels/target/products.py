@@ -1,11 +1,12 @@
-"""The ways to multiply u8 by s8, and what else multiplies: an instruction, its emulation in plain code, and its tiles.
+"""The ways to multiply bytes and floats: for each, an instruction, its emulation in plain code, and sizes of tiles.
 
-A *group* is four bytes; a lane of 32 bits holds one. All ways give the same sums: exact, modulo 2**32. A level has
+A *group* is four bytes; a 32-bit lane holds one group. A level can multiply u8 by s8 in four ways. All of them give the
+same sums: exact, modulo 2**32.
 
-    dot4         if an instruction adds the four products of each lane
-    pairs        if one adds two products of s16; the even and the odd bytes of a lane are widened
-    saturating   if one adds two products in 16 bits: for factors whose sums fit
-    matrix       if one multiplies tiles of bytes in registers of their own
+    dot4         an instruction adds the four products of each lane
+    pairs        an instruction adds two products of s16; the even and the odd bytes of a lane are widened
+    saturating   an instruction adds two products in 16 bits: for factors whose sums fit
+    matrix       instructions multiply tiles of bytes in registers of their own
 """
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ def saturating(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 class ByteProduct(NamedTuple):
     """An instruction that multiplies bytes. `emit` has the meaning of `emulate`: `dot4`, `pairs` or `saturating`.
 
-    `tiles` are those of matmuls (of sorted weights if it saturates), `compressed` those of compressed weights. If it
-    `widens`, it multiplies s16.
+    `tiles` are the sizes of matmul tiles (of sorted weights if the instruction saturates), `compressed` the sizes for
+    compressed weights. If it `widens`, the instruction multiplies s16.
     """
 
     mnemonic: str
@@ -115,7 +116,7 @@ class ByteProduct(NamedTuple):
 class Matrix(NamedTuple):
     """Instructions that multiply tiles of bytes: `registers(b, state, emulated)` emits them (see `x86_amx.Tiles`).
 
-    Emulated, they take `state_bytes` of memory at `state`. `granted()` asks whether this process may use them.
+    Their emulation takes `state_bytes` of memory at `state`. `granted()` asks whether this process may use them.
     """
 
     registers: Callable[[Builder, Value, bool], Any]
@@ -139,10 +140,10 @@ class Fma(NamedTuple):
 
 
 class Bf16(NamedTuple):
-    """An instruction that multiplies pairs of bf16, and one that makes them of f32.
+    """An instruction that multiplies pairs of bf16, and an instruction that rounds f32 to such pairs.
 
-    `dot(b, acc, x, w)` is fma(x low, w low, fma(x high, w high, acc)) for the bf16 halves of words of 32 bits;
-    subnormal operands and results count as zeros. `rounded(b, low, high)` rounds f32 to bf16 halves.
+    `dot(b, acc, x, w)` is fma(x low, w low, fma(x high, w high, acc)) for the bf16 halves of 32-bit words; subnormal
+    operands and results count as zeros. `rounded(b, low, high)` rounds f32 to bf16 halves.
     """
 
     mnemonic: str

@@ -52,9 +52,8 @@ def vpmaddubsw(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 def vpxord(b: Builder, x: Value) -> Value:
     """Emit vpxord with FLIP.
 
-    The instruction is inline assembly, because LLVM would flip scalars before it broadcasts them. That takes two
-    instructions more than a broadcast from memory. On Zen 4, tiles of 24 x 16 become 1.8 times as fast, tiles of 12 x
-    32 1.3 times.
+    LLVM would flip scalars before it broadcasts them: two instructions more than a broadcast from memory. On Zen 4,
+    tiles of 24 x 16 become 1.8 times as fast, tiles of 12 x 32 1.3 times.
     """
     text, place = ("vpxord $2, $1, $0", "v") if x.type.count == 16 else ("vpxor $2, $1, $0", "x")
     kind = ir.FunctionType(x.type, [x.type, x.type])
@@ -75,8 +74,8 @@ def bf16_halves(b: Builder, low: Value, high: Value) -> Value:
 def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
     """Run `emit`, and make its code take subnormal operands and results as zeros. `emit` returns vectors of f32.
 
-    Two bits of MXCSR do this, but LLVM does not know about them. Inline assembly before and after the code keeps the
-    code's operations in between: no load moves across the first, and the results pass through the second.
+    Two bits of MXCSR do this, but LLVM does not know about them. Inline assembly before and after the code therefore
+    keeps LLVM from moving the code's operations out.
     """
     with b.goto_entry_block():
         before, within = (b.alloca(I32) for _ in range(2))
@@ -111,12 +110,11 @@ def high_bytes(b: Builder, vectors: Sequence[Value], dtype: str) -> Value:
     """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, with AVX-512's pack instructions."""
     halves = []
     for x, y in zip(vectors[::2], vectors[1::2], strict=True):
-        # x >> 16 | y & ~0xFFFF as vpternlogd. LLVM would otherwise use vpermt2w. That takes three operations, most of
-        # them on one port.
+        # x >> 16 | y & ~0xFFFF as vpternlogd. LLVM would use vpermt2w: three operations, most on one port.
         args = [x.shr(16), y, constant(vector(I32, 16), -1 << 16), constant(I32, 0b11111000)]
         halves.append(instruction(b, "avx512.pternlog.d.512", vector(I32, 16), args).as_type(vector(I16, 32)))
     packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", BYTES, halves)
-    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # two vectors alternate in `packed`
+    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # `packed` interleaves pairs of vectors
     return _in_turn(packed.shuffle(packed, [16 * q + n for q in range(4) for n in fours]))
 
 

@@ -84,7 +84,7 @@ class Tiles:
         self.b.call_named(f"llvm.x86.{name}", ir.VoidType(), *(constant(I8, t) for t in tiles), *args)
 
     def configure(self, rows: Mapping[int, Value]) -> None:
-        """Emit ldtilecfg, for tiles of these numbers of rows; all others have 16."""
+        """Emit ldtilecfg. `rows` has the number of rows of some tiles; all other tiles have 16."""
         # Byte 0 is the palette (1). The bytes per row of each register (64, as u16) start at byte 16.
         words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
         constant(vector(I64, 8), words).store(self.state)

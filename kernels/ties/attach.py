@@ -25,9 +25,9 @@ register_second_look(tie_kernels)
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     """Make the epilogue of `lowered` recompute outputs near rounding ties; returns the new Lowered.
 
-    The field `ties` of the result has one string for each quantize of a sum; `explain()` counts and prints the strings.
-    A string is "proved" or "estimated", after the bound that gives the width of the band around ties. If outputs near a
-    tie are not computed again, the string is the reason.
+    The field `ties` of the result has one string for each quantize of a sum, for `explain()`. The string is "proved" or
+    "estimated", the kind of the bound on the sum's error. If outputs near a tie are not computed again, the string is
+    the reason.
 
     `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
     without a quantize of an integer sum does not change.
@@ -96,9 +96,9 @@ def _is_fast(e: EpilogueBuilder, node: Node, bounds: BodyBounds) -> bool:
 
 
 def _near(e: EpilogueBuilder, node: Node, q: Expr, band: Band, as_written: dict[Expr, Expr]) -> Expr:
-    """Whether the result of a quantize of a sum is in the band around ties; adds the quantize to `as_written`.
+    """Whether the result of a quantize of a sum is in the band around ties; `q` is the lowered quantize.
 
-    `q` is the lowered quantize. The added one is as the graph states it: it divides the f32 sum by the scale.
+    Adds the quantize as the graph states it, with a division of the f32 sum by the scale, to `as_written`.
     """
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args

@@ -101,8 +101,9 @@ class BodyBounds:
         """Return the bounds of a body's values up to the result of its anchor; the kernel's integer sum is exact.
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
-        bias b, f32(y + b). The rounding errors of y are relative to |y|, and |y| is at most |y + b| + |b|. The
-        conversion f32(sum) is exact below 2**24. The graph as written also rounds y + b, except if its sum starts at b.
+        bias b, f32(y + b). It rounds twice, or three times if |sum| can reach 2**24. These errors are relative to |y|
+        <= |y + b| + |b|. Kernel and graph each round the addition of b. If the graph's sum starts from b, only the
+        kernel does.
         """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
@@ -140,12 +141,11 @@ class BodyBounds:
     def _carried(self, node: Node, operands: Sequence[ErrorBounds]) -> ErrorBounds | None:
         """The bounds of a result, computed from the bounds of its operands; None for operations without a rule.
 
-        The kernel and the graph as written both round the result, each by at most UNIT times the size of the result.
+        The kernel and the graph as written both round the result, each by at most UNIT times its size.
 
-        The rule of divide needs a constant divisor b without zeros. Then a' / b - a / b = (a' - a) / b, and |a' - a| is
-        at most d + r |a|, for the absolute bound d and the relative bound r. The quotients therefore differ by at most
-        d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two roundings. Any other divisor may be arbitrarily
-        near 0, so there is no bound.
+        For divide, the divisor b must be constant and not 0. If |a' - a| <= d + r |a|, the quotients a' / b and a / b
+        differ by at most d max(1 / |b|) + r |a / b|, plus 2 UNIT |a / b| for the two roundings. Another divisor may be
+        arbitrarily near 0, so there is no bound.
         """
         bound, first = node.op.bound, operands[0]
         if (curve := self._curve(node)) is not None:
@@ -223,7 +223,7 @@ class BodyBounds:
             for node in way[way.index(curves[0]) + 1:]:
                 ends = self._ends_before(node, ends)
             limit = max(abs(ends[0]), abs(ends[1]))
-            # the limit plus the largest difference, because a difference may cross the limit
+            # plus the largest difference, because it may move a value across the limit
             found.append(limit * (1 + errors.relative) + float(errors.proved.max()))
         return found[0], found[1]
 
@@ -237,7 +237,7 @@ class BodyBounds:
             inverse = {"add": low_and_high - c, "multiply": low_and_high / c, "divide": low_and_high * c,
                        "subtract": low_and_high + c if of_second else c - low_and_high}[node.op.name]
         low, high = float(inverse.min(initial=np.inf)), float(inverse.max(initial=-np.inf))
-        return (low, high) if low <= high else (-np.inf, np.inf)  # if a number is NaN, the comparison is false
+        return (low, high) if low <= high else (-np.inf, np.inf)  # a NaN makes the comparison false
 
     def _computed(self, node: Node) -> list[Value]:
         return [v for v in node.operands if v not in self.constants]

@@ -1,12 +1,12 @@
-"""Compute sums as the graph writes them: store the f32 factors, and add the products in an order of `sum_orders`.
+"""Compute f32 sums exactly as the user's graph writes them, in an order of `sum_orders`.
 
-These sums add products x * w of dequantized numbers. Functions here read the bytes of activations and weights,
-dequantize them, and store all x and all w, the factors, in two arrays, in the order of the sum. To compute a sum, call
-`begin`, then `take` for each piece of the arrays, then `end`. Between calls, the sum in progress is three numbers
-(`State`). The order "octets" also keeps eight sums at the address `lanes`. Orders are indices into ORDERS.
+The sums add products x * w of dequantized numbers. Functions here read the bytes of activations and weights, dequantize
+them, and store all x and all w, the factors, in two arrays, in the order of the sum. To compute a sum, call `begin`,
+then `take` for each piece of the arrays, then `end`. Between calls, the sum in progress is three numbers (`State`). The
+order "octets" also keeps eight sums at the address `lanes`. Orders are indices into ORDERS.
 
 A chain is a run of products that are added one after another before their sum is added to the total. Each product of a
-chain waits 4 cycles for the previous product, so eight chains are summed at a time. The last chain can be shorter.
+chain waits 4 cycles for the previous product, so eight chains are summed at a time.
 
 Vectors have only eight lanes: on Granite Rapids, after instructions on 16 lanes, each product of a sum takes 6.7 cycles
 instead of 4. Bytes are read as unsigned. For s8, `flip` is 128, to flip the highest bit, and zero points grow by 128.
@@ -123,7 +123,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.floa
 
 @njit
 def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, number: int) -> State:
-    """Add the products of a piece in the order "quads": first four products to each other. Returns the new State."""
+    """Add the products of a piece in the order "quads": four products to each other, then to the total."""
     for k in range(count):
         x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
         chain = x if number & 3 == 0 else chain + x
@@ -169,7 +169,7 @@ def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float3
         left: int) -> np.float32:
     """The result of a sum after its last product.
 
-    `so_far` is the total or, in the order "taps", the total of one tap to add to `total`.
+    `so_far` is the total. In the order "taps" it is the total of one tap, to be added to `total`.
     """
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far

@@ -54,7 +54,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     `batch` matrices one after another, and the bound of a column holds for all matrices. If weights are not constant,
     `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number per scale.
     """
-    activations = min(low, 0), max(high, 0)  # zeros of the padding are activations as well
+    activations = min(low, 0), max(high, 0)  # 0, because padding is also an activation
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
     size = max(activations[1], -activations[0])
     scale_and_size = sum_.x_scale, size
@@ -120,12 +120,12 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
 
 
 class _Reach(NamedTuple):
-    """How large the partial sums of a column are, added over all roundings. The unit is the product of both scales.
+    """How large the partial sums of a column are, added over all roundings, in units of the product of both scales.
 
-    `most` adds the largest absolute value of each partial sum, `squares` each mean square. `absolute` is the sum of
-    |w|. `moved` is the sum of f32(w * scale) - w * scale over all k: the effect of rounding the factors. `totals`
-    counts the additions to the total. Each addition also rounds the number that the sum starts from. `roundings` counts
-    all roundings.
+    `most` adds the largest absolute values of the partial sums, `squares` their mean squares. `absolute` is the sum of
+    |w|. `moved` is the sum of f32(w * scale) - w * scale over all k, the effect of rounding the factors. `totals`
+    counts the additions to the total; they also round the number that the sum starts from. `roundings` counts all
+    roundings.
     """
 
     most: np.ndarray
@@ -157,9 +157,8 @@ class _Reaches:
         smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
         count = chains.lengths(k)
         _, number, pieces = count.shape
-        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # the most roundings of the total for each chain
-        # the roundings of a product's two factors, and of the product
-        factors = 3 if chains.order in ("quads", "octets") else 2
+        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # how often a chain's result rounds the total, at most
+        factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of x, of w and, in these orders, of x * w
         passes = count[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] + totals * np.arange(number, 0, -1)[:, None]
         self.chains, self.count, self.totals, self.larger = chains, count.ravel(), totals, larger
         self.absolute = ((larger + smaller) / 2 * passes + factors * larger).ravel()
@@ -167,13 +166,13 @@ class _Reaches:
         self.signed = (larger - smaller) / 2
         self.cumulated = np.triu(np.ones((pieces, pieces)))
         additions = totals * number
-        # The 8 covers the effect of earlier roundings on the size of later roundings.
+        # The 8 is for earlier roundings that make later roundings larger.
         self.roundings = additions, k + additions + 8
 
     def weights(self, w: np.ndarray, scales: np.ndarray) -> _Reach:
         """The reach of constant integer weights, as f32: sums of pieces are below 2**24, and therefore exact."""
         parts = self.chains.of(w)
-        # matrices, because BLAS is fast only for matrices
+        # as a matrix, because BLAS is fast only for matrices
         shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])
         ones = np.ones(parts.shape[-1], np.float32)
         signed = (parts @ ones).reshape(shape)

@@ -1,11 +1,11 @@
 """The block function that recomputes outputs near rounding ties.
 
-Kernels list groups of outputs that could be near a tie as the entries of a tile (`lanes.outputs`). For each entry the
-block function evaluates the exact form of the epilogue to find the outputs near a tie. For each of these outputs it
-computes the sum in the order as written, and stores the output by another form of the epilogue.
+Kernels list groups of outputs that could be near a tie as the entries of a tile (`lanes.outputs`). For each entry, the
+block function evaluates the exact form of the epilogue to find the outputs that are near a tie. It then computes the
+sums of these outputs as written, and stores the outputs by another form of the epilogue.
 
 To compute a sum, the block function first stores the f32 factors of some channels and taps, in the order of the sum.
-`ordered_sums` then adds their products, independently of the layout of activations and the packing of weights.
+`ordered_sums` then adds their products, whatever the layouts of activations and weights are.
 """
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _line(frame: int, r: int, first: int, transposed: int, addresses: int, place
 
 @njit
 def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: int) -> int:
-    """Write a window's taps into the tables, one entry per tap even if weights merge taps; returns their number."""
+    """Write a window's taps into the tables, one entry per tap, even if weights merge taps; returns their number."""
     f, x = view_frame(frame), view_terms(terms)
     image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
@@ -105,7 +105,7 @@ def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     sum_taps = 1 if order == TAPS else max(1, taps)  # in the order "taps" each tap has a sum of its own
     piece_channels = PIECE // sum_taps // 4 * 4
     vectors = step == 1 and x.parts == 1
-    # vectors of 8 taps may end after the last tap, so the entry of the last tap is repeated
+    # A vector of 8 taps may reach beyond the last tap: repeat the last tap's entry.
     for t in range(taps + 7 if sum_taps > 1 else taps):
         tap = min(t, taps - 1)
         place = load_s64(places + 8 * tap)
@@ -127,7 +127,7 @@ def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
 
 @njit
 def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
-    """The sum, in the order as written, over the taps of the one input channel that an output channel reads."""
+    """The sum as written over the taps of the one input channel that an output channel reads."""
     a, x, addresses = view_pixels(args), view_terms(view_head(args).terms), stack(ADDRESSES)
     windows, pixels, channels, offsets = a.windows, a.pixels, a.channels, a.offsets
     w, pixel = view_windows(windows), batch * a.m + row
