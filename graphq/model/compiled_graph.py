@@ -245,10 +245,11 @@ class CompiledGraph:
         to arrays.) Raises InputError as a call does, and OSError if the file cannot be written.
         """
         from graphq.report.page import page
+        from graphq.report.survey import patterns
 
         if profile is None and (inputs or named):
             profile = self.profile(*inputs, **named)
-        text = page(title or self.source.name, self.parts(), profile)
+        text = page(title or self.source.name, self.parts(), profile, patterns(self.source))
         path_of(path).write_bytes(text.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:

@@ -72,6 +72,9 @@ SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "
            "matmul_integer", "conv_integer")
 """Operations that only quantized models have; a report on a graph without any of them starts with UNQUANTIZED."""
 
+UNANCHORED = ("eltwise", "reorder")
+"""Partitions of oneDNN Graph without an anchor; a report counts them."""
+
 ALSO = 8
 """The largest number of operations that a report names for one cause."""
 
@@ -89,7 +92,7 @@ def as_text(report: Report, *, full: bool = False, width: int | None = None) -> 
     every = [report, *_parts(report)]
     first = [UNQUANTIZED] if any(p.causes for p in every) and not any(
         o.op in SCALING for p in every for o in p.source) else []
-    last = _patterns(report.patterns) if full else []
+    last = pattern_lines(report.patterns) if full else []
     return wrapped("\n".join([*first, _text(report, full), *last]), width or columns())
 
 
@@ -264,9 +267,12 @@ def _names(labels: Sequence[str]) -> str:
     return ", ".join([*labels[:ALSO], *([f"{len(labels) - ALSO} more"] if len(labels) > ALSO else [])])
 
 
-def _patterns(patterns: Sequence[Pattern]) -> list[str]:
+def pattern_lines(patterns: Sequence[Pattern]) -> list[str]:
+    """Lines on the partitions of oneDNN Graph: those with an anchor one by one, and the number of each other kind."""
     lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
-    return lines + [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in ("eltwise", "reorder")]
+    lines += [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in UNANCHORED]
+    others = Counter(p.anchor for p in patterns if p.anchor in UNANCHORED)
+    return lines + [f"  others: {', '.join(f'{n} {name}' for name, n in others.items())}"] * bool(others)
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:

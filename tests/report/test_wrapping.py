@@ -111,19 +111,24 @@ def test_open_sizes_are_never_numbers(text):
         assert data["sizes"] == {"x.0": batch} and set(macs) <= {batch * 4 * 6 * 3}
 
 
-def test_the_partitions_of_onednn_graph_are_named():
+def test_the_partitions_of_onednn_graph_are_named(tmp_path):
     """A pattern may span several partitions of graphq."""
     model = gq.compile(gq.parse("""graph(q: f32[1,4,8], k: f32[1,8,4], v: f32[1,4,8]) {
       %s = matmul(q, k)
       %p = softmax(%s, axis=2)
       %y = matmul(%p, v)
       %z = cum_sum(%y, axis=1)
-      return %z
+      %r = relu(q)
+      return %z, %r
     }"""), threads=1)
     data = model.explain(format="json")
     assert data["patterns"] == [{"anchor": "attention", "values": ["%s", "%p", "%y"]},
-                                {"anchor": "cum_sum", "values": ["%z"]}]
-    assert [p.anchor for p in model.source.partitions()] == ["attention", "cum_sum"]
+                                {"anchor": "cum_sum", "values": ["%z"]}, {"anchor": "eltwise", "values": ["%r"]}]
+    assert [p.anchor for p in model.source.partitions()] == ["attention", "cum_sum", "eltwise"]
     lines = model.explain(full=True).splitlines()
-    at = lines.index("oneDNN Graph would make 2 partitions (graph.partitions()):")
-    assert lines[at + 1] == "  attention: %s, %p, %y" and "oneDNN Graph" not in model.explain()
+    at = lines.index("oneDNN Graph would make 3 partitions (graph.partitions()):")
+    assert lines[at + 1:] == ["  attention: %s, %p, %y", "  cum_sum: %z", "  others: 1 eltwise"]
+    assert "oneDNN Graph" not in model.explain()
+    model.report(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "\n".join(lines[at:]) in text[text.rindex("<pre>"):]
