@@ -245,17 +245,16 @@ class CompiledGraph:
         to arrays.) Raises InputError as a call does, and OSError if the file cannot be written.
         """
         from graphq.report.page import page
-        from graphq.report.survey import patterns
 
         if profile is None and (inputs or named):
             profile = self.profile(*inputs, **named)
-        text = page(title or self.source.name, self.parts(), profile, patterns(self.source))
+        text = page(title or self.source.name, self.parts(), self.explanation(), profile)
         path_of(path).write_bytes(text.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
         from graphq.report.page import graph_html
 
-        return graph_html(self.graph, repr(self), bodies=False)
+        return graph_html(self.plans.latest.shown_graph, repr(self), bodies=False)
 
     def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
         """Measure the time of each step, and record which thread ran which piece of the step.

@@ -92,6 +92,11 @@ class Passed(NamedTuple):
         return self if other is None else self._replace(history=other.history, refusals=other.refusals,
                                                         again=other.again, sizes={**other.sizes, **self.sizes})
 
+    @property
+    def shown_graph(self) -> Graph:
+        """The graph after the passes for pictures, with symbols for open sizes if possible."""
+        return self.shown.graph
+
     def at_sizes(self, x: Any) -> Any:
         """`x` with its open numbers replaced by their values at `sizes`."""
         trace = trace_of(x)

@@ -129,6 +129,11 @@ class Staged:
         whole = self._symbols
         return None if whole is None else lambda trace: choose(stages(whole(trace)))
 
+    @property
+    def shown_graph(self) -> Graph:
+        """The graph for pictures, with symbols for open sizes if possible."""
+        return self._shown[0]
+
     @lazy_property
     def _shown(self) -> tuple[Graph, Graph]:
         """The graph and the cut for reports: with symbols for open sizes, if graphq can make them."""

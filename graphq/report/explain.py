@@ -92,7 +92,7 @@ def as_text(report: Report, *, full: bool = False, width: int | None = None) -> 
     every = [report, *_parts(report)]
     first = [UNQUANTIZED] if any(p.causes for p in every) and not any(
         o.op in SCALING for p in every for o in p.source) else []
-    last = pattern_lines(report.patterns) if full else []
+    last = _patterns(report.patterns) if full else []
     return wrapped("\n".join([*first, _text(report, full), *last]), width or columns())
 
 
@@ -267,7 +267,7 @@ def _names(labels: Sequence[str]) -> str:
     return ", ".join([*labels[:ALSO], *([f"{len(labels) - ALSO} more"] if len(labels) > ALSO else [])])
 
 
-def pattern_lines(patterns: Sequence[Pattern]) -> list[str]:
+def _patterns(patterns: Sequence[Pattern]) -> list[str]:
     """Lines on the partitions of oneDNN Graph: those with an anchor one by one, and the number of each other kind."""
     lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
     lines += [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in UNANCHORED]

@@ -21,12 +21,12 @@ from graphq.report.charts import table
 from graphq.report.coverage import kind_of, millions, percent
 from graphq.report.drawing import available, class_of, described, draw
 from graphq.report.elements import SCROLLED, folded, image, styled, text_file
-from graphq.report.explain import alike, as_text, pattern_lines, shared, timed
+from graphq.report.explain import alike, as_text, shared, timed
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
-from graphq.report.records import CoverageRecord, Pattern
+from graphq.report.records import CoverageRecord, Report
 from graphq.report.views import Views
-from graphq.report.wrapping import PAGE, wrapped
+from graphq.report.wrapping import PAGE
 
 SHOWN = 60
 """The most causes listed for a part; similar causes count once. `explain(full=True)` lists all."""
@@ -97,22 +97,17 @@ def _kernels(profile: Profile) -> str:
     return table(["", "share", "kernel"], rows, 2)
 
 
-def page(title: str, parts: Sequence[Part], profile: Profile | None, patterns: Sequence[Pattern] = ()) -> str:
-    """The page of `CompiledGraph.report` for the parts of a model; with a profile it shows times.
-
-    `patterns` are the partitions that oneDNN Graph would make of the whole model.
-    """
+def page(title: str, parts: Sequence[Part], whole: Report, profile: Profile | None) -> str:
+    """The page of `CompiledGraph.report` for the parts of a model and the `whole` report; a profile adds times."""
     if profile is not None and len(parts) == 1:
-        parts = [replace(parts[0], report=timed(parts[0].report, profile))]
+        whole = timed(whole, profile)
+        parts = [replace(parts[0], report=whole)]
     views = Views()
     for part in parts:
         views.add_part(part, profile if len(parts) == 1 else None)
     if profile is not None and len(parts) > 1:
         views.add_times(profile)
-    texts = [(f"{part.name}: " if part.name else "") + as_text(part.report, full=True, width=PAGE) for part in parts]
-    texts += [wrapped("\n".join(pattern_lines(patterns)), PAGE)] * bool(patterns)
-    text = "\n\n".join(texts)
-    views.add("Text", f"<pre>{escape(text)}</pre>")
+    views.add("Text", f"<pre>{escape(as_text(whole, full=True, width=PAGE))}</pre>")
     return document(title, views, overview(parts, profile))
 
 

@@ -52,6 +52,7 @@ def test_open_sizes_of_stages_are_never_numbers(c):
         assert kept["sizes"] == {**head["sizes"], "kept.0": int(keep.sum())}
         assert kept["coverage"]["total"] == keep.sum() * 4 * 4
         assert [t["shape"] for t in data["inputs"]] == [[None, 6], [], [None]]
+        assert "f32[batch,6]" in model._repr_html_() and f"f32[{batch}," not in model._repr_html_()
         parts = model.parts()
         assert {str(v.type) for part in parts for v in part.graph.inputs if v.name == "x"} == {"f32[batch,6]"}
 
