@@ -112,7 +112,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
-        # The self-test's kernels compile in the background while the plan is made, so its result is asked for here.
+        # Only now, after the plan: meanwhile the self-test's kernels have compiled in the background.
         if levels.works(level, cache):
             break
     if kept is not None:

@@ -197,8 +197,9 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
             for arc in ((a, b), (b, a)):
                 flow.add_edge(*arc, capacity=cost + flow.get_edge_data(*arc, {"capacity": 0})["capacity"])
             continue
-        # An edge becomes two vertices and the arc between them. `some` is on LAST's side if any node is, `all_` only if
-        # all are, because arcs without a capacity cannot be cut. The arc is cut if there are nodes on both sides.
+        # An edge that joins many nodes becomes two vertices and the arc between them. Arcs without a capacity cannot be
+        # cut: `some` is on LAST's side if any of the edge's nodes is, and `all_` only if all of them are. So the arc is
+        # cut exactly if the edge has nodes on both sides.
         some, all_ = ("some", k), ("all", k)
         flow.add_edge(some, all_, capacity=cost)
         flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)

@@ -173,7 +173,7 @@ class DequantizeByGroups(Rewrite):
         groups = len(attrs["scales"]) // dims[axis]
         counts = [1] * len(dims)
         counts[axis], counts[split] = dims[axis], groups
-        order = sorted((split, axis))  # of the two axes in x; scales are listed as [group, channel]
+        order = sorted((split, axis))  # the axes as in x; `scales` has [group, channel]
 
         def blocks(numbers: Sequence[float], dtype: DTypeLike) -> Value:
             by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])

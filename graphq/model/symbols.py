@@ -1,4 +1,4 @@
-"""Graphs after the passes with symbols for open sizes, for reports on plans that were made with plain numbers."""
+"""For reports: graphs as they are after the passes, but with symbols for open sizes instead of a plan's numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -56,7 +56,7 @@ The number of rows that fit into ROOM is rounded down to a multiple of the first
 
 
 class Strips(NamedTuple):
-    """Steps that run strip by strip: each of `batch` elements has `m` rows, and a strip has `each` of these rows.
+    """Steps that run strip by strip. There are `batch` elements of `m` rows; a strip is `each` neighboring rows of one.
 
     Threads run the strips in `pieces` pieces; 0 means that one thread runs all strips. A value between two steps has a
     buffer with memory for one strip per piece; `rooms` maps the buffer's index to its bytes per row. `steps` are the

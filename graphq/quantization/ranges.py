@@ -1,7 +1,7 @@
 """Turn statistics into scales and zero points.
 
 All methods work alike: a method proposes ranges (low, high) and picks the range of least loss; scale and zero point
-follow from the range. min-max, the moving average and percentiles propose one range; entropy and MSE search.
+follow from the range. min-max, the moving average and percentiles propose one range; entropy and MSE propose many.
 
 Each bin of a histogram is assumed to be filled evenly. Under this assumption the mean squared error of a range is
 exact. Rounding x to multiples of s costs the integral of (x - s rint(x / s))**2, and clipping at T costs the integral

@@ -125,7 +125,7 @@ class _Chain(NamedTuple):
         return evaluate(Store(self.expr, self.dtype), None, [*operands, index])
 
     def bounds(self, operands: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
-        """The smallest and the largest result of a chain that clamps the byte to this range; otherwise None."""
+        """If the chain only clamps the byte, the smallest and the largest number of the range; otherwise None."""
         results = self.table(operands)
         low, high = int(results.min()), int(results.max())
         values = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]]).astype(np.int32)

@@ -9,8 +9,8 @@ The tile function loads activations in place, with two exceptions that it copies
 row or tap (padded with zeros), and windows whose pixels are not evenly spaced in memory. If there is memory to keep the
 copies, the first tile of a row of tiles makes them for the whole row. Otherwise each tile makes its own.
 
-There is a product of s8 activations a. Epilogues, however, expect sum (a + 128) * w = sum a * w + 128 * sum w, so the
-accumulators start from 128 times the column sums.
+Matrix instructions also multiply s8 activations `a` without adding 128 to them. Epilogues, however, expect
+sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators start from 128 times the column sums.
 """
 from __future__ import annotations
 

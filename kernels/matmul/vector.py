@@ -5,8 +5,9 @@ With AVX-512 VNNI, a tile of 6 x 64 has its accumulators in 24 of the 32 registe
 broadcasts of activations feed 24 dot products. On a Zen 4 core this gives 0.465 TOPS, the limit at one dot product per
 cycle.
 
-Levels without a dot product of four bytes add two products in 16 bits, and such sums can saturate. Sorted weights
-(`pack.sort`) therefore list the groups that cannot saturate. All other groups are widened to 16 bits in registers.
+Levels without a dot product of four bytes add the products of two bytes in 16 bits, and such sums can saturate. Sorted
+weights (`pack.sort`) therefore list the groups whose sums cannot saturate. The bytes of all other groups are widened to
+16 bits in registers, and their products are added in 32 bits.
 """
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ The recurrent weights are packed in panels [H, gates, 16], each for 16 units. Th
 in registers. Four rows of the batch share each load of weights. Integer weights are packed in panels [H / 4, gates, 16,
 4] of bytes; the instructions of integer matmuls multiply them by the quantized state.
 
-A time step reads the previous state from the array of all states. That array has zeros for sequences that have ended,
-so with lengths the last states are kept in a separate array, and read from there.
+A time step reads the previous state from the array of all states. If sequences have lengths, that array has zeros after
+the end of a sequence. Each sequence's last state is then kept in a separate array, and read from there.
 """
 from __future__ import annotations
 

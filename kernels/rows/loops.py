@@ -263,6 +263,6 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 
 def store_numbers(b: Builder, how: str, row: Value, n: Value, room: Value, stats: Value, step: Value,
                   epsilon: Value) -> None:
-    """Emit the numbers of a row for operation `how`, a key of LOOPS, and their stores (see the module)."""
+    """Emit the computation of a row's numbers, and their stores. `how` is a key of LOOPS."""
     for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
         x.store(stats + step * k)
