@@ -383,7 +383,7 @@ class _Instance:
         return raw.view(type.dtype.numpy).reshape(type.dims)
 
     def _data(self, b: int) -> np.ndarray | None:
-        """The array of a constant buffer at these sizes. The instance keeps it, because native steps have its address."""
+        """The array of a constant buffer at these sizes. The instance keeps it, because steps have its address."""
         if b not in self._constants:
             self._constants[b] = self._values.of(self._open.plan.buffers[b].data)
         return self._constants[b]
