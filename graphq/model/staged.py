@@ -164,4 +164,8 @@ class Staged:
             raise CompileError(f"not enough memory: {e}") from None
         if self.tail is not None:
             env |= named_outputs(self.tail.outputs, call(self.tail, {n: env[n] for n in self.tail.names}))
-        return [env[name] for name in self.stages.outputs]
+        outs, taken = list[np.ndarray](), {*self.stages.constants, *inputs}
+        for name in self.stages.outputs:  # results share no memory with inputs, constants or each other
+            outs.append(np.array(env[name]) if name in taken else env[name])
+            taken.add(name)
+        return outs

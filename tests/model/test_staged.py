@@ -65,6 +65,25 @@ def test_calls_formulas_and_outputs_that_are_given(c, n, model):
     assert np.array_equal(out["same"], batch["x"])
 
 
+def test_results_are_arrays_of_their_own():
+    """Even those that are an input, a constant, a state that a loop passes on, or another result."""
+    g = graph()
+    state = body("kept", lambda b, k, go, a: {"go": b.logical_not(b.logical_not(go)), "s": b.concat(a, a, axis=0)},
+                 k=("s64", ()), go=("boolean", ()), a=("f32", (None, 3)))
+    x, _, n = g.inputs
+    passed = g.loop(n, g.constant(np.array(True)), x, body=state, states=1)
+    for k, v in enumerate((passed, passed, g.outputs[0], g.constant(np.ones(3, np.float32)))):
+        g.output(v, name=f"more {k}")
+    model, batch = gq.compile(g), feeds(n=0)
+    first = model(batch)
+    want = {name: y.copy() for name, y in first.items()}
+    for name, y in first.items():
+        assert not any(np.may_share_memory(y, other) for other in batch.values())
+        assert not any(np.may_share_memory(y, other) for key, other in first.items() if key != name)
+        y[...] = 7
+    assert all(np.array_equal(y, want[name]) for name, y in model(batch).items())
+
+
 def test_what_runs_is_told_part_by_part():
     """A body is one of the parts once it has run."""
     model, bodies = gq.compile(graph()), ["then_body of n0", "else_body of n0"]
