@@ -136,6 +136,21 @@ def test_results_that_are_wrong_are_exit_code_1(model, capsys, monkeypatch):
     assert "of the largest, and not equal to its formula" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("wrong", ["y", "rows"])
+def test_one_wrong_output_decides_the_exit_code(wrong, tmp_path, capsys, monkeypatch):
+    """Whether it is the first output or the last."""
+    from graphq.commands import run
+
+    true = gq.CompiledGraph.__call__
+    monkeypatch.setattr(gq.CompiledGraph, "__call__", lambda model, arrays: {
+        name: x + np.float32(name == wrong) for name, x in true(model, arrays).items()})
+    monkeypatch.setattr(run, "RUNS", 1)
+    (tmp_path / "g.txt").write_text(gq.to_text(graph()))
+    assert main(["run", str(tmp_path / "g.txt"), "--compare", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["outputs"]
+    assert {x["name"]: x["passed"] for x in found} == {"y": wrong != "y", "rows": wrong != "rows"}
+
+
 def test_json(model, tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.full((1, 3), np.inf, np.float32))
     assert main(["run", model, f"--input=x={tmp_path}/x.npy", "--compare", "--json"]) == 0

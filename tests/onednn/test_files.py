@@ -310,6 +310,19 @@ def test_attributes_that_a_pass_changes_are_written_anew(tmp_path):
     assert after["attrs"] == {name: x for name, x in pool["attrs"].items() if name != "data_format"}
 
 
+def test_nodes_that_a_pass_makes_of_one_op_have_ids_of_their_own(tmp_path):
+    """Only the first is that op; the others are new, even with its facts."""
+    g = load(tmp_path, document(op(5, "ReLU", [tensor(0, [2])], [tensor(1, [2])]),
+                                op(7, "Exp", [tensor(1, [2])], [tensor(2, [2])])))
+    for _ in range(2):
+        (y,) = g.add_again(g.nodes[0], [g.outputs[-1]])
+        g.nodes[-1].meta = g.nodes[0].meta
+        g.output(y)
+    save_onednn_json(g, tmp_path / "new.json")
+    again = load_onednn_json(tmp_path / "new.json")
+    assert [(n.op.name, n.meta["id"]) for n in again.nodes] == [("relu", 5), ("exp", 7), ("relu", 8), ("relu", 9)]
+
+
 def test_other_shapes_are_written_with_dense_strides(tmp_path):
     g = load(tmp_path, odd())
     wide = g.specialize({"t1": gq.TensorType(g.inputs[0].dtype, (5, 3))})

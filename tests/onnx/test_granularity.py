@@ -2,6 +2,7 @@
 
 Every shape that the specification allows is tried, with zero points and without, of constants and of inputs.
 """
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
@@ -77,6 +78,24 @@ def test_narrow_floats_divide_in_their_own_precision(opset):
     got = gq.reference(graph, {"x": x})
     low, high = np.iinfo(got.dtype).min, np.iinfo(got.dtype).max
     assert np.array_equal(got, np.clip(np.rint(wide.astype(np.float16)), low, high))
+
+
+@pytest.mark.parametrize("names", ["SZ", "sz"])
+@pytest.mark.parametrize("block", [0, 2])
+@pytest.mark.parametrize("source", [np.float32, np.float16])
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_what_is_beyond_a_float_of_8_bits(dtype, saturate, source, block, names):
+    """The greatest number, or with `saturate` 0 an infinity or NaN, however the scales are given."""
+    x = np.array([[0.1, -3, 500, 6e4], [-6e4, np.inf, -np.inf, np.nan]], source)
+    scale = np.full((2, 2) if block else (), 1, source)
+    inputs = [("x", x), (names[0], scale), (names[1], np.zeros(scale.shape, getattr(ml_dtypes, dtype)))]
+    attrs = {"saturate": saturate} | ({"axis": 1, "block_size": block} if block else {})
+    model = node_model("QuantizeLinear", inputs, attrs, domain="", opset=21)
+    (want,), graph = ReferenceEvaluator(model).run(None, feeds(inputs)), gq.load_onnx(model)
+    assert not graph.nodes_of({"onnx_node"})
+    got = gq.reference(graph, feeds(inputs))
+    assert got.dtype == dtype and np.array_equal(got.astype(source), np.asarray(want).astype(source), equal_nan=True)
 
 
 ROWS = [  # shapes of a, its scale, b, its scale

@@ -1,4 +1,6 @@
 """Importers: nodes that break an operator's rule, and those that graphq has no operations for."""
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +13,7 @@ from graphq.errors import GraphError
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((2, 12, 4, 6)).astype(np.float32)
 WHOLE = RNG.integers(-50, 50, (2, 3, 4, 5)).astype(np.int32)
-
+BIDIRECTIONAL = 'direction = "bidirectional",'
 
 REFUSED = [  # the version, the graph, what is said
     (8, "(float[2,3,4] x) => (float[2,3,4] y) { y = Scan <num_scan_inputs = 1, body = b (float[4] i) => (float[4] o) "
@@ -64,7 +66,14 @@ REFUSED = [  # the version, the graph, what is said
     *((14, f"(float[3,1,2] x, float[1,1,2] w, float[1,1,1] r) => (float[3,1,1,1] y) "
            f"{{ y = RNN <hidden_size = 1, {attribute}> (x, w, r) }}", message)
       for attribute, message in (("clip = 2.0", "clip is not supported"),
-                                 ('activations = ["Relu"]', "activations must be Tanh, got Relu"))),
+                                 ('activations = ["Relu"]', "activations must be Tanh, got Relu"),
+                                 ('activations = ["Tanh", "Tanh"]', "activations must be Tanh, got Tanh, Tanh"))),
+    *((14, f"(float[3,1,2] x, float[{d},{g},2] w, float[{d},{g},1] r) => (float[3,{d},1,1] y) {{ y = {op} "
+           f"<hidden_size = 1, {BIDIRECTIONAL * (d == 2)} activations = {json.dumps(given.split())}> (x, w, r) }}",
+       f"got {given.replace(' ', ', ')}$")
+      for op, d, g, given in (("LSTM", 1, 4, "Tanh Sigmoid Tanh"), ("LSTM", 1, 4, "Sigmoid Tanh"),
+                              ("LSTM", 1, 4, "Sigmoid Sigmoid Tanh"), ("GRU", 1, 3, "Tanh Sigmoid"),
+                              ("GRU", 2, 3, "Sigmoid Tanh"), ("GRU", 2, 3, "Sigmoid Tanh Tanh Sigmoid"))),
     (17, "(float[4] x) => (float[4] y) { y = com.microsoft.Nope(x) }",
      "operator Nope of domain com.microsoft is not supported"),
     *((18, f"(int32[4] x) => (int32[1] y) {{ y = {op}(x) }}", r"a logarithm of sums takes floats, got s32\[4\]")

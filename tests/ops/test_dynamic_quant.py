@@ -4,6 +4,7 @@ import pytest
 
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
+from graphq.ops.dynamic_quant import ZERO_POINTS
 
 rng = np.random.default_rng(44)
 INF, NAN = np.inf, np.nan
@@ -57,6 +58,19 @@ def test_dequantize_as_the_static_op(run, dtype, axis):
     for t in ("s8", "u8", "s32"):
         given = zps.astype(DTYPES[t].numpy)
         np.testing.assert_array_equal(run("dynamic_dequantize", q, scales, given, **CHANNEL, axis=axis), want)
+
+
+@pytest.mark.parametrize("attrs, shape", [({}, (1,)), ({**CHANNEL, "axis": 0}, (1,)),
+                                          ({"qtype": "per_group", "group_shape": [1, 2]}, (1, 1))])
+@pytest.mark.parametrize("dtype", [t for t, of in ZERO_POINTS.items() if of], ids=str)
+def test_differences_at_the_ends_of_all_types_are_exact(run, dtype, attrs, shape):
+    """They may need 33 bits."""
+    q = np.array([[dtype.min, dtype.max]]).astype(dtype.numpy)
+    for other in ZERO_POINTS[dtype]:
+        for zp in (other.min, other.max):
+            zps = np.full(shape, zp).astype(other.numpy)
+            got = run("dynamic_dequantize", q, np.ones(shape, np.float32), zps, **attrs)
+            assert got.tolist() == [[float(np.float32(int(end) - int(zp))) for end in (dtype.min, dtype.max)]]
 
 
 @pytest.mark.parametrize("dtype, zp_dtype", [("s4", "s4"), ("u4", "u4"), ("u4", "s4"), ("s4", "s32"), ("s8", "s8"),

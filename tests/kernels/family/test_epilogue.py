@@ -51,6 +51,16 @@ def test_parameters():
     assert again.parameter([1.0, 2.0, 3.0], "f32", 1).value[0] == 1 and len(again.sources) == 4
 
 
+def test_operands_that_differ_only_in_one_fact_have_slots_of_their_own():
+    e, ones = EpilogueBuilder((4, 3)), np.ones(3, np.float32)
+    sources = [Source("parameter", "f32", (3,), data=ones), Source("parameter", "s32", (3,), data=ones.view(np.int32)),
+               Source("parameter", "f32", (1, 3), data=ones), Source("parameter", "f32", (3,), data=-ones),
+               Source("parameter", "f32", (3,), data=ones, role="other"), Source("table", "f32", (3,), data=ones),
+               Source("input", "f32", (3,)), Source("input", "f32", (3,), 1), Source("input", "s32", (3,))]
+    loads = [e.slot(s) for s in (*sources, *sources)]
+    assert e.sources == sources and loads[:len(sources)] == loads[len(sources):] and len(set(loads)) == len(sources)
+
+
 def test_inputs():
     g = gq.Graph()
     flags, x = g.input("b", dtype="boolean", shape=(4, 3)), g.input("x", dtype="u8", shape=(3,))

@@ -105,6 +105,18 @@ def test_equal_tables_are_one():
     assert len(tables) == 1 and operations(lowered).count("lookup") == 2
 
 
+def test_tables_of_other_types_stay_two_even_of_equal_bytes():
+    """255 - q in u8 and -1 - q in s8 both flip all bits."""
+    g = gq.Graph()
+    parts = []
+    for name, dtype, zp in (("a", "u8", 255), ("b", "s8", -1)):
+        x = g.dequantize(g.input(name, shape=(256,), dtype=dtype), scales=[-1.0])
+        parts.append(requantized(g, x, dtype, 1.0, zp))
+    g.output(g.multiply(*parts), name="y")
+    _, (first, second) = tabulated(g)
+    assert (first.dtype, second.dtype) == (np.uint8, np.int8) and first.tobytes() == second.tobytes()
+
+
 def scaled(shape, dtype="f32"):
     """quantize(dequantize(x) * factor)"""
     g = gq.Graph()
