@@ -81,6 +81,24 @@ def test_operands_of_products_of_inputs():
     assert "reorder" not in equal(g, random_inputs(g)).explain(full=True)
 
 
+@pytest.mark.parametrize("weights", ["a constant", "an input", "a transposed input"])
+@pytest.mark.parametrize("rows", [7, None])
+def test_zero_points_of_operands_whose_rows_lie_apart(weights, rows):
+    """The kernel adds up rows, and columns, that are not adjacent."""
+    rng, g, order = np.random.default_rng(3), gq.Graph(), [0, 2, 1, 3]
+    a = g.static_transpose(g.input("a", shape=(2, rows, 3, 20), dtype="u8"), order=order)
+    if weights == "a constant":
+        b = g.constant(rng.integers(0, 256, (20, 9), dtype=np.uint8))
+    else:
+        b = g.input("b", shape=(2, 9, 3, 20) if "transposed" in weights else (2, 3, 20, 9), dtype="u8")
+    last = weights == "a transposed input"
+    b = g.static_transpose(b, order=order) if last else b
+    a, b = (g.dequantize(v, scales=[0.1], zps=[zp]) for v, zp in ((a, 3), (b, 5)))
+    g.output(g.matmul(a, b, transpose_b=last), name="y")
+    inputs = {str(v.name): rng.integers(0, 256, [d or 7 for d in v.shape]).astype(np.uint8) for v in g.inputs}
+    assert "reorder" not in equal(g, inputs).explain(full=True)
+
+
 @pytest.mark.parametrize("change", ["columns", "epilogue", "output", "another reader", "two readers of the source"])
 def test_transposes_that_are_steps(change):
     """What else reads a value needs it dense, and rows whose elements lie apart are no rows of a product."""

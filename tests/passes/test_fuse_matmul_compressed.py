@@ -111,6 +111,22 @@ def test_groups_of_rows_and_weights_must_agree():
     assert refusal(g) == "the input has scales of 2 groups, the weights of 4"
 
 
+def test_a_source_with_zero_points_is_refused():
+    """Even of one group a row, which integers take without them."""
+    for zps in (True, False):
+        g = gq.Graph()
+        parameters = [g.input(name, shape=(4, 1), dtype=dtype) for name, dtype in (("s", "f32"), ("z", "s8"))]
+        a = g.dynamic_dequantize(g.input("x", shape=(4, 8), dtype="s8"), *parameters[:1 + zps], qtype="per_group",
+                                 group_shape=[1, 8])
+        w = g.dynamic_dequantize(g.constant(np.ones((8, 3), UINT4)), g.constant(ONES[:1]), qtype="per_group",
+                                 group_shape=[8, 1])
+        g.output(g.matmul(a, w))
+        if zps:
+            assert "needs scales per group, and no zero points" in refusal(g)
+        else:
+            assert Fuse("matmul_compressed").apply(g) == (1, [])
+
+
 @pytest.mark.parametrize(("rows", "zps"), [(2, False), (1, True)])
 def test_a_source_that_integers_do_not_take_is_multiplied_as_f32(rows, zps):
     """Its groups are of several rows, or it has zero points: what dequantizes it stays outside."""

@@ -10,7 +10,7 @@ from graphq.cli import main
 from graphq.kernels.target.isa import LEVELS
 from graphq.onnx import to_model
 from graphq.quantization import Scheme, automatic, calibrate, compare, quantize
-from graphq.quantization.bodies import with_bodies
+from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
 from graphq.quantization.products import left_in_floats, prepared, products
@@ -254,6 +254,38 @@ def test_bodies_of_16_bits(dtype):
 def test_work_of_all_iterations(name, macs):
     graph, data = NETWORKS[name]()
     assert {n: work for n, (work, _) in Price(prepared(graph), data[0], LEVELS[0]).work.items()} == macs
+
+
+def applied(g, x, kinds):
+    """tanh(x) in a body in a body ...: the outermost first, each with its number of iterations."""
+    if not kinds:
+        return g.tanh(x)
+    (kind, count), *inner = kinds
+    body = gq.Graph(kind)
+    if kind == "loop":
+        body.input("k", dtype="s64", shape=())
+        going, h = body.input("going", dtype="boolean", shape=()), body.input("h", dtype="f32", shape=(16,))
+        body.set_outputs([going, applied(body, h, inner)], ["more", "next"])
+        return g.loop(g.add_constant(np.asarray(count)), g.add_constant(np.asarray(True)), x, body=body, states=1)
+    h = body.input("h", dtype="f32", shape=(16,))
+    if kind == "scan":
+        body.input("part", dtype="f32", shape=(16,))
+    body.output(applied(body, h, inner), name="next")
+    if kind == "scan":
+        return g.scan(x, g.add_constant(np.zeros((count, 16), np.float32)), body=body, states=1, scanned=1,
+                      input_axes=[0], reverse_inputs=[False], output_axes=[], reverse_outputs=[])
+    return g.if_else(g.add_constant(np.asarray(True)), x, then_body=body, else_body=body.copy())
+
+
+@pytest.mark.parametrize("kinds, count", [
+    ((), 1), ((("loop", 3), ("loop", 2)), 6), ((("scan", 4), ("loop", 3)), 12), ((("loop", 3), ("scan", 4)), 12),
+    ((("scan", 4), ("scan", 5)), 20), ((("loop", 2), ("if", 1), ("loop", 3), ("scan", 5)), 30),
+    ((("loop", 3), ("loop", 0)), 3), ((("loop", 3), ("loop", 1 << 40), ("loop", 2)), 6)], ids=str)
+def test_iterations_of_bodies_in_bodies_multiply(kinds, count):
+    g = gq.Graph()
+    g.output(applied(g, g.input("x", dtype="f32", shape=(16,)), kinds))
+    owners = with_bodies(g)
+    assert {iterations(n, owners) for body in owners for n in body.nodes if n.op.name == "tanh"} == {count}
 
 
 def test_loops_of_unknown_length_count_once():

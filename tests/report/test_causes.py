@@ -425,6 +425,16 @@ def test_borders_stand_apart():
     assert "why:  %d, a dequantize, is returned in f32\n    edit: return %q instead" in shown
 
 
+@pytest.mark.parametrize("after", ["%e = exp(%s)", f"%t = exp(%s)\n %e = quantize(%t, {Q})",
+                                   "%t = exp(%s)\n %e = softmax(%t, axis=0)"])
+def test_a_chain_ends_where_it_is_returned(after):
+    """Whatever else reads what is returned, and even if that is quantized."""
+    found = report(f"graph(x: u8[4,8]) {{\n %d = dequantize(x, scales=[0.1], zps=[3])\n %r = relu(%d)\n"
+                   f" %s = softmax(%r, axis=0)\n {after}\n return %s, %e\n}}").causes
+    (cause,) = (c for c in found if c.value == "%r")
+    assert (cause.check, cause.reason) == (BORDER, "%s is returned in f32, and not quantized")
+
+
 def test_what_follows_a_product_that_no_fusion_takes_has_its_cause():
     """A chain after the product names the product, and both are one cause."""
     g = gq.Graph("g")

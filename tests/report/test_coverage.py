@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.report.coverage import Coverage, coverage
+from graphq.passes import run_passes
+from graphq.report.coverage import Coverage, coverage, kind_of
 
 CONV = "strides=[1,2], pads_begin=[1,1], pads_end=[1,1], dilations=[1,1]"
 
@@ -68,6 +69,33 @@ def test_of_open_shapes_that_of_the_latest_call():
     for rows in (3, 5):
         model(x=np.zeros((rows, 16), np.uint8))
         assert model.coverage().total == rows * (16 * 32 + 32 * 4)
+
+
+KINDS = {  # what a partition of quantized numbers computes with them: its kind, further inputs, the operations
+    "alone": ("quantized", (), lambda g, x: g.tanh(x)),
+    "one float": ("quantized", [("f32", (1,))], lambda g, x, s: g.multiply(x, s)),
+    "one float without axes": ("quantized", [("f32", ())], lambda g, x, s: g.multiply(x, s)),
+    "a float for each channel": ("float", [("f32", (8,))], lambda g, x, s: g.multiply(x, s)),
+    "floats": ("float", [("f32", (4, 8))], lambda g, x, s: g.add(x, s)),
+    "constant floats": ("quantized", (), lambda g, x: g.multiply(x, np.arange(8, dtype=np.float32))),
+    "scales and zero points": ("quantized", [("s8", (4, 8)), ("f32", (8,)), ("s8", (8,))], lambda g, x, q, s, z: g.add(
+        x, g.dynamic_dequantize(q, s, z, qtype="per_channel", axis=1))),
+    "integers that are cast": ("float", [("u8", (4, 8))], lambda g, x, q: g.add(x, g.cast(q, dtype="f32"))),
+    "wide integers": ("float", [("s32", (4, 8))], lambda g, x, q: g.add(x, g.dequantize(q, scales=[0.1]))),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("result", ["quantized", "float"])
+def test_kinds_of_partitions(name, result):
+    kind, more, build = KINDS[name]
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", dtype="u8", shape=(4, 8)), scales=[0.1], zps=[3])
+    y = build(g, x, *(g.input(f"i{k}", dtype=dtype, shape=shape) for k, (dtype, shape) in enumerate(more)))
+    g.output(y if result == "float" else g.quantize(y, dtype="u8", scales=[0.2], zps=[5]))
+    run_passes(g)
+    (partition,) = g.nodes_of(["partition"])
+    assert kind_of(partition) == (kind if result == "quantized" else "float")
 
 
 def test_text():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.scoring.predictor import _file_key
 
 
 def network(rows):
@@ -330,6 +331,27 @@ def test_a_file_that_takes_the_name_of_another_is_loaded(tmp_path):
     a.unlink()
     with pytest.raises(gq.ParseError):
         score(a)
+
+
+def test_each_fact_of_a_file_is_of_its_key(tmp_path):
+    """A model that is loaded already may follow what is written into its file: its numbers do not show the key."""
+    path, other = tmp_path / "model", tmp_path / "other"
+    path.write_bytes(b"12")
+    first = path.stat()
+    keys = [_file_key(str(path), 1), _file_key(str(path), 2), _file_key(str(path), None)]
+
+    def at(when):
+        os.utime(path, ns=(first.st_atime_ns, when))
+        return _file_key(str(path), 1)
+
+    keys.append(at(first.st_mtime_ns + 1))  # only another time
+    path.write_bytes(b"123")
+    keys.append(at(first.st_mtime_ns))  # only another size
+    other.write_bytes(b"12")
+    os.replace(other, path)
+    assert path.stat().st_ino != first.st_ino
+    keys.append(at(first.st_mtime_ns))  # only another inode
+    assert len(set(keys)) == len(keys)
 
 
 def test_threads_are_of_the_key_of_a_model(tmp_path):

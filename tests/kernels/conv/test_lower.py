@@ -79,12 +79,18 @@ CASES = {
     "zero points of columns": dict(w="s8", right={**channels(6, 0), "zps": [*range(6)]}),
     "line": dict(dims=(3, 9, 4), w_dims=(6, 4, 3), strides=[2], pads_begin=[2], pads_end=[0]),
     "same": dict(auto_pad="same_lower", strides=[2, 2], left={"zps": [3]}),
+    **{f"{pad}, dilated": dict(auto_pad=pad, strides=[1, 2], dilations=[2, 3], left={"zps": [3]},
+                               dims=(2, 9, 11, 4)) for pad in ("same_lower", "same_upper", "valid")},
+    "same_upper, dilated depthwise": dict(auto_pad="same_upper", dims=(2, 9, 6, 3), w_dims=(6, 1, 4, 2), groups=3,
+                                          dilations=[3, 2], left={"zps": [3]}),
 }
 TRANSPOSED = {
     "plain": dict(), "strides": dict(strides=[2, 3], pads_begin=[1, 0], pads_end=[0, 1], left={"zps": [7]}),
     "columns": dict(right=channels(6, 0)), "dilations": dict(dilations=[2, 3], output_padding=[1, 0], strides=[2, 1]),
     "groups": dict(dims=(2, 5, 6, 8), w_dims=(3, 8, 3, 2), groups=2, right=channels(3, 0)),
     "channels of their own": dict(dims=(2, 5, 6, 4), w_dims=(3, 4, 3, 2), groups=4, right=channels(4, 1)),
+    **{f"{pad}, dilated": dict(auto_pad=pad, strides=[2, 1], dilations=[2, 3])
+       for pad in ("same_lower", "same_upper", "valid")},
 }
 
 

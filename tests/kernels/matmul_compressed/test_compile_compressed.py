@@ -233,6 +233,7 @@ def test_zero_points_of_22_bits(w, least, sign):
 
 @pytest.mark.parametrize("options, shape, zps", [
     ({"qtype": "per_group", "group_shape": [1, 16]}, (4, 4), "u8"),
+    ({"qtype": "per_group", "group_shape": [1, 64]}, (4, 1), "u8"),
     ({"qtype": "per_group", "group_shape": [2, 16]}, (2, 4), None),
     ({"qtype": "per_group", "group_shape": [2, 16]}, (2, 4), "u8"), ({"axis": 0, "qtype": "per_channel"}, (4,), None),
     ({"axis": 1, "qtype": "per_channel"}, (64,), "u8"), ({}, (1,), None), ({}, (1,), "u8")])
