@@ -86,9 +86,9 @@ CASES = {
     "4 bits rotary": dict(lengths=(9, 4), tokens=3, rows=9, size=16, rotary=16, kept="s4", window=4),
     "a prompt in 4 bits": dict(lengths=(5, 3), tokens=5, rows=0, size=6, kept="s4"),
     "a head of 256": dict(lengths=(9,), rows=8, size=256),
-    "a head of two blocks": dict(lengths=(9, 3), tokens=3, rows=8, size=512, rotary=256),
+    "a head of two blocks": dict(lengths=(9, 3), tokens=2, rows=8, heads=2, groups=2, size=512, rotary=256),
     "a head of more than two blocks": dict(lengths=(9,), rows=8, size=519, kept="f16"),
-    "a longest head": dict(lengths=(9,), rows=8, heads=9, groups=1, size=1024, kept="s8"),
+    "a longest head": dict(lengths=(9,), rows=8, heads=2, groups=1, size=1024, kept="s8"),
 }
 
 

@@ -21,8 +21,12 @@ FLOATS = tiles.FLOATS + tiles.BF16
 NATIVE = [level.name for level in isa.available()]
 ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + FLOATS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(ALL)}
-# u8 is s8 without a xor, so that one tile shape of it will do; emulated kernels compile slowly.
-COMPRESSED = [k for k in ALL if k.dtypes[0] != "u8" or k is FIRST[k.level, k.dtypes]]
+LAST = {(k.level, k.dtypes): k for k in ALL}
+# u8 is s8 without a xor, so that one tile shape of it will do. Weights that are rounded differ from others as they are
+# unpacked alone: the largest tile and that of one row will do for all but one type. Emulated kernels compile slowly.
+ROUNDED = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16")}
+COMPRESSED = [k for k in ALL if k is FIRST[k.level, k.dtypes] or k.dtypes[0] != "u8" and (
+    k not in ROUNDED or k is LAST[k.level, k.dtypes])]
 RUNS = [pytest.param(k, False, id=k.name) for k in COMPRESSED if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in COMPRESSED if k.level != "scalar" and (
     k.level not in NATIVE or k.dtypes[0] != "u8" and k is FIRST[k.level, k.dtypes])]
