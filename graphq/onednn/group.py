@@ -60,8 +60,8 @@ class Group(Fusion):
 def enclose(g: Graph, members: list[Node], anchor: str, last: Node) -> dict[Value, Value]:
     """Put a partition with the nodes `members` before `last`; returns a map from old results to new ones.
 
-    Replaces the uses of all results. If `last` has a single result, its uses are left to the caller. No path between two
-    members may leave the set.
+    Replaces the uses of all results. If `last` has a single result, its uses are left to the caller. No path between
+    two members may leave the set.
     """
     body, operands, results = carve(g, members)
     with g.before(last):
