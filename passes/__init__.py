@@ -14,6 +14,7 @@ from graphq.passes.compressed_weights import CastDequantizedWeights, GatherWeigh
 from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
+from graphq.passes.leave_ties import leave_ties
 from graphq.passes.masks import duplicate_masks
 from graphq.passes.move_quantization import (
     CastBeforeMoves,
@@ -75,8 +76,8 @@ __all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedW
            "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor",
            "WidenProducts", "canonicalize", "channels_last", "duplicate_dequantize", "duplicate_masks",
            "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
-           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "positive_axis",
-           "rounds", "run_passes", "without"]
+           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "leave_ties",
+           "positive_axis", "rounds", "run_passes", "without"]
 
 canonicalise = canonicalize  # earlier spellings, for scripts
 NormaliseGroupsAsRows, NormaliseChannelsAsPool = NormalizeGroupsAsRows, NormalizeChannelsAsPool

@@ -29,6 +29,7 @@ from graphq.passes.cleanup import (
 from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize
+from graphq.passes.leave_ties import leave_ties
 from graphq.passes.masks import duplicate_masks
 from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
 from graphq.passes.ranges_by_row import RangesByRow
@@ -113,7 +114,8 @@ PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
     "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], RoundProducts(), *PIPELINE[_WIDEN:])}
 """The passes for each `precision` that `graphq.compile` takes; "bf16" adds RoundProducts."""
 
-_NAMED: Mapping[str, Pass] = {pass_name(p): p for passes in (PRECISIONS["bf16"], (RangesByRow,)) for p in passes}
+_SAVED: tuple[Pass, ...] = (*PRECISIONS["bf16"], RangesByRow, leave_ties)
+_NAMED: Mapping[str, Pass] = {pass_name(p): p for p in _SAVED}
 """The passes that a saved model can name."""
 
 
@@ -172,8 +174,8 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
         else:
             found = step is known or isinstance(step, Rewrite) and type(step) is type(known)
         if not found:
-            raise GraphError("a saved model may have RangesByRow and the passes of PIPELINE and PRECISIONS, "
-                             f"not {pass_name(step)}")
+            raise GraphError("a saved model may have RangesByRow, leave_ties and the passes of PIPELINE and "
+                             f"PRECISIONS, not {pass_name(step)}")
     return list(map(pass_name, passes))
 
 

@@ -30,13 +30,12 @@ import numpy as np
 
 from graphq.commands.arrays import add_inputs, input_arrays, realistic, sample_beside
 from graphq.commands.peers import PEERS, alternate, as_written, cosine, difference, model_file
-from graphq.commands.shared import add_model, add_ranges, comma_separated, compiled, save_graph, write
+from graphq.commands.shared import add_model, add_numbers, comma_separated, compiled, save_graph, write
 from graphq.compile import Precision
 from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
-from graphq.kernels.target.isa import LevelName
 from graphq.kernels.threads.team import run_until_settled
 from graphq.model.files import load_graph
 
@@ -60,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="ISA levels of graphq (default: the best)")
     parser.add_argument("--precision", type=comma_separated, default=["f32"], metavar="NAME,...",
                         help=f"precisions of graphq: {', '.join(get_args(Precision))} (default f32)")
-    add_ranges(parser)
+    add_numbers(parser)
     parser.add_argument("--peer", type=comma_separated, default=[], metavar="NAME,...",
                         help=f"other engines: {', '.join(PEERS)}")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="seconds per row (default 1)")
@@ -78,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     wanted: list[np.ndarray] = []
     compared = None
     with tempfile.TemporaryDirectory() as folder:
-        sides = [_ours(options.file, graph, level, threads, precision, options.ranges_by_row)
+        sides = [_ours(graph, argparse.Namespace(**vars(options) | {"isa": level, "threads": threads,
+                                                                    "precision": precision}))
                  for threads, level, precision in product(counts, options.isa or [None], options.precision or ["f32"])]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
@@ -133,15 +133,14 @@ def _peer(name: str) -> str:
     return PEERS[name]
 
 
-def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int, precision: Precision,
-          ranges_by_row: bool) -> Side:
-    model = compiled(path, graph, level, threads, precision, ranges_by_row)
+def _ours(graph: Graph, options: argparse.Namespace) -> Side:
+    model, precision = compiled(graph, options), options.precision
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return list(named_outputs(model.outputs, model(arrays)).values())
 
     name = f"graphq {model.level.name}" + f", {precision}" * (precision != "f32")
-    return Side(name, threads, call, precision)
+    return Side(name, options.threads, call, precision)
 
 
 def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:

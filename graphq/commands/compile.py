@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
         raise ParseError(f"-o takes a name that ends in .graphq: commands recognize a saved model by it; got {out}")
     begin = time.perf_counter()
     model = compile(options.file, isa=options.isa, threads=options.threads,
-                    **numbers(options.precision, options.ranges_by_row))
+                    **numbers(options))
     model.save(out)
     seconds, nbytes = time.perf_counter() - begin, out.stat().st_size
     write(options, f"{model!r}\n{out}: {size_text(nbytes)}, after {seconds:.2f} s", {

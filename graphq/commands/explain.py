@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compile the model, and print the report."""
     graph = load_graph(options.file)
-    model = compiled(options.file, graph, options.isa, options.threads, options.precision, options.ranges_by_row)
+    model = compiled(graph, options)
     profile = model.profile(input_arrays(graph, options)) if options.profile else None
     what = {"kernels": options.kernels, "full": options.full, "profile": profile}
     if options.json:

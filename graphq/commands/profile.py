@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     """Profile the model, and print the table of its steps."""
     graph = load_graph(options.file)
     arrays = input_arrays(graph, options)
-    model = compiled(options.file, graph, options.isa, options.threads, options.precision, options.ranges_by_row)
+    model = compiled(graph, options)
     profile = model.profile(arrays, runs=options.runs, peaks=options.peaks)
     if options.trace is not None:
         profile.to_chrome_trace(options.trace)

@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> None:
     """Compile the model, profile it with --profile, and write the page."""
     graph = load_graph(options.file)
     out = options.out or options.file.with_suffix(".html")
-    model = compiled(options.file, graph, options.isa, options.threads, options.precision, options.ranges_by_row)
+    model = compiled(graph, options)
     if options.profile:
         model.report(out, input_arrays(graph, options), title=options.file.name)
     else:

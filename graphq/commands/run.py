@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     check_names("output", files, graph.output_names)
     arrays = input_arrays(graph, options)
     begin = time.perf_counter()
-    model = compiled(options.file, graph, options.isa, options.threads, options.precision, options.ranges_by_row)
+    model = compiled(graph, options)
     results = named_outputs(graph.output_names, model(arrays))
     first = time.perf_counter() - begin
     run_until_settled(lambda: model(arrays))

@@ -11,12 +11,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graphq.compile import Precision, compile
+from graphq.compile import Precision, Ties, compile
 from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.text import to_text
-from graphq.kernels.target.isa import LevelName
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.loading import load_compiled
 from graphq.onnx import save_onnx
@@ -48,42 +47,46 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the options --isa, --threads and --precision of `compile`, and --ranges-by-row."""
+    """Add the options --isa, --threads, --precision and --ties of `compile`, and --ranges-by-row."""
     parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
     parser.add_argument("--threads", type=int, metavar="N",
                         help="at most N threads, and at most one for each core")
     parser.add_argument("--precision", choices=get_args(Precision), default="f32",
                         help="the type in which f32 matmuls and convolutions read their operands (default f32)")
-    add_ranges(parser)
+    add_numbers(parser)
 
 
-def add_ranges(parser: argparse.ArgumentParser) -> None:
-    """Add the option --ranges-by-row."""
+def add_numbers(parser: argparse.ArgumentParser) -> None:
+    """Add the options --ties and --ranges-by-row."""
+    parser.add_argument("--ties", choices=get_args(Ties), default="settled",
+                        help="compute outputs near rounding ties as the graph is written (settled, the default), or "
+                             "leave them as the formula has them, which takes less time")
     parser.add_argument("--ranges-by-row", action="store_true",
                         help="quantize activations of dynamically quantized matmuls per token; this changes numbers")
 
 
-def numbers(precision: Precision, ranges_by_row: bool) -> dict[str, Any]:
+def numbers(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `compile` that affect the numerical results, not only the speed."""
-    if not ranges_by_row:
-        return {"precision": precision}
+    if not options.ranges_by_row:
+        return {"precision": options.precision, "ties": options.ties}
     from graphq.passes import PRECISIONS, RangesByRow
 
-    return {"passes": (RangesByRow, *PRECISIONS[precision])}
+    return {"passes": (RangesByRow, *PRECISIONS[options.precision]), "ties": options.ties}
 
 
-def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None, precision: Precision,
-             ranges_by_row: bool) -> CompiledGraph:
+def compiled(graph: Graph, options: argparse.Namespace) -> CompiledGraph:
     """Load the model if the file is a saved model; otherwise compile the file's graph.
 
     Compiled models in the cache are not used, because a command's report must not depend on earlier commands.
     """
+    path, isa, threads = options.file, options.isa, options.threads
     if path.suffix != ".graphq":
-        made = compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(precision, ranges_by_row))
+        made = compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(options))
         return _told(made, threads)
-    if precision != "f32" or ranges_by_row:
-        option = "--ranges-by-row" if ranges_by_row else f"--precision {precision}"
-        raise ParseError(f"{option}: {path} is already compiled; give the option to `graphq compile`")
+    for option, is_given in (("--ranges-by-row", options.ranges_by_row), ("--ties formula", options.ties != "settled"),
+                             (f"--precision {options.precision}", options.precision != "f32")):
+        if is_given:
+            raise ParseError(f"{option}: {path} is already compiled; give the option to `graphq compile`")
     return _told(load_compiled(path, isa=isa, threads=threads), threads)
 
 

@@ -89,7 +89,7 @@ class CompiledGraph:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 
         An existing file is replaced as a whole, or not at all. Raises GraphError if the file cannot be written, or if a
-        pass in the option `passes` is not in any pipeline of `passes.PRECISIONS`.
+        pass in the option `passes` has no name in files (`passes.pipeline.names_of`).
         """
         from graphq.model.saved_models import save
 

@@ -256,8 +256,10 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
     return (*carried, *(np.moveaxis(x, 0, axis) for x, axis in zip(whole, output_axes, strict=True)))
 
 
-def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[TensorType, ...]:
+def infer_partition(*types: TensorType, body: Graph, anchor: str, ties: str) -> tuple[TensorType, ...]:
     """The types of the body's outputs. The operands must have the types of the body's inputs."""
+    if ties not in ("settled", "formula"):
+        raise GraphError(f'ties must be "settled" or "formula", got {ties!r}')
     wanted = [v.type for v in body.inputs]
     if list(types) != wanted:
         raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
@@ -267,7 +269,10 @@ def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[Tenso
 
 
 @register_op(infer=infer_partition)
-def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
-    """Fused operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
+def partition(*operands: np.ndarray, body: Graph, anchor: str, ties: str = "settled") -> tuple[np.ndarray, ...]:
+    """Fused operations: one kernel computes the graph `body`. `anchor` names the kernel's family.
+
+    With `ties="formula"`, outputs near a rounding tie follow from the kernel's exact sum (docs/numbers.md).
+    """
     inputs = {str(v.name): x for v, x in zip(body.inputs, operands, strict=True)}
     return tuple(evaluate(body, inputs))

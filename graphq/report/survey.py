@@ -54,8 +54,10 @@ def ties(graph: Graph) -> list[str]:
         found += [(n, x) for q in inner if (x := _inexact(outer, q)) is not None]
     if not found:
         return []
-    by = Counter(x for _, x in found if x in ("proved", "estimated"))
+    by = Counter(x for _, x in found if x in ("proved", "estimated", "formula"))
     lines = [f"  {graph.label(n.output)}: {x}" for n, x in found if x not in by]
+    if by["formula"]:
+        return [f'ties: {counted(by["formula"], "quantize")} not settled, as ties="formula" says', *lines]
     return [f"ties: {counted(by.total(), 'quantize')} settled by the f32 sums of the graph as written: "
             f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
 

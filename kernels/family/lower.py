@@ -185,8 +185,8 @@ class Lowered:
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
-    after a sum: "proved" or "estimated", the kind of bound that finds outputs near a rounding tie, or the reason why
-    such outputs are not found.
+    after a sum: "proved" or "estimated", the kind of bound that finds outputs near a rounding tie, "formula" if the
+    partition leaves them, or the reason why such outputs are not found.
     """
 
     out: tuple[int, ...]

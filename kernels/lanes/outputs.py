@@ -1,11 +1,13 @@
 """The functions of a Store that kernels call by address, in a table.
 
-The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). The others are for the *second
-look*, the recomputation of outputs near a rounding tie from an f32 sum. `exact` and `rewrite` are other forms of the
-epilogue; the rest return numbers that the f32 sum needs, such as a column's weight scale.
+The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). If the Store has a fast form,
+`exact` writes outputs by the exact form. The others are for the *second look*, the recomputation of outputs near a
+rounding tie from an f32 sum: `rewrite` is another form of the epilogue, and the rest return numbers that the f32 sum
+needs, such as a column's weight scale.
 
 `write` also stores an entry for each group of outputs that contains outputs near a tie. Kernels pass the entries of a
-tile to `look_again`. The function that recomputes outputs registers itself here, so kernels need not import `ties`.
+tile to `look_again`. Without a second look, `exact_form` recomputes these outputs. The function that makes the second
+look registers itself here, so kernels need not import `ties`.
 """
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from graphq.kernels.target.level import BytePacking, Level
 HEAD = ("functions", "again", "terms")
 """The first fields in the argument block of a kernel with an epilogue.
 
-`functions` is the address of a STORE_FUNCTIONS table. With a second look, `again` is the address of the function that
-recomputes outputs, and `terms` is the address of the TERMS record of `operands.space`.
+`functions` is the address of a STORE_FUNCTIONS table. With a fast form, `again` is the address of the function that
+recomputes outputs. With a second look, `terms` is the address of the TERMS record of `operands.space`.
 """
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
 """The argument of the function that recomputes outputs near a rounding tie: a tile and its entries.

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -330,13 +330,14 @@ _filled = lru_cache(maxsize=256)(Derived.filled)
 
 
 def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numbers: Numbers,
-              parameter: Callable[[np.ndarray, str], Expr]) -> FastForm | None:
+              parameter: Callable[[np.ndarray, Literal["f32", "s32"], str], Expr]) -> FastForm | None:
     """Make the fast form of an epilogue, whose result is `stored`; None if no quantize gets one.
 
     `bands` has the quantizes to compute fast, in order: results of `quantize` that depend on the anchor's sum, and
     results of `quantize_quotient` that depend on bytes only. If a quantize has the band (h, r), quotients q that are at
     most h + r * |q| from a tie count as near a tie as well. Operands and quotients must be finite. `numbers` are the
-    constants that loads read. `parameter` makes an operand of s32 numbers, or of other numbers as f32.
+    constants that loads read. `parameter` makes an operand of numbers, their type, and a name of their role. Bands may
+    depend on open sizes.
     """
     quantizes, known = tuple(bands), frozenset(numbers)
     roundings = _roundings(quantizes, known)
@@ -349,11 +350,11 @@ def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numb
         saturates = any(bool((in_f64([r.zp], numbers)[0] == r.low).any()) for r in roundings if r.q is stored)
         derived = _derived(quantizes, known, stored, saturates)
         moved = np.where(half < _WIDEST, half, 0.0)
-        loads = [parameter(x + p.moves * moved if p.moves else x, p.role) for p, x in zip(
+        loads = [parameter(x + p.moves * moved if p.moves else x, "f32", p.role) for p, x in zip(
             derived.parameters, in_f64([p.number for p in derived.parameters], numbers), strict=True)]
         limit = np.where(half < _WIDEST, np.ceil(2 * half * ONE), ONE).astype(np.int32)
     pairs, distance = _filled(derived, tuple(loads))
-    return FastForm(pairs, distance, parameter(limit, ""))
+    return FastForm(pairs, distance, parameter(limit, "s32", ""))
 
 
 def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored: bool) -> np.ndarray:
@@ -377,7 +378,7 @@ def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored:
     exact = spread_of(r.plain, integers, numbers).error * inverse + half_unit(most)
     shift, end = (zps + 0.5, 127.5) if stored else (zps + 0.5 + 256 - lo, 511.25)
     error = exact + _fast_error(factors, constant + shift, integers, end) + (0.5 / ONE if stored else 0)
-    return np.asarray(half + error * (1 + 2.0**-10))
+    return half + np.asarray(error * (1 + 2.0**-10))
 
 
 def _range(x: Expr) -> tuple[float, float]:

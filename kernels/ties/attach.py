@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial, reduce
+from typing import Literal
 
 import numpy as np
 
 from graphq.ir import Graph, Node
 from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
-from graphq.kernels.family.lower import Arrays, Lowered
+from graphq.kernels.family.lower import Arrays, Lowered, Products
 from graphq.kernels.family.tables import decided_by_one_byte
 from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
@@ -22,12 +23,12 @@ from graphq.kernels.ties.tie_kernels import tie_kernels
 register_second_look(tie_kernels)
 
 
-def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
+def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) -> Lowered:
     """Make the epilogue of `lowered` recompute outputs near rounding ties; returns the new Lowered.
 
     The field `ties` of the result has one string for each quantize of a sum, for `explain()`. The string is "proved" or
     "estimated", the kind of the bound on the sum's error. If outputs near a tie are not computed again, the string is
-    the reason.
+    the reason. Unless `settle`, the epilogue only gets its fast form, and the strings are "formula".
 
     `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
     without a quantize of an integer sum does not change.
@@ -37,9 +38,10 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     exprs, lowered = lowered.values, replace(lowered, values={})
     p, quantizes = lowered.products, [n for n in body.nodes if _rounds_a_sum(n, exprs.get(n.output))]
     if p is None or all(n.attrs["dtype"].bits > 8 for n in quantizes):
-        return replace(lowered, ties=tuple(_refused(n, None) for n in quantizes))
+        return replace(lowered, ties=tuple(_refused(n, None) if settle else "formula" for n in quantizes))
     e = EpilogueBuilder(lowered.out, True, list(lowered.sources))
-    last, bounds = len(e.out) - 1, BodyBounds.after(p, body, e.out[-1] if e.out else 1, constants)
+    last = len(e.out) - 1
+    bounds = (BodyBounds.after if settle else BodyBounds.of_sizes)(p, body, e.out[-1] if e.out else 1, constants)
     scalars = {x for x in e.numbers(constants) if x.value[2] == "scalar"}
     as_written, near, refused = {p.total: acc("f32")}, list[Expr](), list[str]()
     settled, fast, all_fast = list[Band](), dict[Expr, tuple[np.ndarray, float]](), True
@@ -47,7 +49,10 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
         if node is p.node or node.output not in exprs:
             continue
         q = exprs[node.output]
-        if node in quantizes and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unbounded):
+        if node in quantizes and not settle:
+            if node.attrs["dtype"].bits == 8 and _is_fast(e, node, bounds):
+                fast[q] = np.zeros(1), 0.0
+        elif node in quantizes and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unbounded):
             refused.append(_refused(node, bounds))
         elif node in quantizes and (band := bounds.band(node)) is not None:
             settled.append(band)
@@ -57,21 +62,29 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
                 and _is_fast(e, node, bounds) and not decided_by_one_byte(q, scalars):
             fast[q] = np.zeros(1), 0.0
         bounds.follow(node)
+
+    def parameter(x: np.ndarray, dtype: Literal["f32", "s32"], role: str) -> Expr:
+        return e.parameter(np.atleast_1d(x), dtype, last, role)
+
+    if not settle:
+        form = fast_form(fast, lowered.store.expr, e.numbers(constants), parameter)
+        return replace(lowered, store=replace(lowered.store, fast=form), sources=tuple(e.sources),
+                       ties=("formula",) * len(quantizes))
     if not settled:
         return replace(lowered, ties=tuple(refused))
-    needed = reduce(partial(op, "or"), near)
-    zps = p.packed_zps[:1] if (p.packed_zps == p.packed_zps[:1]).all() else p.packed_zps
-    factors = (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(zps, "s32", last, "w_zp"),
-               e.parameter(p.sum.start, "f32", last, "start"))
-
-    def parameter(x: np.ndarray, role: str) -> Expr:
-        return e.parameter(np.atleast_1d(x), "s32" if x.dtype == np.int32 else "f32", last, role)
-
+    look = SecondLook(tuple(as_written.items()), reduce(partial(op, "or"), near), _factors(e, p))
     form = fast_form(fast, lowered.store.expr, e.numbers(constants), parameter) if all_fast else \
-        FastForm((), select(needed, const(0, "s32"), const(1, "s32")), const(1, "s32"))
-    store = replace(lowered.store, fast=form, second_look=SecondLook(tuple(as_written.items()), needed, factors))
+        FastForm((), select(look.needed, const(0, "s32"), const(1, "s32")), const(1, "s32"))
     kinds = ["proved" if band.proved else "estimated" for band in settled]
-    return replace(lowered, store=store, sources=tuple(e.sources), ties=(*kinds, *refused))
+    return replace(lowered, store=replace(lowered.store, fast=form, second_look=look), sources=tuple(e.sources),
+                   ties=(*kinds, *refused))
+
+
+def _factors(e: EpilogueBuilder, p: Products) -> tuple[Expr, ...]:
+    """The operands that the f32 sum reads: the scale and zero point of the weights, and the number to start from."""
+    last, zps = len(e.out) - 1, p.packed_zps[:1] if (p.packed_zps == p.packed_zps[:1]).all() else p.packed_zps
+    return (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(zps, "s32", last, "w_zp"),
+            e.parameter(p.sum.start, "f32", last, "start"))
 
 
 def _rounds_a_sum(node: Node, q: Expr | None) -> bool:

@@ -24,7 +24,7 @@ from graphq.ir.op import Curve, keywords
 from graphq.kernels.family.epilogue import along_channels
 from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.lanes.spreads import UNIT
-from graphq.kernels.ties.sum_errors import sum_error
+from graphq.kernels.ties.sum_errors import largest_sum, sum_error
 
 MOST_NEAR = 2.0**-6
 """The largest half-width of the band around ties, in quantization steps: 1 in 32 outputs is then in the band."""
@@ -115,6 +115,17 @@ class BodyBounds:
         bounds.errors[p.node.output] = ErrorBounds(error.proved, error.estimated, 0.0).plus(
             before * bounds.sizes(bias), before + additions * UNIT)
         bounds.largest[p.node.output] = error.largest + bounds.largest_size(bias)
+        return bounds
+
+    @classmethod
+    def of_sizes(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
+        """Bound only the largest absolute values, as if the kernel's sum were the sum as written."""
+        bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
+                               if a is not None and a.dtype.kind == "f"})
+        bounds.errors[p.node.output] = EXACT
+        bounds.largest[p.node.output] = largest_sum(p.k, p.sum)
+        for bias in p.node.inputs[2:]:
+            bounds.largest[p.node.output] += bounds.largest_size(bias)
         return bounds
 
     def errors_of(self, value: Value | None) -> ErrorBounds | None:

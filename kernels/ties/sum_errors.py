@@ -61,8 +61,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     if isinstance(weights, tuple):
         reach = later(_reach_of_any, chains, activations, *weights)
         bounds = later(_bounds, reach, scale_and_size, sum_.w_scale, np.abs(sum_.start).max(initial=0))
-        largest = weights[0] * 2.0**16 * float(sum_.x_scale) * float(sum_.w_scale.max(initial=0))
-        return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1), largest, np.inf)
+        return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1), largest_sum(weights[0], sum_), np.inf)
     columns, k = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (sum_.w_scale, np.abs(sum_.start)))
@@ -75,6 +74,11 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     proved, estimated = (x.reshape(batch, -1).max(axis=0) if batch > 1 else x
                          for x in _bounds(reach, scale_and_size, scales, starts))
     return SumError(proved, estimated, largest, float(reach.absolute.max(initial=0)) * size)
+
+
+def largest_sum(k: int, sum_: DequantizedSum) -> float:
+    """A bound of the absolute value of any sum of k products, without the number that it starts from."""
+    return k * 2.0**16 * float(sum_.x_scale) * float(sum_.w_scale.max(initial=0))
 
 
 class _Chains(NamedTuple):

@@ -177,7 +177,7 @@ def test_each_option_has_a_model_of_its_own(path, folder):
     level = os.environ.get("GRAPHQ_ISA") or isa.available()[-1].name  # an option that names it is no other option
     levels = [name for name in ("scalar", "avx2") if name != level]
     options = [{}, {"threads": 1}, *({"isa": name, "threads": 1} for name in levels), {"strict": True},
-               {"memory": 1 << 30}, {"precision": "bf16"}, {"passes": (RangesByRow, *PIPELINE)},
+               {"memory": 1 << 30}, {"precision": "bf16"}, {"ties": "formula"}, {"passes": (RangesByRow, *PIPELINE)},
                {"outputs": ["y"]}, {"outputs": [inner]}, {"outputs": ["y", inner]}]
     made = [compiled(path, **o) for o in options]
     assert [m.origin for m in made] == [""] * len(options)

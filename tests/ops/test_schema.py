@@ -89,7 +89,7 @@ OWN = {  # operations that oneDNN has not, or that are ONNX's: their attributes
     "integer_sum": {"axes": (), "keep_dims": False}, "is_inf": {"detect_negative": True, "detect_positive": True},
     "loop": {"body": REQ, "states": REQ},
     "lrn": {"size": REQ, "alpha": 1e-4, "beta": 0.75, "bias": 1.0, "data_format": "NXC"}, "lstm": {"reverse": False},
-    "non_max_suppression": {"center_point_box": False}, "partition": {"body": REQ, "anchor": REQ},
+    "non_max_suppression": {"center_point_box": False}, "partition": {"body": REQ, "anchor": REQ, "ties": "settled"},
     "pad": {"pads_begin": REQ, "pads_end": REQ, "mode": "constant", "value": 0.0}, "rnn": {"reverse": False},
     "quantize_linear": {"dtype": REQ, "axis": 1, "block_size": 0, "saturate": True, "precision": DTYPES["f32"]},
     "scan": dict.fromkeys(("body", "states", "scanned", "input_axes", "reverse_inputs", "output_axes",
