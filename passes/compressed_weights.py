@@ -172,7 +172,7 @@ class PadWeights(Rewrite):
 
 
 def _padded(node: Node, along: int) -> tuple[int, ...] | None:
-    """The group shape of the weights after padding along axis `along`; None if padding is not needed or no help."""
+    """The weights' group shape after padding along axis `along`; None if padding is not needed or does not help."""
     dims, groups = next(node.operands).type.dims, list(_groups(node))
     if any(d % size for k, (d, size) in enumerate(zip(dims, groups, strict=True)) if k != along):
         return None

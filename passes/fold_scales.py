@@ -1,7 +1,7 @@
 """Turn batch normalization into a scale and a shift per channel, and fold them into the weights of the layer before.
 
-Results change only by f32 rounding. If folded, every weight, scale and bias is rounded once more, by at most half a
-unit in the last place: this moves a sum of products by at most 2**-24 of the sum of their magnitudes. A batch
+Results change only by f32 rounding. Folding rounds every weight, scale and bias once more, by at most half a
+unit in the last place. This moves a sum of products by at most 2**-24 of the sum of their magnitudes. A batch
 normalization that cannot be folded was one f64 computation, and becomes a multiplication and an addition in f32.
 """
 from __future__ import annotations

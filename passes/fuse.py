@@ -63,7 +63,7 @@ class Fuse(Fusion):
 
     @property
     def name(self) -> str:
-        """The name in reports: `FuseMatmul`, or `FuseFloatMatmul` if the family has both patterns."""
+        """The name in reports: `FuseMatmul`, or `FuseFloatMatmul` with `floats` if the family has both patterns."""
         both = self.family.quantized is not None and self.floats
         return f"Fuse{'Float' * both}{''.join(x.capitalize() for x in self.family.name.split('_'))}"
 
@@ -75,7 +75,7 @@ class Fuse(Fusion):
         return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
-        """Whether `node` joins the partition: a mask, or a dequantize or scaling of another epilogue operand."""
+        """Whether `node` joins the partition: a mask, dequantize or scaling that computes an operand of the epilogue."""
         operations = self.family.operations
         if not operations or refuses(node) is not None:
             return False

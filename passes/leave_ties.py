@@ -1,4 +1,4 @@
-"""Leave outputs near rounding ties as they follow from the kernels' exact sums."""
+"""Compute outputs near rounding ties only once, from the kernels' exact sums."""
 from __future__ import annotations
 
 from graphq.ir import Graph

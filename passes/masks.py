@@ -1,4 +1,4 @@
-"""Give each user of an attention mask a mask of its own: kernels then compute masks instead of reading them.
+"""Copy each attention mask for each of its users. A kernel computes a mask itself if nothing else reads the mask.
 
 No matrix of the size of the attention scores is then stored in memory.
 """

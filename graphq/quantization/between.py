@@ -22,7 +22,7 @@ KEEPS = frozenset({"max_pool", "concat", "static_reshape", "static_transpose"})
 """Operations that only choose elements: quantizing before or after them gives the same numbers. `interpolate` in mode
 "nearest" also belongs to them."""
 READS = POOLS | KEEPS | {*PRODUCTS, "slice", "pad"}
-"""Operations that can read quantized values; elementwise operations can as well."""
+"""Operations, other than elementwise operations, that can read quantized values."""
 
 
 def stored_between(graph: Graph) -> list[str]:
@@ -109,8 +109,8 @@ def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
 def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple[Value, Parameters], Value]:
     """Put a quantize and a dequantize after each value that `chosen` names; all readers read the result.
 
-    The returned dict maps (dequantized value, parameters) to the dequantized value. A layer that would quantize this
-    value again with the same parameters uses it unchanged.
+    The returned dict has each dequantized value under the key (value, parameters): a layer that would quantize the
+    value again with the same parameters then uses the value unchanged.
     """
     values, pairs = values_by_name(graph), {}
     for name, p in chosen.items():

@@ -54,12 +54,12 @@ def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:
 
 
 LONG = 1 << 20
-"""A loop's number of trips from this value on counts as unknown, because it is only an upper limit."""
+"""If a loop's number of trips is LONG or more, it is only an upper limit: the number of trips is then unknown."""
 
 
 def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, Any], at: int = 0,
              more: int = 0) -> tuple[Value, ...]:
-    """Replace `node` by one of the same operation with `more` results added at index `at`; returns these results."""
+    """Replace `node` by a node with `more` (a number) additional results at index `at`; returns these results."""
     graph = node.graph
     with graph.before(node, [node]):
         outs = graph.add_node(node.op, operands, attrs)
@@ -82,7 +82,7 @@ def copied(graph: Graph, copy: Callable[[Graph], Graph] = Graph.copy) -> Graph:
 
 
 def raise_inputs(graph: Graph) -> None:
-    """Turn inputs that were added to bodies into inputs of the graph, which nodes pass to their bodies as operands."""
+    """Make inputs that were added to bodies also inputs of the graph, and operands of the nodes with these bodies."""
     for node in sorted(graph.nodes_of(CONTROL), key=GRAPH_ORDER):
         own, given = bodies(node).values(), len(node.inputs) - (node.op.name == "if_else")
         for body in own:

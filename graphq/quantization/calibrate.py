@@ -158,7 +158,7 @@ def _by_name(batch: Any, names: Sequence[str], where: str) -> Batch:
         return batch
     try:
         return {name: np.asarray(x.detach().cpu()) if hasattr(x, "detach") else x for name, x in batch.items()}
-    except (RuntimeError, TypeError, ValueError) as e:  # such as a tensor of bf16, which NumPy lacks
+    except (RuntimeError, TypeError, ValueError) as e:  # an example: tensors of bf16, a type that NumPy lacks
         raise InputError(f"{where}: {e}") from None
 
 

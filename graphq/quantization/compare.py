@@ -34,8 +34,8 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 
     `against` is the f32 graph from which the quantized graph was made. The loss is 1 - cosine of outputs. With `rank`
     the cost of each layer is measured: how much the loss falls if only this layer is computed in f32. One model with a
-    switch per layer measures all costs. Tensors are sorted by costs that exceed the noise. All batches stay in memory,
-    and all tensors of one batch.
+    switch per layer measures all costs. Tensors are sorted by costs that exceed the noise. All batches, and all tensors
+    of one batch, stay in memory.
 
     If the loss is large and costs are known, the advice (`Comparison.advice`) is tried: `quantize` searches the
     automatic setting with the advised layers. The advice is given only if it reduces the loss on these batches.
@@ -184,7 +184,7 @@ def _fit(x: Value, y: Value) -> bool:
 
 
 def _same(x: Value, y: Value) -> bool:
-    """Whether two values of the same name can be the same tensor: f32 results of one operation with fitting shapes.
+    """Whether values of the same name can be the same tensor: f32 results of the same operation, with fitting shapes.
 
     Quantization may turn an f32 layer into a sum (of the layer and a bias, or of two 8-bit layers), or into the layer
     times the scales of its rows.

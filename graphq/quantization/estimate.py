@@ -57,9 +57,9 @@ class Estimate:
     """The measured losses (1 - cosine of outputs with f32), and how reliable they are.
 
     `losses` has the loss on each held-out batch, and is empty if there is a single batch. With few batches, `changed`
-    is the largest loss on changed, smaller and larger copies of the batches. With many batches it is None, and `sized`
-    is the largest loss on smaller and larger copies. `batches` is the number of batches; `repeated` of them equal an
-    earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far.
+    is the largest loss on changed, smaller and larger copies of the batches. With many batches, `changed` is None, and
+    `sized` is the largest loss on smaller and larger copies. `batches` is the number of batches; `repeated` of them
+    equal an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far.
     """
 
     losses: tuple[float, ...]
@@ -83,7 +83,7 @@ class Estimate:
 
     @property
     def enough(self) -> int:
-        """The number of batches that would be enough, if new data exceed n batches by a share that falls as 1 / n."""
+        """The number of batches that is enough, if data exceed the ranges of n batches by a share that falls as 1 / n."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
         return max(self.batches * (1 + self.alike), LEAST_ASKED + self.repeated, EVEN_FROM * self.uneven, asked)
 

@@ -8,14 +8,14 @@ import numpy as np
 MOST_COMPARED = 8
 """The largest number of held-out batches that a fold compares."""
 FEW = 8
-"""Up to this many batches, losses are also measured on changed copies; with more batches, only on copies times SIZES.
-Copies decide between settings only if there is a single batch."""
+"""The largest number of batches with which losses are also measured on changed copies. With more batches, the only
+copies are batches multiplied by SIZES. Copies decide between settings only if there is a single batch."""
 
 
 class Fold(NamedTuple):
     """A split of batches: `seen` batches give statistics, and settings are compared on `held_out` batches.
 
-    The changed `copies` of held-out batches only show how reliable the loss is. All are indices in `Extended`.
+    The changed `copies` of held-out batches only show how reliable the loss is. All three hold indices in `Extended`.
     """
 
     seen: tuple[int, ...]
@@ -42,7 +42,7 @@ def folds(count: int) -> list[Fold]:
 
 
 def judged(count: int) -> list[Fold]:
-    """The folds to estimate how reliable a loss is. With 4 to FEW batches, each batch is held out once."""
+    """The folds that show how reliable a loss is. With 4 to FEW batches, each batch is held out once."""
     if not 4 <= count <= FEW:
         return folds(count)
     every, part = tuple(range(count)), count // 4

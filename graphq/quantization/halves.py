@@ -65,6 +65,6 @@ def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Valu
     if node.attrs.get("mode") == "stepwise":
         return out.add_node(node.op, operands, {**node.attrs, "mode": "none"})
     if node.attrs.get("dtype") in HALVES:
-        wide = {"dtype": f32} if node.op.attributes["dtype"].required else {}  # otherwise the operands' f32 decides
+        wide = {"dtype": f32} if node.op.attributes["dtype"].required else {}  # otherwise f32 operands make it f32
         return out.add_node(node.op, operands, {**{k: x for k, x in node.attrs.items() if k != "dtype"}, **wide})
     return out.add_again(node, operands)

@@ -113,7 +113,7 @@ class Quantized:
 
 
 def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, str]:
-    """Quantize the layers of a `prepared` graph in place, with ranges by statistics; returns the result of `unheld`.
+    """Quantize the layers of a `prepared` graph in place, with ranges from statistics; returns the result of `unheld`.
 
         x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32
 
@@ -135,7 +135,7 @@ def _of_statistics(statistics: Statistics, name: str, what: str, scheme: Scheme)
 
 
 def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, Quantized]:
-    """How the scheme quantizes each layer that it does not exclude, by name, if integers can hold its numbers."""
+    """How each layer is quantized, by name; layers that the scheme excludes or integers cannot hold are left out."""
     found = {}
     for product in kept(graph, scheme):
         if product.node.graph is not graph and not all(n in statistics for n in product.sources):
@@ -188,8 +188,8 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
 
     with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w)) and w'' =
     dequantize(quantize(w - w')). The product lo @ w'' is left out, because it is below the resolution of 16 bits. The
-    smallest term is computed last, in a kernel with the additions and the operations after them. Its f32 rounding
-    errors are small compared with a step, so few outputs are near a tie.
+    smallest term is computed last; the additions and the operations after them run in the same kernel. The f32
+    rounding errors of this term are small compared with a step, so few outputs are near a tie.
     """
     pairs, weights = insert_between(graph, between or {}), Weights()
 

@@ -25,8 +25,8 @@ MOST_HEADROOM = 2.0
 Key: TypeAlias = tuple[str, tuple[Candidate, ...], bool, bool, int]
 """The facts that determine how a layer is quantized.
 
-A key has the layer's name, the candidates for its activations, whether activations and weights have 16 bits, and
-otherwise the bits of weights.
+A key has the layer's name, the candidates for its activations, whether activations have 16 bits, whether weights have
+16 bits, and the number of bits that weights have otherwise.
 """
 
 
@@ -69,7 +69,7 @@ class Known:
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 
     def parameters(self, name: str, c: Candidate, scheme: Scheme, headroom: float | None = None) -> Parameters:
-        """The parameters of a tensor by a candidate; a given `headroom` replaces the candidate's margin."""
+        """The parameters that candidate `c` gives to a tensor; a given `headroom` replaces the candidate's margin."""
         if headroom is None:
             headroom = min(MOST_HEADROOM, self.plain.unseen)**c.margin
         how = replace(scheme, method=c.method, headroom=headroom)

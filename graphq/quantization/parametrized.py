@@ -93,7 +93,7 @@ class Parametrized:
             if not self.twins:
                 y.graph.replace_uses(y, other)
             elif (axis := product.result_axis()) is not None and y.shape is not None:
-                # Without weights, also average over channels: their number may differ from batch to batch.
+                # Without weights, also average over channels: the number of channels may differ from batch to batch.
                 others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
                 with right_after(g, y):
                     d, z = in_unit(g, product.name, g.subtract(y, other), y)
@@ -117,7 +117,7 @@ class Parametrized:
 
     def inputs(self, chosen: Mapping[str, Quantized], scheme: Scheme,
                between: Mapping[str, Parameters] | None = None) -> dict[str, np.ndarray]:
-        """The model's inputs, except for a batch, that quantize `chosen` and `between` and leave the rest in f32."""
+        """The inputs with which the model quantizes only `chosen` and `between`, without the arrays of a batch."""
         assert self.model is not None
         made: dict[str, np.ndarray] = {}
         for name in self.between:

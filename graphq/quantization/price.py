@@ -51,14 +51,14 @@ WITHOUT_DOT4 = 8.0
 """Microseconds per million 8-bit multiply-accumulates on CPUs without a dot product of four bytes; f32 takes 9.6."""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
-"""Layers with little work together add at most the share LITTLE to the model's time in f32, and have at most the share
-LITTLE_MACS of its multiply-accumulates."""
+"""Layers of little work: if they are in f32, they together add at most the share LITTLE to the model's time. They have
+at most the share LITTLE_MACS of its multiply-accumulates."""
 MOST_FLOATS = 0.5
 """The largest share of multiply-accumulates that may be in f32 instead of 16 bits."""
 FULL = 64
 """The largest number of channels that an 8-bit depthwise kernel computes at a time."""
 MANY = 4e5
-"""An 8-bit depthwise convolution of so many multiply-accumulates is faster than f32, by dot products of four bytes."""
+"""With dot products of four bytes, an 8-bit depthwise convolution of MANY multiply-accumulates is faster than f32."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
 

@@ -8,14 +8,14 @@ channels (smooth.py). The loss of a setting is the largest 1 - cosine of its out
     0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)
     1. for each tensor, with everything else in f32, find the candidate with which the layers that read the tensor
        change least; with few batches, take the widest range that is hardly worse
-    2. compare this setting with settings of one candidate for all tensors; if the best setting loses too much
-       (`Search.excess`: above TARGET, or above PART of the loss of plain methods), try each setting also with f32 for
-       layers of little work; then try to correct biases
+    2. compare this setting with settings of one candidate for all tensors; if the best setting loses too much (see
+       `Search.excess`), try each setting also with f32 for layers of little work; in any case, then try to correct
+       biases
     3. if the best setting still loses too much and there are no convolutions, try dynamic ranges per token
     4. if it still loses too much, give 16 bits (as two times 8) to the layers that cause most loss for their time; a
        layer gets f32 instead if f32 is faster
-    5. if the loss is still above MADE_FROM, small errors grow in the network, and comparisons on few batches say
-       little: quantize the graph with each of the MADE best settings, and compare these graphs
+    5. if the loss is still above MADE_FROM, quantize the graph with each of the best settings (MADE of them), and
+       compare these graphs: small errors grow in such a network, and comparisons on few batches say little
     6. if the loss is not small yet, try f32 again for layers of little work
     7. quantize values between layers as well, to save time: as many as leave the loss unchanged or small
     8. quantize states of LSTMs as well, if that makes the loss at most a third larger, or if the loss is then small
@@ -216,7 +216,7 @@ def _searched(work: Search, preset: Preset) -> Setting:
     with work.step("graphs"):
         setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
         if wide and work.loss(setting, GOOD) > GOOD:
-            little = work.exact_where_little(setting)  # again, because other layers lose less now
+            little = work.exact_where_little(setting)  # a second time, because the setting has changed
             setting = little if work.pays(little, setting, 0) else setting
     if preset == "accuracy" or setting.scheme.mode != "static":
         return setting

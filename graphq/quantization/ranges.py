@@ -129,7 +129,7 @@ def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, flo
 
 
 def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[float, float]:
-    """The range [-T, T], limited to the extremes, of least Kullback-Leibler divergence from the data.
+    """The range [-T, T] of least Kullback-Leibler divergence from the data, cut at the extremes of the data.
 
     Migacz, 2017, "8-bit inference with TensorRT". The method takes a histogram of magnitudes up to T whose last bin
     also counts all larger elements. It compares this histogram with a coarser histogram that has one level per integer.
@@ -213,7 +213,7 @@ def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: 
     beyond = (np.maximum(upper - most, 0)**3 - np.maximum(lower - most, 0)**3
               + np.maximum(least - lower, 0)**3 - np.maximum(least - upper, 0)**3) / 3
     width = upper - lower
-    single = (lower - s * np.rint(start / s))**2  # for bins that the extremes cut to a single number
+    single = (lower - s * np.rint(start / s))**2  # for bins of width 0, which hold a single number
     mean = np.where(width > 0, (inside + beyond) / np.maximum(width, 1e-300), single)
     return np.asarray(mean @ counts)
 

@@ -30,7 +30,7 @@ class Scheme:
     - `activations`: u8, s8, u16 or s16.
     - `symmetric`: the zero point is the middle of the integers, or 0 for u8 data that are never negative.
     - `method`: how a tensor's range follows from its histogram (`ranges`). "automatic" searches for the best setting;
-      only the fields that are set stay as they are.
+      it keeps the fields that the user has set.
     - `percentile`: the percentage of magnitudes that method "percentile" keeps.
     - `headroom`: ranges are this many times as wide as the method says.
     - `per_channel`: weights have a scale per output channel.
@@ -115,7 +115,7 @@ class Scheme:
 
 
 class Candidate(NamedTuple):
-    """How a tensor's range is chosen, and whether its channels are divided first (`smooth`: only with min_max).
+    """How a tensor's range is chosen, and whether its channels are divided first (`smooth`, only with method min_max).
 
     The range is widened by `Statistics.unseen`**`margin`; `unseen` is the ratio by which a new batch is expected to
     exceed the statistics. A constant ratio would not fit, because more batches need a smaller ratio.
@@ -158,7 +158,7 @@ class Setting:
 
 
 SHORT = 24
-"""The most letters of layers' names in the text of a setting; more layers, or longer names, are counted."""
+"""The text of a setting names layers only if the names have at most SHORT letters; otherwise it counts them."""
 
 
 def _called(names: Collection[str]) -> str:

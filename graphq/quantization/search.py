@@ -26,16 +26,16 @@ TARGET = 0.002
 TRIED = 12
 """The number of layers' operands that are quantized one by one, to measure the loss that each causes."""
 RECOVERS, PRICE = 0.25, 3.0
-"""16 bits must reduce the loss by the share RECOVERS (`Search.pays`).
+"""16 bits must reduce the loss by the share RECOVERS, and more if they take much time (`Search.pays`).
 
-If 16 bits take as much time as 8 bits save, they must reduce the loss by this share PRICE more times.
+If they take as much time as 8 bits save, the loss that is left must fall by this share another PRICE times.
 """
 CAUTION = 0.0005
 """With a single batch, a setting with margins is preferred if its loss is at most this much above the least: a new
 batch may exceed ranges without margins, and then loses more."""
 MOST_WIDE = 0.5
-"""The largest share of layers' operands that may get 16 bits. Each repeats the work of its layer, so 16 bits for all
-operands would be slower than f32."""
+"""The largest share of layers' operands that may get 16 bits. Each such operand repeats the work of its layer, so
+16 bits for all operands would be slower than f32."""
 LITTLE_LOSS = TARGET / 10
 """A loss that does not matter compared with the time that integer states of LSTMs save."""
 STATE_ROWS = 8
@@ -44,7 +44,7 @@ all rows share a range in each step; several threads compute states in f32."""
 MARGINS = (0.5, 1.0)
 """The margins of ranges that are tried for single tensors (`Candidate`)."""
 PART = 0.5
-"""On the batches that statistics come from, this share of the loss of plain methods is small enough."""
+"""A loss is small enough (`Search.allowed`) if it is at most this share of the loss of plain methods."""
 PLAIN: tuple[Method, ...] = ("min_max", "percentile")
 """The methods that count as plain (`Search.allowed`)."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
@@ -54,7 +54,7 @@ METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 MADE = 4
 """The number of settings whose graphs are made and compared if the loss is large."""
 TWINS = 3
-"""About how many times as long as a run the same run takes if each layer also runs quantized, for the progress bar."""
+"""A run in which each layer also runs quantized takes about TWINS times as long (a guess for the progress bar)."""
 
 
 class Search(Trials):
@@ -77,7 +77,7 @@ class Search(Trials):
 
     @lazy_property
     def allowed(self) -> float:
-        """The loss that is small enough on batches that statistics come from: PART of the loss of PLAIN methods."""
+        """The largest loss allowed on batches that statistics cover: the share PART of the least loss of PLAIN methods."""
         everything = replace(self.given, between=self.outputs.between)
         plain = (replace(self.uniform(Candidate(m)), scheme=everything) for m in PLAIN)
         return max(GOOD, PART * min(map(self.seen, plain)))
@@ -160,9 +160,9 @@ class Search(Trials):
         return best
 
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
-        """The setting with all or some values between layers in integers, if the loss does not grow above GOOD.
+        """The setting with all or some values between layers in integers, if the loss then does not grow.
 
-        On the batches that statistics come from, the loss may grow to `allowed`.
+        The loss may grow to GOOD in any case, and to `allowed` on the batches that statistics cover.
         """
         already = setting.scheme.between
         most, most_seen = max(GOOD, self.loss(setting)), max(self.allowed, self.seen(setting))
@@ -235,7 +235,7 @@ class Search(Trials):
 
         "wide" is for activations, "wide_weights" for weights. Operands are first sorted by noise over signal in the
         layer's result; an unknown ratio comes first. The operands with unknown ratio and the first TRIED others are
-        then sorted again, by loss over time: the loss if only this operand has 8 bits, and the time to make it exact.
+        then sorted again, by the loss if only the operand has 8 bits, divided by the time that makes it exact.
         """
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
@@ -272,7 +272,7 @@ class Search(Trials):
         return best
 
 def cautious(noise: Mapping[Candidate, float]) -> Candidate:
-    """The candidate of widest range among those whose noise is hardly above the least noise (RECOVERS).
+    """The candidate of widest range among the candidates whose noise is hardly above the least noise (RECOVERS).
 
     New data may exceed a few batches, and too narrow ranges lose more than too wide ranges.
     """

@@ -25,7 +25,7 @@ from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""The values of alpha that `smooth` tries. At 1 channels get equal ranges in activations, at 0 in weights."""
+"""The values of alpha that `smooth` tries. With 1, activations get channels of equal ranges; with 0, weights do."""
 WORTH = 0.8
 """`smooth` divides a tensor's channels only if that reduces the estimated noise to less than this fraction."""
 UNSEEN = 4.0
@@ -137,9 +137,9 @@ class _Load(NamedTuple):
 def expected_ranges(channels: Channels) -> np.ndarray:
     """The magnitudes that the channels are expected to reach on data that calibration did not see.
 
-    For each channel, divide its largest magnitude in any batch by its largest magnitude in the other batches. Any
-    channel may exceed its own largest magnitude by the 98th percentile of these ratios (UNSEEN after only one batch).
-    No channel is expected to exceed the largest magnitude of the whole tensor.
+    Each channel gives a ratio: its largest magnitude, divided by `second` (`Channels`). Any channel may exceed its
+    largest magnitude by the 98th percentile of these ratios (UNSEEN after only one batch). No channel is expected to
+    exceed the largest magnitude of the whole tensor.
     """
     largest = channels.largest
     known = channels.second > 0

@@ -19,7 +19,7 @@ from graphq.quantization.calibrate import Batch, Batches, checked_batches
 TURNS, SECONDS = 5, 0.3
 """All models run at least TURNS times, and for at least SECONDS in total."""
 PAYS = 1.05
-"""A text says that int8 pays from this speedup on."""
+"""The least speedup at which a report says that int8 pays."""
 
 
 @dataclass(frozen=True)

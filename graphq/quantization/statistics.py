@@ -132,7 +132,7 @@ class Statistics(Mapping[str, TensorStatistics]):
     def unseen(self) -> float:
         """The ratio by which a new batch is expected to exceed the extremes: the upper quartile over all tensors.
 
-        Each tensor gives a sample: its largest magnitude, divided by the largest magnitude in the other batches.
+        Each tensor gives a ratio: its largest magnitude, divided by `second` (`TensorStatistics`).
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
         return float(np.quantile(ratios, 0.75)) if ratios else 1.25

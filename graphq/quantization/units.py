@@ -52,7 +52,7 @@ class Units:
 
 
 def _fitting(unit: float, squares: np.ndarray) -> float:
-    """A better unit for numbers that have these squares in `unit`; `unit` itself if all squares are NaN."""
+    """The unit for the next run. `squares` are squares of numbers in `unit`; if all are NaN, `unit` is kept."""
     known = squares[~np.isnan(squares)]
     if not known.size:
         return unit
