@@ -104,12 +104,12 @@ def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, n
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
-    w[:k // 2] >>= 1  # small weights: some groups do not saturate
+    w[:k // 2] >>= 1  # half of the weights are small, so some groups do not saturate
     for flip in (0, 0x80) * (1 + level.sorts):
         yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
     if level.bf16 is not None:
         x, y = a % 16.0, w % 16.0
-        # The first six products add up to 1 in order, but must add up to 0: the second of each pair comes first.
+        # Kernels must add the second product of each pair first: the first six products then add up to 0, not to 1.
         x[:, :6], y[:4], y[4:6], y[:, 0] = (1, 2**24, -2**24, 1, 2**-100, 0), 1, 0, 0
-        y[4, 0] = 2**-40  # times 2^-100: a subnormal sum that must count as 0
+        y[4, 0] = 2**-40  # times 2^-100 of x, the sum is subnormal; kernels must give 0
         yield x.astype(STORAGE["bf16"]), y.astype(STORAGE["bf16"]), (x[:, 6:] @ y[6:]).astype(np.float32)

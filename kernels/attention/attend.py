@@ -46,8 +46,8 @@ ATTEND = Record("query", "keys", "values", "target", "lengths", "cos", "sin", "p
 
 `shared` query heads use each cache head. Query tokens are `stride` bytes apart. `bias_batch`, `bias_head` and
 `bias_row` are strides of the bias in bytes. rows, capacity, most, half, places and positions mean the same as in
-`cache.KEEP`. `scale` and `softcap` are the bits of f32 numbers. A block has `each` query rows. The caller fills in the
-addresses. Only integer caches need `key_scale` and `value_scale`.
+`cache.KEEP`. `scale` and `softcap` are the bits of f32 numbers. The field `each` is the number of query rows per
+block. The caller fills in the addresses. Only integer caches need `key_scale` and `value_scale`.
 """
 ROW = Record("query", "first", "last", "target", "bias", "stats")
 """The record that a tile keeps in its room for each of its query rows.
@@ -141,7 +141,8 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
 def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
     """Make the function that emits a tile's outputs: sums of value rows, weighted by the softmax of the scores.
 
-    The rows of a tile may see different keys. All rows see the keys from `common` up to `until`; other keys are tested.
+    The rows of a tile may see different keys. All rows see the keys from `common` up to `until`. Outside of
+    this range, the code tests for each row whether it sees a key.
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))

@@ -23,7 +23,7 @@ WIDTHS = {"f32": 32, "bf16": 16, "f16": 16, "s8": 8, "s4": 4}
 """Bits per number of a cache, by type."""
 KEEP = Record("new", "past", "cache", "lengths", "cos", "sin", "positions", "wrong_length", "wrong_position", "tokens",
               "groups", "size", "rows", "capacity", "most", "stride", "half", "places", "heads", "scale", "each")
-"""The argument block: the caches of `heads` heads in total, with `groups` heads per batch element and `each` per block.
+"""The argument block: caches of `heads` heads in total, `groups` per batch element. `each` is the heads per block.
 
 Tokens of `new` are `stride` bytes apart, and a token's heads of `size` f32 numbers are adjacent. Past caches have
 `rows` rows and new caches have `capacity` rows. Tokens fill at most `most` rows. The tables of angles, `cos` and `sin`,
@@ -100,7 +100,7 @@ def emulates(kept: str, target: Target) -> int:
 
 @njit
 def reported(number: int) -> int:
-    """Encode a wrong length as an error report. Lengths from 0 on grow by 1, because 0 means no error."""
+    """Encode a wrong length as an error report: add 1 to lengths >= 0, because the report 0 means no error."""
     return number + 1 if number >= 0 else number
 
 

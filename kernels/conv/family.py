@@ -67,7 +67,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, node, view.taps * parts, merged) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # a second look needs windows
+    in_rows = merged == 1 or lowered.store.second_look is None  # a second look cannot read merged taps as rows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -217,7 +217,7 @@ def _joined(c: Convolution, node: Node) -> int:
 
     As many groups are joined as fit into a panel of 16 columns: this takes fewer tiles. Zen 4, 3x3, one core: 32 groups
     of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns each at 14 x 14 take 0.11 ms instead of
-    1.05; two panels are slower.
+    1.05. Joining groups into two panels is slower.
 
     Float groups are never joined, because infinite activations times the added zeros would give NaN. Groups with
     weights that are not constant are not joined either.
@@ -235,7 +235,7 @@ def _sizes(c: Convolution, node: Node, merged: int) -> tuple[int, int, int]:
 
 
 def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndarray:
-    """Join groups of weights [groups, taps, channels, columns] (`_joined`), and make `merged` neighboring taps one."""
+    """Join groups of weights [groups, taps, channels, columns], and make one tap of each `merged` neighboring taps."""
     groups, taps, channels, columns = w.shape
     joined = _joined(c, node)
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)

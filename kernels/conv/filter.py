@@ -133,7 +133,7 @@ def filter_of(node: Node, dims: tuple[int, ...]) -> Filter:
 
 
 def pads_of(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
-    """The padding of each spatial axis. A transposed convolution removes as many outputs at each end instead."""
+    """The padding at both ends of each spatial axis. A transposed convolution removes this many outputs instead."""
     attrs = node.attrs
     lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
     return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed

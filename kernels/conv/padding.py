@@ -18,8 +18,8 @@ from graphq.plan.plan import Ref, Step, Target, plan_rows
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
 """The argument block: `rows` rows of `length` bytes, copied into rows with margins of `before` and `after` bytes.
 
-A block copies `each` rows. Margins have the byte `value`. If the byte is known only at run time, it lies at `value_at`;
-otherwise `value_at` is 0.
+`each` is the number of rows per block. Margins have the byte `value`. If the byte is known only at run time, it lies
+at `value_at`; otherwise `value_at` is 0.
 """
 view = PAD.view
 

@@ -54,7 +54,7 @@ LINE = 8
 ROOMS = 4096, 8 * MOST_TAPS * LINE
 """Bytes of stack for the addresses of a tile's columns. The first size suffices for most windows, the other for all."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
-"""The argument block. There are `tiles` tiles in total, `across` per line and `each` per block.
+"""The argument block. The number of tiles is `tiles` in total, `across` per line, and `each` per block.
 
 The caller fills in the addresses of the images, the weights, and a WINDOWS block that contains the result of `table`.
 """

@@ -40,7 +40,7 @@ class QuantParameter:
         return self.data is not None and not self.data.any()
 
     def shifted(self, by: int) -> QuantParameter:
-        """The same zero points plus `by`."""
+        """The same zero points with the number `by` added."""
         if self.data is not None:
             return replace(self, data=self.data + by)
         return replace(self, plus=self.plus + by)

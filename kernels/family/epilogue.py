@@ -48,7 +48,7 @@ class Source:
 class EpilogueBuilder:
     """Collects the operand slots of expressions for an output of shape `out`.
 
-    `anchored` is True if the expressions are the epilogue of an anchor, and False if they are a loop over memory.
+    `anchored` is True if the expressions are the epilogue of an anchor, and False if a loop over memory computes them.
     `sources` has the source of each slot, and `values` maps values of the body to their expressions.
     """
 
@@ -89,7 +89,7 @@ class EpilogueBuilder:
         return self._slots[key]
 
     def _load(self, slot: int, source: Source) -> Expr:
-        # A number of a row, such as its mean, is never loaded as a scalar: kernels load scalars before they compute it.
+        # Kernels load scalars before they compute numbers of rows, such as means, so these numbers are never scalars.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
 
@@ -123,11 +123,11 @@ class EpilogueBuilder:
     def _kind(self, shape: tuple[int, ...]) -> str:
         """The kind of load for an operand of this shape: how the operand varies over the output.
 
-        The kinds refer to the output's last dimension; without an anchor, to the last dimension of a size other than 1.
+        The kinds refer to one dimension: the output's last, or without an anchor the last whose size is not 1.
 
         - "scalar": the operand does not vary.
-        - "row": it does not vary along this dimension.
-        - "column": it varies only along this dimension, in the epilogue of an anchor.
+        - "row": the operand does not vary along this dimension.
+        - "column": the operand varies only along this dimension, and belongs to the epilogue of an anchor.
         - "vector": any other operand.
         """
         if all(d == 1 for d in shape):
@@ -219,7 +219,7 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     from f64.
     """
     a, axis = node.attrs, e.axis(node)
-    if args[0].dtype == "s32":  # `dequantized` omitted a dequantize that this quantize undoes
+    if args[0].dtype == "s32":  # this quantize undoes a dequantize, which `e.dequantized` left out
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
@@ -265,7 +265,7 @@ def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 IN_BYTES: Mapping[str, Callable[[Expr], Expr]] = {
     "boolean": lambda x: op("ne", x, 0), "u4": lambda x: op("and", x, 15),
     "s4": lambda x: op("sar", op("shl", x, 28), 28)}
-"""Types of less than 8 bits with one byte per element, and the function that decodes a byte."""
+"""Types of less than 8 bits, whose elements take a byte each, mapped to the function that decodes a byte."""
 LOADS = frozenset({*STORAGE, *IN_BYTES})
 COMPARISONS = frozenset({"equal", "less", "less_equal", "greater"})
 INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
@@ -306,9 +306,9 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
               own: Container[int] = (), result: Value | None = None) -> Expr:
     """Translate a body to the expression of its result, or of `result`, a value that lane-wise nodes compute.
 
-    `anchor` is a node, and a function that makes its expression from the expressions of its operands. Values that only
-    the anchor's kernel reads have no expression: the results of nodes in `skip`, and the anchor's operands with indices
-    in `own`. The function gets None for these operands. `check_lanes` must accept the body.
+    `anchor` is a pair: a node, and the function that makes its expression from its operands' expressions. Values that
+    only the anchor's kernel reads have no expression: the results of nodes in `skip`, and the anchor's operands with
+    indices in `own`. The function gets None for these operands. `check_lanes` must accept the body.
     """
     inner, result = result, body.outputs[0] if result is None else result
     exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}

@@ -52,7 +52,7 @@ Mention: TypeAlias = Value | Axes
 """A thing in a message that depends on the graph: a value, shown by its type, or axes of a value."""
 
 
-class Unsupported(Exception):  # not called an error: reports show it as a reason
+class Unsupported(Exception):  # the name has no "Error", because reports show it as a reason
     """Kernels cannot compute a body as one partition. The message is the reason that reports show.
 
     `edit` says how to change the graph to make fusion possible. `operand` is the index of the anchor's operand that is
@@ -185,8 +185,8 @@ class Lowered:
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
-    after a sum: "proved" or "estimated", the kind of bound that finds outputs near a rounding tie, "formula" if the
-    partition leaves them, or the reason why such outputs are not found.
+    after a sum. "proved" and "estimated" are kinds of bounds that find outputs near a rounding tie. "formula": such
+    outputs are not computed a second time. Any other string is the reason why such outputs are not found.
     """
 
     out: tuple[int, ...]
@@ -246,7 +246,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
-    """Whether operands (also `more`) that read input `number` have the output's shape except for the last axis."""
+    """Whether all operands (and `more`) that read input `number` have the output's shape up to the last axis."""
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)
 

@@ -133,7 +133,7 @@ class _Chain(NamedTuple):
 
 
 def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
-    """Map each node to replace to its chain, if `worth(chain)`. The chain loads its byte from slot `slot`."""
+    """Find the chains that `worth(chain)` accepts, by the node that they replace. They load their byte from `slot`."""
     bytes_ = _bytes(store)
     of = origins(store.expr, bytes_=bytes_, known=known)
     chains: dict[Expr, _Chain] = {}

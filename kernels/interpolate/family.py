@@ -85,8 +85,7 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
 def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     """Plan weighted means of at most 16 taps. The caller fills in the address fields of `pixels.blocks.PIXELS`.
 
-    The field `weights` is the address of the tables that `means.tables` packs, with the weights of the taps along both
-    axes as numbers.
+    The field `weights` is the address of the tables that `means.tables` packs from the taps' weights along both axes.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],

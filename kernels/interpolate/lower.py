@@ -95,7 +95,7 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
 
 
 def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
-    """The byte offsets [outputs, taps] along an axis, given as (size, new size, mode, coordinate transformation)."""
+    """The byte offsets [outputs, taps] along `axis`: (size, new size, mode, coordinate transformation)."""
     low, high, part = elements(*axis)
     if axis[2] == "nearest":
         return np.asarray((low * step)[:, None])

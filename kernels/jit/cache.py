@@ -57,7 +57,7 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Add code by its `Entry.key`, to use instead of files. The caller guarantees that this user compiled it."""
+    """Add code, by `Entry.key`, which `read` prefers to files. The caller guarantees that this user compiled it."""
     _provided.update(codes)
 
 
@@ -307,7 +307,7 @@ def tidy(path: Path, now: float | None = None) -> int:
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # a killed process left it
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # its writer died
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1

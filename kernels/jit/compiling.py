@@ -29,7 +29,7 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Source, llvm_lock
 
-if TYPE_CHECKING:  # at run time they are imported only to compile
+if TYPE_CHECKING:  # these imports take time, and only compiling needs them
     from multiprocessing.connection import Connection
     from subprocess import Popen
 
@@ -82,7 +82,7 @@ class Job:
     def want(self) -> None:
         """Put the job into the queue, unless that has happened."""
         if self.process != os.getpid():
-            if self.process:  # after a fork this process has no worker threads
+            if self.process:  # this process is a fork, which has no worker threads
                 self._ticket = [self]
             self.process = os.getpid()
             if self.first:
@@ -101,7 +101,7 @@ class Job:
         return False
 
     def wait(self) -> None:
-        """Wait until the background worker is done or cannot do the job, somebody wants it, or Python is ending."""
+        """Wait until the job is done or wanted, no background worker can do it, or Python is ending."""
         while not self.done and not self.process and threading.main_thread().is_alive():
             _start_idle_worker()
             if _idle is None or not _idle.is_alive():  # no background worker is left
@@ -157,7 +157,7 @@ _first: deque[Job] = deque()
 _later: deque[Job] = deque()
 """Jobs that were not wanted when they were created. The background worker does them."""
 _starting = Lock(fork_waits=True)
-"""Held while workers or processes are started. A forked child must close the connections of `_workers`."""
+"""Held while workers or processes start. No fork may happen then, because its child closes `_workers`' connections."""
 _workers: set[_Worker] = set()
 _idle: _IdleWorker | None = None
 _processes_work: bool | None = None
@@ -336,7 +336,7 @@ def _in_child() -> None:
 
 os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-    _processes_work = False  # for example because Python is embedded: sys.executable is then another program
+    _processes_work = False  # sys.executable is another program, for example one that embeds Python
 
 
 def serve(descriptors: list[int], idle: bool = False) -> None:

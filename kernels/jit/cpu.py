@@ -1,4 +1,4 @@
-"""The CPU of this machine: how it is told from others, and the features that programs may use."""
+"""The CPU of this machine: a description that tells it from other CPUs, and the features that programs may use."""
 from __future__ import annotations
 
 import platform

@@ -15,7 +15,7 @@ LINE = 64
 PAGE = 1 << 21
 """Bytes of a huge page."""
 CHUNK = 8 * PAGE
-"""Bytes of a chunk. Small arrays that live long share a chunk. The chunk is freed together with the last array."""
+"""Bytes of a chunk. Small arrays that live long share a chunk. The chunk is freed together with the last of them."""
 
 _begun: list[tuple[weakref.ref[np.ndarray], int]] = []
 """Chunks with free bytes, and how many bytes of each are in use.
@@ -29,7 +29,7 @@ def aligned_empty(nbytes: int) -> np.ndarray:
     """Make an uninitialized u8 array of `nbytes`, aligned to LINE. Raises MemoryError."""
     try:
         room = np.empty(nbytes + LINE, np.uint8)
-    except ValueError:  # NumPy's error if an array cannot have so many bytes
+    except ValueError:  # NumPy raises this if no array can have so many bytes
         raise MemoryError(f"an array cannot have {nbytes} bytes") from None
     # Slice twice: a single slice of 0 bytes would have the address of `room`, perhaps not aligned.
     return room[-room.ctypes.data % LINE:][:nbytes]

@@ -141,7 +141,7 @@ class Module:
 
     @property
     def code_in_time(self) -> folder.Code:
-        """The object code; a deferred compilation waits for cores that nobody else needs."""
+        """The object code. A deferred compilation is not hurried: it runs when nobody else needs the cores."""
         if self._addresses is None and self._job is not None:
             self._job.wait()
         return self.code
@@ -167,7 +167,7 @@ class Module:
             except KernelError:
                 self._found = None
             else:
-                if self._addresses is None:  # otherwise another thread has done this
+                if self._addresses is None:  # otherwise another thread has loaded the code
                     self._addresses = addresses
                     _count(loaded=1)
         elif job is not None:
@@ -232,7 +232,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
     if module is None:
         made = Module(kind, source, cache)
         module = _modules.setdefault(key, made)
-        if module is made:  # otherwise another thread has done this
+        if module is made:  # otherwise another thread has added the module
             made.begin(wanted, first)
     elif wanted:
         module.want()

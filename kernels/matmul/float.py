@@ -3,9 +3,9 @@
 Each product of f32 or f16 is a fused multiply-add. f16 is widened first.
 
 bf16 is multiplied by a level's instruction for pairs if it has one: the instruction adds two products to each sum.
-Other levels widen bf16 to f32 by a shift or a mask, and use fused multiply-adds. The bits are the same, because they
-also add the second product first and treat subnormal numbers as zeros. Subnormal numbers become zeros by a mode of the
-CPU or, if `emulated`, by code. AMX's instruction for bf16 is not used, because it adds in another order.
+Other levels widen bf16 to f32 by a shift or a mask, and use fused multiply-adds. The bits are the same, because
+this code also adds the second product first and treats subnormal numbers as zeros. Subnormal numbers become zeros by a
+mode of the CPU or, if `emulated`, by code. AMX's instruction for bf16 is not used, because it adds in another order.
 """
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
     """Whether kernels can read input `number`, the transpose `order` of another value, from that value's memory.
 
-    They can for activations with contiguous rows, and for weights that a step packs at run time.
+    They can if the input is activations with contiguous rows, or weights that a step packs at run time.
     """
     p = lowered.anchor
     assert isinstance(p, Matmul)
@@ -188,7 +188,7 @@ def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> Products | None:
-    """Describe the f32 sum that the graph states. A constant bias is its start, as in ONNX's Gemm."""
+    """Describe the f32 sum that the graph states. If a bias is constant, the sum starts from it, as in ONNX's Gemm."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]

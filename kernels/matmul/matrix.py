@@ -144,7 +144,7 @@ class _Pixels:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # copies are read once: with AGAIN, all long taps share one memory, so it stays in L1
+        if once:  # no copy is read again: if `fresh` is AGAIN, all long taps share one memory in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
@@ -257,7 +257,7 @@ def matrix_tile(matrix: Matrix, row_tiles: int, panels: int, a_dtype: str, emula
         tiles = matrix.registers(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
-        fetched = pace * (16 // len(passes))  # bytes to prefetch per pass in a step of 64 k; `pace` is for 4 k
+        fetched = pace * (16 // len(passes))  # `pace` is the bytes to prefetch per group; a step has 16
         lines, dots = (fetched + 63) >> 6, used * width
         shares = [(lines + (dots - 1 - n)) >> (dots.bit_length() - 1) for n in range(dots)]
         for number, columns in enumerate(passes):

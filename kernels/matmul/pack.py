@@ -44,7 +44,7 @@ DESCRIPTOR = Record("group", "groups", "panel_bytes", "group_bytes", "terms", "t
     terms_step, zero_points_step    bytes to the terms, or zero points, of the next scale group; 0 if all share them
 """
 PACK = Record("source", "table", "rows", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
-"""The argument block for packing weights (k, n); a block packs `each` panels. Each byte is xored with `flip`.
+"""The argument block for packing weights (k, n). `each` is the panels per block; bytes are xored with `flip`.
 
 The caller fills in the addresses of the weights, of the table of batch offsets (or 0), and of the result `packed`. The
 result is 64-byte aligned and has `packed_bytes` bytes for each batch element. The caller may change `along_k` and

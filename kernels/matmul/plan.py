@@ -45,11 +45,11 @@ MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_t
                 "tile", "tail", "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept",
                 "row_scales", "row_scales_table", "row_scales_row", "row_scales_step", "row_sums", "row_sums_table",
                 "row_sums_row")
-"""The argument block of a matmul of `batch` elements: m x n outputs, and `k` bytes of each row; w is packed.
+"""The argument block of a matmul: `batch` elements of m x n outputs. A row of `a` has `k` bytes; `w` is packed.
 
     layout                   the layout of activations, as an index into LAYOUTS
     panel_bytes              the bytes of a panel of w
-    order, order_bytes       for sorted weights: the bytes from w to the order of the first panel, and between panels
+    order, order_bytes       for sorted weights: the bytes from w to the first panel's order, and between orders
     each_rows, each_panels   the rows and panels of a block
     rows, panels             the rows and panels of a tile
     tail_panels              the panels of the narrower tiles at the end of a row of tiles
@@ -342,7 +342,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level, store))
     kernels: Sequence[Kernel] = [kernel]
-    if is_open(x) and not forced and not inside:  # one kernel if tiles write outputs, because they take long to compile
+    if is_open(x) and not forced and not inside:  # such tiles take long to compile: one kernel only
         sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
@@ -397,7 +397,7 @@ COPIED = 0.2
 INTERLEAVED = 16
 """The cycles to interleave four columns of activations. In a 6 x 64 tile, all but one overlap with products."""
 SPREAD = 8
-"""The additional cycles for a group of transposed floats, compared with a group of a row, because of broadcasts."""
+"""The cycles that a group of transposed floats takes in addition to those of a group of a row: for broadcasts."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:

@@ -9,11 +9,11 @@ from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
 from graphq.plan.plan import Step, Target, plan_rows
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
-"""The argument block of s32 sums over k of m rows; a block computes `each` sums.
+"""The argument block of s32 sums over k of m rows. The field `each` is the number of sums per block.
 
 The caller fills in the addresses of the activations, of the table of batch offsets (or 0), and of the sums. Each batch
 element has `sums_bytes` bytes of sums. The caller may change `stride`, the bytes between rows or, for transposed
-activations, between neighboring k. Each byte is xored with `flip`.
+activations, between neighboring indices k. Each byte is xored with `flip`.
 """
 view = SUMS.view
 
@@ -71,7 +71,7 @@ def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, targ
 
 
 def _sum_blocks(sums: Intrinsic, unit: int, columns: bool) -> Functions:
-    """Make the block function that calls `sums` for `unit` rows at a time; with `columns` rows are transposed."""
+    """Make the block function that calls `sums` for `unit` rows at a time. If `columns`, the rows are transposed."""
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -100,7 +100,7 @@ def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, colum
               strip_rows: int | None = None) -> Step:
     """Plan the s32 sums over k of `m` rows of activations; 128 is added to each s8 element.
 
-    With `columns` the activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of sums of a
+    If `columns`, the activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of sums of a
     block. The caller fills in the address fields of SUMS.
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}

@@ -170,8 +170,8 @@ FLOATS = (("f32", "f32"), BF16, ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
 """The layouts of kernels that cannot read transposed activations; a step copies these into rows first.
 
-To interleave transposed activations in each tile takes at least half as long as the products. Only in the 6 x 64 tile
-of AVX-512 VNNI it takes at most 3 % (96 x 1024 x 384 on Zen 4). A copy also takes 3 %, and more for smaller n.
+Interleaving transposed activations in each tile would take at least half as long as the products. The 6 x 64 tile of
+AVX-512 VNNI is the exception with at most 3 % (96 x 1024 x 384 on Zen 4). A copy also takes 3 %, more for smaller n.
 """
 
 
@@ -198,7 +198,7 @@ def _stream(rows: int, panels: int, m: int) -> float:
 def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
     """Estimate cycles. `group(panels)` returns the cycles of a tile of `panels` panels for four bytes of k.
 
-    Added to these, fitted on Zen 4: 30 cycles for each tile, 9 for each row of a tile, and 3 for each vector of output.
+    The estimate adds 30 cycles per tile, 9 per row of a tile, and 3 per vector of output (fitted on Zen 4).
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     whole, rest = divmod(panel_count(n), panels)

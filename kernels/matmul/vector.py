@@ -59,7 +59,7 @@ class Products:
 def byte_products(level: Level, a_dtype: str, is_sorted: bool, emulated: bool) -> Products:
     """How vectors of a level multiply 8-bit activations and weights; s8 activations become s8 + 128.
 
-    Groups of sorted weights that cannot saturate come first, and take an instruction that could.
+    Sorted weights begin with groups that cannot saturate. These are multiplied by a saturating instruction.
     """
     products = _products((level.dot4 or level.pairs)(level.lanes, emulated), a_dtype)
     if not is_sorted:

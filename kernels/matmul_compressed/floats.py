@@ -125,7 +125,7 @@ class _FloatTile(Tile):
             products.total(b, address.load(self.kind) + value).store(address)
 
     def unpack(self, group: Value, index: Value) -> Steps:
-        """Load a group's scales; the result unpacks a line and, if the tile has more rows, stores it for them."""
+        """Load a group's scales, and return its steps. If the tile has more rows, steps store weights for them."""
         scales, of_zeros = ([address.load(self.kind) for address in addresses]
                             for addresses in (self.scales(group), self.terms(group)))
         first, base = self.line_of(group), int(FLOAT_BASE.view("i4"))

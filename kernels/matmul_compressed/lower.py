@@ -266,7 +266,7 @@ def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np
 
 
 class _Spread:
-    """Repeats scales or zero points of weights to the shape (groups along k, n)."""
+    """Repeats scales or zero points of weights to the shape (number of groups along k, n)."""
 
     def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:
         self.attrs, self.transposed = node.attrs, transposed

@@ -1,7 +1,7 @@
 """The kernels of matmuls with compressed weights of 4 or 8 bits (`matmul_compressed.pack`), unpacked in registers.
 
-The weights u[k, j] of a group g of k share a zero point z[g, j] and a scale[g, j]. 8-bit activations enter as s8 values
-a' (a - 128 for u8), with a row_scale[i, g]; total[i, g] is the sum of a' of row i over the group. The constant
+The weights u[k, j] of a group g of rows k share a zero point z[g, j] and a scale[g, j]. 8-bit activations enter as s8
+values a' (a - 128 for u8), with a row_scale[i, g]; total[i, g] is the sum of a' of row i over the group. The constant
 correction[g, j] accounts for the zero point of the activations:
 
     R[g, i, j] = sum_{k in group g} a'[i, k] * u[k, j]                               wraps modulo 2**32, otherwise exact
@@ -10,7 +10,7 @@ correction[g, j] accounts for the zero point of the activations:
 The sum over g starts from 0 and adds the groups in order. Instructions that multiply u8 by s8 read the weights u
 unchanged, and a zero point costs one product per group. `floats` has the tiles for float activations.
 
-A line of 64 bytes has the 4-bit weights of 8 k and 16 columns. A shift and a mask unpack the weights of four k, which
+A line of 64 bytes has 4-bit weights of 8 rows and 16 columns. A shift and a mask unpack the weights of four rows, which
 are then multiplied like 8-bit weights. Tiles leave f32 accumulators in memory.
 """
 from __future__ import annotations
@@ -49,7 +49,7 @@ AHEAD = 3072
 prefetches cost nothing.
 """
 UNROLLED = 32
-"""How many k a tile of one row multiplies per iteration.
+"""The number of rows of weights that a tile of one row multiplies per iteration.
 
 1 x 4096 x 4096 takes 10 % less time than with one line of weights per iteration (Zen 5).
 """
@@ -123,7 +123,7 @@ class _IntegerTile(Tile):
                 (address + LINE * n).prefetch()
 
     def multiply(self, x: Sequence[Value], lines: Value, k: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of four k of every row with the weights from row `k` on, in the lines at `lines`."""
+        """Emit the products of four activations of every row with four rows of weights, row `k` and up, at `lines`."""
         weights, out = [], list(acc)
         for address in self.vectors(lines + (k >> self.line_shift) * LINE):
             packed = address.load(self.kind)

@@ -27,7 +27,7 @@ LANES = 64
 PIECE = 1024
 """The number of elements in each block but the last is a multiple of PIECE."""
 RANGE = Record("source", "extremes", "each", "count")
-"""The argument block of the first step: it reads `count` f32, and a block has `each` times PIECE elements.
+"""The argument block of the first step. It reads `count` f32, in blocks of `each` * PIECE elements.
 
 Each block stores two f32, top and low, at `extremes`.
 """

@@ -29,7 +29,7 @@ CYCLES = 4
 PIECE = 4096
 """The number of elements in each block but the last is a multiple of PIECE."""
 COUNT = Record("source", "parts", "size", "each")
-"""The argument block of the first step: it reads `size` f32, and a block has `each` times PIECE elements.
+"""The argument block of the first step. It reads `size` f32, in blocks of `each` * PIECE elements.
 
 Each block writes PART bytes to `parts`.
 """
@@ -37,7 +37,7 @@ SUM = Record("parts", "blocks", "counts", "extremes")
 """The argument block of the second step: it combines the results of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
-"""+inf and -inf as s32 in the order of floats (see `numbers.observed.ordered`)."""
+"""+inf and -inf as s32 that compare like floats (see `numbers.observed.ordered`)."""
 
 
 LANES = 64

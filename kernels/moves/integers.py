@@ -19,7 +19,7 @@ from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
-"""The argument block of a cast of `size` elements; a block has `each`. The caller fills in the address fields."""
+"""The argument block of a cast of `size` elements, `each` per block. The caller fills in the address fields."""
 TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
 
@@ -67,13 +67,13 @@ def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
 
 
 COMBINE = Record("target", "a", "b", "rows", "columns", "a_row", "a_column", "b_row", "b_column", "each")
-"""The argument block of a function of two operands: `rows` rows of `columns` results; a block has `each` rows.
+"""The argument block of a function of two operands: `rows` rows of `columns` results, `each` rows per block.
 
 `a_row`, `a_column`, `b_row` and `b_column` are the bytes between rows and between columns of the operands a and b. The
 caller fills in the address fields.
 """
 SUM = Record("source", "target", "rows", "columns", "each")
-"""The argument block of sums: `rows` rows of `columns` integers; a block has `each` rows."""
+"""The argument block of sums: `rows` rows of `columns` integers, `each` rows per block."""
 combine_view, sum_view = COMBINE.view, SUM.view
 
 ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")

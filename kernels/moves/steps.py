@@ -25,7 +25,7 @@ from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
-"""The argument block of gathers: the target has `rows` rows; a block has `each`.
+"""The argument block of gathers. The target has `rows` rows, and a block has `each` of them.
 
 Row r of the target comes from table r // count, at index r % count of the `count` indices. Negative indices count from
 the end of a table. A table has `size` rows of `nbytes` bytes. The caller fills in the address fields. An index out of

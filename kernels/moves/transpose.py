@@ -33,7 +33,7 @@ WAYS = 4
 """The most rows or columns that `interleaving` and `deinterleaving` take."""
 
 MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
-"""The argument block: `rows` x `columns` elements for each index of the `outer` axes; a block has `each` rows.
+"""The argument block: `rows` x `columns` elements for each index of the `outer` axes, `each` rows per block.
 
 `source_step` is the bytes between columns of the source, `target_step` the bytes between rows of the target. There are
 two exceptions. For copies, `columns` is the bytes of a row, and `source_step` the bytes between rows of the source. For
@@ -234,7 +234,7 @@ class Axis(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """The loops of a transpose: block function `maker(*of)` on `rows` x `columns` for each index of `outer`."""
+    """The loops of a transpose. For each index of `outer`, block function `maker(*of)` moves `rows` x `columns`."""
 
     maker: Callable[..., Functions]
     of: tuple[int, ...]

@@ -28,7 +28,7 @@ have errors of 0.46 and 14.2. Blocks cost under 1 % of the time.
 
 SCALE, SMALLEST_NORMAL = np.float32(2.0**64), np.float32(2.0**-126)
 
-_CHUNK = 1 << 15  # outputs computed at a time, few enough that the f64 arrays of `fused` stay in the cache
+_CHUNK = 1 << 15  # how many outputs to compute at a time: few, so the f64 arrays of `fused` stay in the cache
 
 
 def tile_sums(a: np.ndarray, w: np.ndarray) -> np.ndarray:

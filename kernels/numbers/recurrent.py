@@ -52,7 +52,7 @@ def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None =
 
 
 def offset_of(weights: np.ndarray) -> int:
-    """The number of least magnitude that must be subtracted for weights to fit s8. Raises GraphError if none does."""
+    """Find the number nearest to 0 that makes the weights fit s8 if it is subtracted. Raises GraphError without one."""
     low, high = int(weights.min()), int(weights.max())
     if high - low > 255:
         raise GraphError(f"integer weights must have 8 bits, got {low} to {high}")

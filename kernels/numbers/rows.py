@@ -1,6 +1,6 @@
 """The formulas of softmax, norms and reductions in NumPy: they map f32 rows [..., n], with n at least 1.
 
-    softmax      e * (1 / sum(e)),  e = exp(x - max(x)); stepwise (each step rounded to f16, say): e / sum(e)
+    softmax      e * (1 / sum(e)),  e = exp(x - max(x)); stepwise (each step rounded, for example to f16): e / sum(e)
     log_softmax  x - max(x) - log(sum(e))
     layer_norm   d * (1 / sqrt(sum(d * d) / n + epsilon)),  d = x - mean(x), the mean in f64, rounded once
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
@@ -12,7 +12,7 @@ give ONNX Runtime's results bit for bit, with three exceptions: log_softmax, who
 reduce_l2; and sums of rows whose length is not a multiple of 4.
 
 If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
-infinite. The graph's reference sums in f64 and has neither limit (docs/onnx.md).
+infinite. The reference computes its sums in f64, so it has neither limit (docs/onnx.md).
 """
 from __future__ import annotations
 

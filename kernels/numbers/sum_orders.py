@@ -5,10 +5,10 @@ sums open. These are the orders of ONNX Runtime's CPU kernels on x86-64 without 
 thread, found by experiment. In six models that were compared, all sums equal ONNX Runtime's bit for bit, except for a
 few in the order "octets": in the last n % 4 columns, and in rows of a single column.
 
-    chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
+    chains    sum over blocks of `block` products in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], each p rounded
-    octets    s[l] adds the products with k % 8 == l; then h(0) + h(4), plus `start`, with h(l) the sum
-              ((s[l] + s[l + 1]) + s[l + 2]) + s[l + 3]
+    octets    s[l] adds the products with k % 8 == l; h(l) = ((s[l] + s[l + 1]) + s[l + 2]) + s[l + 3];
+              the sum is h(0) + h(4), plus `start`
     taps      sum over taps in order, from `start`, of chains over the channels
 
 x = f32(q - zx) * sx are the dequantized activations, w the dequantized weights. k runs over channels and, within a

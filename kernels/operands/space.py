@@ -53,7 +53,7 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The iteration domain of an output of shape `out`; `strides` are each operand's byte strides along `out`.
 
-    The last `keep` dimensions (at most 2) are not merged with each other: a layer's columns, and its rows. Earlier
+    The last `keep` dimensions (2 for a layer's rows and columns, or less) are not merged with each other. Earlier
     dimensions can still be merged into the rows. Dimensions of size 1 are dropped, except kept dimensions.
     """
     none = (0,) * len(strides)
@@ -69,7 +69,7 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
 
 
 def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
-    """The domain of `factor` with `m` rows per batch element, for strips of m rows that are computed one by one.
+    """The domain of `factor` with `m` rows per batch element, for computing one strip of m rows at a time.
 
     m divides the size of the last dimension but one.
     """

@@ -126,7 +126,7 @@ class Windows:
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
     def even_step(self) -> int:
-        """The bytes between the input pixels of neighboring outputs with one tap; -1 if uneven or if one is padding."""
+        """For windows of one tap, the bytes between neighboring outputs' input pixels; -1 if uneven or with padding."""
         return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:

@@ -32,7 +32,7 @@ from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths", "wrong_length", "weight_sums", "offset")
-"""The argument block of a layer: `steps` in time, `rows` of the batch, `units` of state; a block has `each` rows.
+"""The argument block of a layer: `steps` in time, `rows` of the batch (`each` per block), and `units` of state.
 
 If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
 
@@ -42,9 +42,9 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     states        the states after all steps
     first_cells, cells    the cells before the first step, and after the last one (LSTM)
     extra         the bias (GRU), or the scales of all gates (quantized)
-    room          4 bytes per element of the state, and 16: for the quantized state (rows of u8, padded to 4 bytes)
+    room          memory for the quantized state (rows of u8, padded to 4 bytes): 4 bytes per element, and 16 more
     lengths       the s32 lengths of the rows' sequences, or 0
-    wrong_length  for a length outside of [0, steps], stored as an s64; the block then computes nothing
+    wrong_length  an s64 that gets a length outside of [0, steps], if any; the block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
 """
 view = LAYER.view
@@ -83,7 +83,7 @@ def byte_panels(recurrent: np.ndarray, gates: int) -> Packed:
 
 
 ONES = 0x01010101
-"""Four weights of 1, whose products are the sums of the state."""
+"""Four weights of 1: their products with a state add up to the sum of the state."""
 
 
 class Integers(NamedTuple):

@@ -23,7 +23,7 @@ from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.plan import Step, Target, pieces, rows_of_block, threads_for
 
 ROWS = Record("batch", "m", "n", "each", "rooms", "room_count", "room_bytes", "numbers", "step", "epsilon", "columns")
-"""The head of the argument block: `batch` elements of m rows of n elements; a block has `each` rows.
+"""The head of the argument block: `batch` times m rows of n elements. The field `each` is the rows per block.
 
 The caller fills in the addresses of
 

@@ -42,7 +42,7 @@ class Multiply(NamedTuple):
 class TileSizes(NamedTuple):
     """The tiles (rows, columns) of a level's kernels; an estimate of costs assumes `rate` operations per cycle.
 
-    Tiles of `columns` also read transposed activations in place.
+    The tiles in `columns` are for kernels that also read transposed activations in place.
     """
 
     sizes: tuple[tuple[int, int], ...] = ()

@@ -97,9 +97,9 @@ def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
 
 
 def vpermi2b(b: Builder, quarters: Sequence[Value], index: Value) -> Value:
-    """Look up 64 bytes: vpermi2b looks up each in 128 entries by its low seven bits, in both halves of the table.
+    """Look up 64 bytes: vpermi2b looks up the low seven bits of each byte in both halves of the table.
 
-    The top bit selects one of the two.
+    The byte's top bit selects one of the two results.
     """
     low, high = (instruction(b, "avx512.vpermi2var.qi.512", BYTES, [x, index, y])
                  for x, y in (quarters[:2], quarters[2:]))

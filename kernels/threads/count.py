@@ -33,7 +33,7 @@ def share() -> int:
 
 
 def team_threads() -> int:
-    """The threads of the whole process: its limit, or more if a plan was asked to use more."""
+    """The number of threads of the process: its limit, or the largest number that a plan asked for, if larger."""
     return max(_allowed(), _most_asked)
 
 

@@ -25,8 +25,8 @@ def _compiled(cache: bool) -> Any:
 
 
 try:
-    _enter = _compiled(True)  # True: cached on disk, because loading takes a tenth of the time of compiling
-except Exception:  # the cache fails: no writable folder, a full disk, or a damaged file
+    _enter = _compiled(True)  # Numba caches it on disk: loading takes a tenth of the time of compiling
+except Exception:  # there is no writable folder, the disk is full, or a cached file is damaged
     _enter = _compiled(False)
 
 

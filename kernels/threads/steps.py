@@ -8,7 +8,7 @@ an array of words. Several callers can offer tables of steps at the same time, e
     helpers    the number of helpers
     wanted     the number of helpers that callers can use
     records    the largest possible number of helpers
-    cores      the size in bytes of a mask of the process's cores, which follows; 0 if helpers can run on any core
+    cores      the bytes of the mask that follows, of the process's cores; 0 if helpers can run on any core
     record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it must avoid and the
                address of the team (HELPER); a mask without that core
     slot   busy       whether a caller uses the slot
@@ -130,7 +130,7 @@ def _go_on(team: int, slot: int) -> None:
         work.next = step + ROW
         store_s64(slot + ENDED, 0)
         release(slot + TICKET, pieces << 24)
-        fence()  # either a helper that falls asleep now sees the ticket, or this thread sees that the helper sleeps
+        fence()  # if a helper is falling asleep, either it sees the ticket, or this thread sees that it sleeps
         sleepers = acquired(team + SLEEPERS)
         missing = acquired(team + WANTED) - load_s64(team + HELPERS) + sleepers
         if missing > 0 and sleepers > 0 and pieces > 1:

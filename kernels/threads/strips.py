@@ -13,10 +13,10 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, store_s64
 
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")
-"""The argument block: `steps` steps. A batch element has `m` rows, and a strip has `each` rows.
+"""The argument block of `steps` steps. A batch element has `m` rows; the field `each` is the rows of a strip.
 
-Then each step has a PART, its argument block, and a MOVED for each word that is the address of data in a room. These
-words hold addresses in the first room. The data in a room have `each` rows.
+For each step, a PART follows, the step's argument block, and a MOVED for each word that is the address of data in a
+room. These words hold addresses in the first room. The data in a room have as many rows as a strip.
 
     rooms, room_count, room_bytes    memory for copies of argument blocks, one for each piece of the blocks
 """

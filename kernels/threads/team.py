@@ -194,7 +194,7 @@ class Team:
             return
         before, self.helpers = self.helpers, Helpers(self.helpers.most, self._cache)
         before.dismiss()
-        if layer == "omp" and not self._ended:  # if `end` begins only now, it dismisses the new helpers itself
+        if layer == "omp" and not self._ended:  # if `end` begins after this test, it dismisses the new helpers
             with signals_left_to_others():
                 region.enter(self.code.help_others.address, self.helpers.address, self.helpers.most)
 
