@@ -28,7 +28,7 @@ else:
 Precision: TypeAlias = Literal["f32", "bf16"]
 """The type of operands of f32 matmuls and convolutions: "bf16" rounds operands, "f32" leaves them unchanged."""
 Ties: TypeAlias = Literal["settled", "formula"]
-"""Whether outputs near rounding ties are computed as the graph is written, or follow from the kernels' exact sums."""
+"""Whether outputs near rounding ties are computed as the graph states, or follow from the exact sums of kernels."""
 
 
 @collector_paused()
@@ -120,7 +120,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
-        # Only now, after the plan: meanwhile the self-test's kernels have compiled in the background.
+        # The self-test comes after the plan, because its kernels compile in the background while the plan is made.
         if levels.works(level, cache):
             break
     if kept is not None:

@@ -24,7 +24,7 @@ class DType:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other` is the same DType, or its name: `value.dtype == "u8"` may hold."""
+        """Whether `other` is the same DType or its name, so `value.dtype == "u8"` works."""
         if isinstance(other, DType):
             return self.name == other.name
         return self.name == other if isinstance(other, str) else NotImplemented

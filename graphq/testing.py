@@ -28,9 +28,9 @@ def check_pass(rewrite: Pass, before: str, after: str | None | Any = None, *, in
                sizes: Mapping[str, tuple[int, ...]] | None = None, vary: bool = True) -> Graph:
     """Run a pass on the graph `before` and compare the result with the text `after`. Returns the changed graph.
 
-    With `inputs`, such as "x: f32[4], y: f32[4]", `before` and `after` have only the statements of a graph with these
-    inputs. `after=None` means that nothing may change; `after=ANY` accepts any result. `sizes` has shapes for inputs
-    whose shapes are open. The function asserts that
+    If `inputs` is given, such as "x: f32[4], y: f32[4]", `before` and `after` have only the statements inside a graph
+    with these inputs. `after=None` means that nothing may change; `after=ANY` accepts any result. `sizes` has shapes
+    for inputs whose shapes are open. The function asserts that
 
     - the changed graph's text is `after`, and the pass reports `count` rewrites (default: 0 if nothing changed, else at
       least 1)

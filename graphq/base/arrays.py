@@ -43,7 +43,7 @@ def _address(array: np.ndarray) -> int:
 class Arrays:
     """The arrays of a model without duplicates, held by weak references. The arrays must not change.
 
-    Several threads may use one object; in rare cases, two equal arrays then stay.
+    Several threads may use one object; in rare cases, a duplicate array then remains.
     """
 
     def __init__(self) -> None:

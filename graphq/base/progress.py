@@ -17,20 +17,20 @@ T = TypeVar("T")
 DELAY = 1.0
 """A bar appears this many seconds after its job began, if the job still runs."""
 LOOP, MOST, ITEM = 0.5, 0.9, 0.1
-"""Shares of what is left: of a loop that other work may follow, of a loop that takes most of the time, and of one item
-if the number of items is unknown."""
+"""The shares that parts take of what is left: a loop that other work may follow, a loop that takes most of the time,
+and one item if the number of items is unknown."""
 
 
 @dataclass(eq=False)
 class _Part:
-    """A part of a job that runs: its name, or "", and how much of the job is done after it, in 0 to 1."""
+    """A running part of a job: its name, or "", and the share of the job that is done after the part (0 to 1)."""
 
     what: str
     end: float
 
 
 class _Job:
-    """A job, its bar, the share of it that is `done`, and the parts that run now, the outermost first."""
+    """A job, its bar, the share of the job that is `done`, and the running parts, the outermost first."""
 
     def __init__(self, name: str) -> None:
         self.name, self.begin, self.done = name, time.monotonic(), 0.0
@@ -39,7 +39,7 @@ class _Job:
 
     @contextmanager
     def part(self, what: str, share: float) -> Iterator[None]:
-        """The code within is this share of what is left of the part around it."""
+        """A `with` block for the part `what`. It takes `share` of what is left of the surrounding part."""
         end = self.parts[-1].end if self.parts else 1.0
         own = _Part(what, self.done + share * max(0.0, end - self.done))
         self.parts.append(own)
@@ -47,7 +47,7 @@ class _Job:
         try:
             yield
         finally:
-            if own in self.parts:  # a loop that an exception has left may end after the part around it
+            if own in self.parts:  # the surrounding part may have ended first, if an exception left a loop
                 self.done = max(self.done, own.end)
                 self._show()
                 del self.parts[self.parts.index(own):]
@@ -96,12 +96,12 @@ def bars(wanted: bool = True, job: str = "") -> Iterator[None]:
 
 
 def job_part(what: str, share: float) -> AbstractContextManager[None]:
-    """A `with` block that takes this share, in 0 to 1, of what is left of the part of the job around it."""
+    """A `with` block for a part of the job. It takes `share` (0 to 1) of what is left of the surrounding part."""
     job = _job.get()
     return nullcontext() if job is None else job.part(what, share)
 
 
 def progress(items: Iterable[T], what: str, share: float = LOOP) -> Iterable[T]:
-    """Yield the items. In a job, the loop over them is a part of it, and each item an equal part of the loop."""
+    """Yield the items. In a job, the loop is a part of the job, and each item is an equal part of the loop."""
     job = _job.get()
     return items if job is None else job.loop(items, what, share)

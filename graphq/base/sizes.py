@@ -96,7 +96,7 @@ class Trace:
         return self._known[key]
 
     def factors(self, slot: int) -> tuple[int, int]:
-        """The size's slot and the plain factor that `multiple` multiplied to get `slot`; (slot, 1) for other slots."""
+        """If `multiple` computed `slot`: the slot of the size, and the plain factor. Otherwise (slot, 1)."""
         return self._multiples.get(slot, (slot, 1))
 
     def multiple(self, slot: int, factor: int) -> Size:

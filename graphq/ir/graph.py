@@ -57,7 +57,7 @@ class Graph(Operations):
 
     def input(self, name: str, *, dtype: DTypeLike, shape: Sequence[Dim] | None = None,
               property: Property = "undef") -> Value:
-        """Add a graph input. A dimension of None is known only at run time. Without a `shape`, so is the rank.
+        """Add a graph input. Dimensions of None are known only at run time. Without `shape`, the rank is unknown.
 
         Raises GraphError for a name that is in use, an unknown dtype or a negative dimension.
         """
@@ -256,7 +256,7 @@ class Graph(Operations):
 
         return specialized(self, types, constants or {})
 
-    specialise = specialize  # the earlier spelling, for scripts
+    specialise = specialize  # the earlier spelling, which scripts may use
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickle and copy the graph as a flat list of nodes, because long chains would recurse too deeply."""

@@ -54,8 +54,7 @@ def counted(n: int, what: str) -> str:
 
 
 Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
-"""The origin of a value: a value of the original graph, and the axis order if the value is a transpose of it, or None.
-"""
+"""The origin of a value: a value of the original graph, and the axis order if it was transposed (otherwise None)."""
 
 SHOWN = 4
 """The most operands that `Labels.mention` lists."""
@@ -84,7 +83,7 @@ class Labels:
         return f"%{self._numbers.get(value, '?')}"
 
     def mention(self, value: Value) -> str:
-        """A value's name in errors: its label, or for an unnamed value a phrase: `the matmul of 'x' and a constant`."""
+        """A value's name in errors: its label. Unnamed values get a phrase: `the matmul of 'x' and a constant`."""
         node = value.node
         if value.name is not None or node is None:
             return self.of(value)
@@ -113,7 +112,7 @@ class Labels:
             self.origins.setdefault(new, (old, order))
 
     def replaced(self, old: Value, new: Value) -> None:
-        """If numbers are kept, give `new` the number of `old`, a value without users."""
+        """If numbers are kept, give `new` the number of `old`, which has no users left."""
         if self.kept and self._numbers and old in self._numbers:
             self._numbers.setdefault(new, self._numbers[old])
 

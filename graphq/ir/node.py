@@ -278,7 +278,7 @@ class Node:
 
 
 def at(graph: Graph, node: int | None, index: int) -> Value | Node:
-    """Find output `index` of node number `node` (-1: the node itself), or graph input `index` if `node` is None."""
+    """Output `index` of node number `node`, or the node itself for index -1. If `node` is None: graph input `index`."""
     if node is None:
         return graph.inputs[index]
     return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]

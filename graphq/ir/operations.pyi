@@ -116,10 +116,10 @@ class Operations:
              name: str | None = None) -> Any:
         """Run `body` while `cond` holds, at most `trips` times (ONNX Loop).
 
-        The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The first `states` of
-        `srcs` are the initial states. The results are the last states, then the values of all iterations, stacked along a
-        new first axis. States and values may grow with each iteration; raises CompileError if they exceed the memory limit
-        (`graphq.base.budget`).
+        `srcs` are the initial states (`states` of them), and other operands. The body takes (iteration, cond, states, other
+        operands) and returns (cond, states, values). The results are the last states, then the values of all iterations,
+        stacked along a new first axis. States and values may grow with each iteration; raises CompileError if they exceed
+        the memory limit (`graphq.base.budget`).
         """
 
     def scan(self, *srcs: Number | None, body: Graph, states: int, scanned: int, input_axes: Sequence[int] | np.ndarray,
@@ -127,13 +127,17 @@ class Operations:
              name: str | None = None) -> Any:
         """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-        `srcs` are `states` initial states, then `scanned` scanned operands, then other operands. The body takes (states,
-        slices, other operands) and returns (states, values). The results are the last states, and the values stacked along
-        `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run from end to beginning.
+        `srcs` are the initial states (`states` of them), the scanned operands (`scanned` of them), and others. The body
+        takes (states, slices, others) and returns (states, values). The results are the last states, and the values stacked
+        along `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run backwards.
         """
 
-    def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
-        """Fused operations: one kernel computes the graph `body`. `anchor` names the kernel's family."""
+    def partition(self, *operands: Number | None, body: Graph, anchor: str, ties: str = 'settled',
+                  name: str | None = None) -> Any:
+        """Fused operations: one kernel computes the graph `body`. `anchor` names the kernel's family.
+
+        With `ties="formula"`, outputs near a rounding tie follow from the kernel's exact sum (docs/numbers.md).
+        """
 
     def convolution(self, src: Number, weights: Number, bias: Number | None = None, /, *,
                     strides: int | Sequence[int] | np.ndarray = 1, pads_begin: int | Sequence[int] | np.ndarray = 0,
@@ -168,7 +172,7 @@ class Operations:
     def non_max_suppression(self, boxes: Number, scores: Number, most: Number | None = None,
                             iou_threshold: Number | None = None, score_threshold: Number | None = None, /, *,
                             center_point_box: bool = False, name: str | None = None) -> Value:
-        """Non-maximum suppression: drop a box of a class that overlaps a better box by more than `iou_threshold`.
+        """Non-maximum suppression: drop each box that overlaps a better box of its class by more than `iou_threshold`.
 
         The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
         Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class
@@ -571,7 +575,7 @@ class Operations:
 
     def rnn(self, gates: Number, recurrent: Number, h: Number | None = None, lengths: Number | None = None, /, *,
             reverse: bool = False, name: str | None = None) -> Any:
-        """`h' = tanh(gates + h @ recurrent')`: returns all states [T, B, H] and the last [B, H]; operands as in lstm."""
+        """Steps of `h = tanh(gates + h @ recurrent.T)`: all states [T, B, H] and the last [B, H]; operands as in lstm."""
 
     def reduce_sum(self, src: Number, axes_tensor: Number | None = None, /, *, axes: Sequence[int] | np.ndarray = (),
                    keep_dims: bool = False, name: str | None = None) -> Value:

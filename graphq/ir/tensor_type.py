@@ -103,8 +103,8 @@ def _real(value: Any) -> Any:
 def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = f32) -> np.ndarray:
     """A read-only copy of an array as `dtype` (see `_converted`), or the array itself if nothing can change it.
 
-    Without `dtype`, f64 arrays (NumPy's default), Python numbers, lists of numbers and NumPy's s64 scalars become
-    `real`. Everything else keeps its dtype.
+    If `dtype` is None, f64 arrays (NumPy's default), Python numbers, lists of numbers and NumPy's s64 scalars get the
+    dtype `real`. All other values keep their dtype.
     """
     wanted = dtype or real
     try:
@@ -142,7 +142,7 @@ def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.nd
         out = array.astype(dtype.numpy)
         if dtype.kind == "float":
             same = np.isfinite(array.astype(np.float64)) == np.isfinite(out.astype(np.float64))
-        else:  # an integer is exact if converting it back gives the same number, and its sign is the same
+        else:  # converting back must give the same number. The sign must stay: u64(-1) also converts back to -1
             same = (out.astype(array.dtype) == array) & ((out < np.int8(0)) == (array < np.int8(0)))
     if not same.all():
         raise GraphError(f"{where}: {array[~same][0]} does not fit into {dtype}")

@@ -54,7 +54,7 @@ def check_order(graph: Graph) -> None:
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
-    """Check one node. `wanted` maps the values defined so far to their uses; add the node's outputs and uses."""
+    """Check one node. `wanted` maps the values defined so far to their uses; the node's outputs and uses are added."""
     for k, v in enumerate(node.inputs):
         if v is None:
             continue

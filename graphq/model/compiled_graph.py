@@ -48,8 +48,8 @@ class CompiledGraph:
     If shapes are open, a plan holds for many shapes; `graph` and reports then show the plan that was used last. If an
     input is marked constant, plans are made at the first call. If shapes depend on data, each new set of shapes gets a
     plan of its own. `origin` names the file that the model was loaded from, and the reason if it was compiled again; it
-    is empty for a model that was compiled here. `arrays` has the weights of other models, to share equal weights.
-    `symbols` is for stages (`Plans`).
+    is empty for a model that was compiled here. `arrays` has the weights of other models; equal weights are shared.
+    `symbols` is explained in `Plans`.
     """
 
     def __init__(self, graph: Graph | Saved, options: Options, arrays: Arrays | None = None,
@@ -150,7 +150,7 @@ class CompiledGraph:
 
         Names are given as keywords, or as the keys of one mapping. (Inputs named "out" or "fetch" need the mapping.)
         Inputs must have the dtype and shape that the graph states; arrays that are not C-contiguous are copied. Inputs
-        marked constant must keep the array of the first call.
+        marked constant must have the same numbers in each call.
 
         `out` has arrays for the results: C-contiguous, writeable, and of the outputs' types. The arrays must not share
         memory with inputs. The KV caches of cached_attention are an exception: the past and the new cache may be the
@@ -173,7 +173,7 @@ class CompiledGraph:
         run = self._fixed
         if run is None:
             by_name = dict(zip(self.names, checked, strict=True))
-            plans = self.plans  # read once, because another thread may replace it
+            plans = self.plans  # `self.plans` is read once, because another thread may replace it
             run = plans.at(plans.shapes_of(by_name), by_name)
             if constant := plans.constants.names:
                 checked = [x for name, x in by_name.items() if name not in constant]
@@ -273,7 +273,7 @@ class CompiledGraph:
         if not isinstance(peaks, bool):
             raise InputError(f"peaks must be True or False, got {peaks!r}")
         by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
-        plans = self.plans  # read once, because another thread may replace it
+        plans = self.plans  # `self.plans` is read once, because another thread may replace it
         shapes = plans.shapes_of(by_name)
         made = plans.at(shapes, by_name)
         return plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
@@ -376,7 +376,7 @@ def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Itera
             yield max(k, other), None
     for number, x in enumerate(inputs):
         start = address_of(x)
-        # Arrays do not overlap here, so only the last array that begins before the end of x can overlap x.
+        # If `arrays` do not overlap each other, only the last of them that begins before the end of x can overlap x.
         last = bisect(spans, (start + x.nbytes,)) - 1
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number

@@ -38,12 +38,12 @@ def size_class(size: int) -> int:
 
 
 def is_single(of: int) -> bool:
-    """Whether the class `of` has only one size. The size is then equal to `of`."""
+    """Whether a class has only one size. The size then equals `of`, the number of the class."""
     return of < 2
 
 
 def range_of(of: int) -> str:
-    """The range of sizes of the class `of`, as text."""
+    """The range of sizes in a class, as text. `of` is the number of the class."""
     return str(of) if is_single(of) else f"{2 << 3 * (of - 2)} to {(2 << 3 * (of - 1)) - 1}"
 
 
@@ -180,7 +180,7 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
                 return ()
             values |= {name: np.full(types[name].dims, EXAMPLES[3][0], types[name].dtype.numpy) if arrays is None
                        else arrays[name] for name in found}
-    except GraphqError:  # the graph refuses the example as an element
+    except GraphqError:  # the graph refuses the elements in `values`
         return ()
     return values
 

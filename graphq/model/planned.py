@@ -50,9 +50,9 @@ class Options(NamedTuple):
 class Passed(NamedTuple):
     """A graph after the passes, for reports. `open` is its plan, or None; `runner` runs the plan at given sizes.
 
-    `history` has the graph after the passes, and the changes by passes. `again` rebuilds the graph before the passes.
-    `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph has plain
-    numbers for open sizes, `symbolic` may return the same graph with symbols.
+    `history` has the graph after the passes, and the changes by passes. `again` makes the graph as it was before the
+    passes. `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph
+    has plain numbers for open sizes, `symbolic` may return the same graph with symbols.
     """
 
     history: History
@@ -169,7 +169,7 @@ class ConstantInputs:
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The kept arrays, or copies of `arrays` before the first plan. Raises InputError if kept arrays differ."""
+        """The kept arrays; before the first plan, copies of `arrays`. Raises InputError if kept arrays differ."""
         kept = self._kept.get("arrays")
         if kept is None:
             return {name: arrays[name].copy() for name in self.names}

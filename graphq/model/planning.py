@@ -54,7 +54,7 @@ def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
 
 
 def between(nodes: Sequence[Node]) -> list[Value]:
-    """The results of all partitions of a chain but the last."""
+    """The results of a chain's partitions, without the result of the last node."""
     return [node.output for node in nodes[:-1] if node.op.name == "partition"]
 
 
@@ -129,7 +129,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     for node in progress(graph.nodes, "plan"):
         if node not in strips:
             add(node)
-        elif node is strips[node][-1]:  # only now do all operands have buffers
+        elif node is strips[node][-1]:  # before, some operands of the chain may have no buffers
             with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)

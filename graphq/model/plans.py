@@ -74,9 +74,9 @@ class Plans:
     """The plans of a graph, made when they are needed.
 
     `read_source` returns the graph as the user gave it. `unread` are plans of a file. If all shapes are fixed, the only
-    plan is made or read at once. `symbols` is for a stage of a graph with open sizes, which are plain numbers in the
-    stage: it makes the stage with symbols, for reports. Any number of threads may call a method. If several threads
-    need the same new plan, one thread makes it and the others wait.
+    plan is made or read at once. If the graph is a stage with plain numbers instead of open sizes, `symbols` makes the
+    same stage with symbols, for reports. Any number of threads may call a method. If several threads need the same new
+    plan, one thread makes it and the others wait.
     """
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
@@ -93,12 +93,12 @@ class Plans:
         self._by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
-        """The lock to hold while entries of `_by_class` or `_by_shapes` move, because other threads would miss them."""
+        """The lock to hold while entries of `_by_class` or `_by_shapes` move: others could miss a moving entry."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self._anew: dict[OpenPlan, OpenPlan] = {}
         self._with_symbols: dict[OpenPlan, Passed | None] = {}
         self.grown: Callable[[Plans], None] | None = None
-        """A callback after a call has added a plan; its argument is this object."""
+        """A function that is called with this object after a call has added a plan."""
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
         self._is_fixed = not self.for_each_shape and not self._places.all
         self.fixed = self.at(self._places.shapes(())) if self._is_fixed else None
@@ -205,7 +205,7 @@ class Plans:
         """
         latest = self._latest
         if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
-            return latest[1]  # already the most recently used
+            return latest[1]  # these shapes are already the most recently used
         made = self._by_shapes.get(shapes)
         if made is None and not self.for_each_shape:
             made = self._at_sizes(self._places.sizes(shapes))

@@ -76,7 +76,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
 
 
 def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
-    """Write a plan for the model in the file `to`, without that file's arrays and kernels; `Added` reads it."""
+    """Write a plan for the model in the file `to`, without that file's arrays and kernels. `Added` reads the plan."""
     writer = Writer()
     for k in range(to.count):
         writer.array(to.array(k))
@@ -247,7 +247,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        _ = out.program  # computed now, because `read` turns errors in the data into ParseErrors
+        _ = out.program  # computed within `read`, which turns errors in the data into ParseErrors
         return out
 
     def _json(self, section: Any) -> Any:

@@ -46,7 +46,7 @@ def symbolic(make: WithSymbols, like: Graph, memory: int | None = None) -> tuple
 
 
 def passed(make: WithSymbols, after: Graph, options: Options) -> Passed | None:
-    """The graph `after` the passes with symbols instead of plain numbers: the passes run on the graph with symbols.
+    """Run the passes on the graph with symbols. `after` is the result of the passes for the graph with plain numbers.
 
     The result is None for the same reasons as that of `symbolic`.
     """

@@ -18,7 +18,7 @@ Lower: TypeAlias = Callable[[Node], Lowered]
 
 
 def find_read(graph: Graph, lower: Lower) -> set[Node]:
-    """The transposes that only partitions read, if each partition can read the operand with strides instead."""
+    """The transposes whose users are all partitions that can read the transpose's operand with strides instead."""
     return {node for node in graph.nodes if _moves(node) and node.output.users and not node.output.is_output
             and all(_reads(user, node.output, _order(node), lower) for user in node.output.users)}
 

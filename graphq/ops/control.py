@@ -22,7 +22,7 @@ from graphq.ir.op import lookup, register_op
 from graphq.ops.rules import Array, normal_axis
 
 ASKED = 1 << 24
-"""A loop first checks the memory limit when its states and values take twice this number of bytes."""
+"""A loop does not check the memory limit before its states and values exceed twice this number of bytes."""
 
 
 @runtime_checkable
@@ -94,7 +94,7 @@ def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
         return None
     try:
         new = [_known(body, srcs) for body in bodies]
-    except GraphError:  # a branch that never runs may not fit the operands
+    except GraphError:  # the operands need not fit a branch that never runs
         return None
     return graph.add_node(lookup("if_else"), [cond, *(v for v in srcs if v.data is None)],
                           {"then_body": new[0], "else_body": new[1]})
@@ -148,10 +148,10 @@ def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Gra
 def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> tuple[Array, ...]:
     """Run `body` while `cond` holds, at most `trips` times (ONNX Loop).
 
-    The body takes (iteration, cond, states, other operands) and returns (cond, states, values). The first `states` of
-    `srcs` are the initial states. The results are the last states, then the values of all iterations, stacked along a
-    new first axis. States and values may grow with each iteration; raises CompileError if they exceed the memory limit
-    (`graphq.base.budget`).
+    `srcs` are the initial states (`states` of them), and other operands. The body takes (iteration, cond, states, other
+    operands) and returns (cond, states, values). The results are the last states, then the values of all iterations,
+    stacked along a new first axis. States and values may grow with each iteration; raises CompileError if they exceed
+    the memory limit (`graphq.base.budget`).
     """
     carried, rest = list(srcs[:states]), srcs[states:]
     going, most = bool(cond.reshape(())), int(trips.reshape(()))
@@ -166,7 +166,7 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
             values.append(x)
             held += x.nbytes
         nbytes = held + sum(x.nbytes for x in carried)
-        if nbytes > 2 * asked:  # not checked in each iteration, because that takes time
+        if nbytes > 2 * asked:  # checked only when the bytes have doubled, because a check takes time
             asked = nbytes
             expect(2 * nbytes, f"the states and values of a loop after {k + 1} iterations and the next")
     return (*carried, *_stack(kept, body, [(), (), *(x.shape for x in srcs)], 1 + states))
@@ -176,8 +176,8 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
            first: int) -> list[Array]:
     """Stack each list of values along a new first axis.
 
-    Without iterations, the stacks are empty, and have the types of the body's outputs from `first` on for operands of
-    these `shapes`. Unknown dimensions become 0.
+    If there were no iterations, the stacks are empty. Their types are then the types of the body's outputs, from number
+    `first` on, for operands of these `shapes`; unknown dimensions become 0.
     """
     for k, values in enumerate(kept):
         if len(different := sorted({x.shape for x in values})) > 1:
@@ -186,7 +186,7 @@ def _stack(kept: Sequence[list[Array]], body: Graph | Runnable, shapes: Sequence
     if any(kept):
         return [np.stack(values) for values in kept]
     if isinstance(body, Graph):
-        with suppress(GraphError):  # a body that never runs may not fit the operands
+        with suppress(GraphError):  # the operands need not fit a body that never runs
             body = body.specialize({str(v.name): TensorType(v.dtype, shape)
                                     for v, shape in zip(body.inputs, shapes, strict=True)})
     types = [v.type for v in body.outputs[first:]]
@@ -235,9 +235,9 @@ def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[
          output_axes: list[int], reverse_outputs: list[bool]) -> tuple[Array, ...]:
     """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
 
-    `srcs` are `states` initial states, then `scanned` scanned operands, then other operands. The body takes (states,
-    slices, other operands) and returns (states, values). The results are the last states, and the values stacked along
-    `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run from end to beginning.
+    `srcs` are the initial states (`states` of them), the scanned operands (`scanned` of them), and others. The body
+    takes (states, slices, others) and returns (states, values). The results are the last states, and the values stacked
+    along `output_axes`. `reverse_inputs` and `reverse_outputs` say which operands and results run backwards.
     """
     carried, rest = list(srcs[:states]), srcs[states + scanned:]
     parts = [np.moveaxis(x, axis, 0)[::-1 if back else 1] for x, axis, back

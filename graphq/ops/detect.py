@@ -32,7 +32,7 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
 @quiet
 def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, iou_threshold: Array | None = None,
                         score_threshold: Array | None = None, *, center_point_box: bool = False) -> Array:
-    """Non-maximum suppression: drop a box of a class that overlaps a better box by more than `iou_threshold`.
+    """Non-maximum suppression: drop each box that overlaps a better box of its class by more than `iou_threshold`.
 
     The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
     Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class

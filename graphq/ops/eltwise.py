@@ -184,7 +184,7 @@ def _cube(src: Array) -> Array:
 
 @in_f64
 def _power(src: Array, *, beta: float) -> Array:
-    return np.float_power(src, np.float32(beta))  # np.power's sqrt for 0.5 differs at -0 and -inf
+    return np.float_power(src, np.float32(beta))  # np.power uses sqrt for 0.5, which is wrong at -0 and -inf
 
 
 # oneDNN's table of TypeCast: the possible dtypes of the result, by the operand's dtype.

@@ -61,7 +61,7 @@ def _placed(n: Array, size: int, align_corners: bool) -> Array:
 
 
 def _taps(x: Array, size: int, mode: str, padding: str, align_corners: bool) -> list[tuple[Array, Array, Array]]:
-    """The elements that a position reads along an axis: index, whether the element exists, and weight."""
+    """For each element that a position reads along an axis: its index, whether it exists, and its weight."""
     if mode == "nearest":
         steps, weights, first = [0], [np.ones_like(x)], np.rint(x)
     else:
@@ -86,7 +86,7 @@ def _cubic(x: Array) -> list[Array]:
 
 
 def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple[Array, Array]:
-    """The valid indices for positions, and for each position whether its element is read (otherwise it gives 0)."""
+    """For each position: the index of the element to read, and False if 0 replaces the element."""
     there = (place >= 0) & (place < size)
     if padding == "reflection":
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)

@@ -52,7 +52,7 @@ def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType 
                          b_zero_point: TensorType | None = None) -> TensorType:
     """Shapes are as in numpy.matmul.
 
-    A zero point is one number, a vector with one for each row of `a` or column of `b`, or a tensor that broadcasts.
+    A zero point is one number, a vector (a number for each row of `a` or column of `b`), or a tensor that broadcasts.
     """
     _check("a", a, a_zero_point)
     _check("b", b, b_zero_point)

@@ -118,7 +118,7 @@ def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array,
     expect(64 * new, f"the places of {new} elements among {old}")
     if mode == "nearest":
         o = np.arange(new, dtype=np.int64)
-        up, down = (2 * o + 1) * old - new, 2 * new  # element o lies at up / down, exactly
+        up, down = (2 * o + 1) * old - new, 2 * new  # element o lies exactly at position up / down
         if transformation == "align_corners":
             up, down = o * (old - 1), max(new - 1, 1)
         elif transformation == "asymmetric":

@@ -89,7 +89,7 @@ def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[fl
 
 
 def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: int) -> Shape:
-    """A tensor's shape with all groups' channels along `axis`. Raises GraphError if the groups do not fit."""
+    """The shape, except that `axis` has the channels of all groups. Raises GraphError if the groups do not fit."""
     if qtype != "per_channel":
         raise GraphError(f"group_axis needs qtype per_channel, got {group_axis} with {qtype}")
     if shape is None:

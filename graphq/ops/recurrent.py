@@ -115,7 +115,7 @@ def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = N
 @register_op(infer=infer_rnn)
 def rnn(gates: Array, recurrent: Array, h: Array | None = None, lengths: Array | None = None, *,
         reverse: bool = False) -> tuple[Array, ...]:
-    """`h' = tanh(gates + h @ recurrent')`: returns all states [T, B, H] and the last [B, H]; operands as in lstm."""
+    """Steps of `h = tanh(gates + h @ recurrent.T)`: all states [T, B, H] and the last [B, H]; operands as in lstm."""
     _check_lengths("rnn", lengths, len(gates))
     first = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32) if h is None else h
     return numbers.rnn(gates, recurrent, first, lengths, reverse)

@@ -56,11 +56,11 @@ The number of rows that fit into ROOM is rounded down to a multiple of the first
 
 
 class Strips(NamedTuple):
-    """Steps that run strip by strip. There are `batch` elements of `m` rows; a strip is `each` neighboring rows of one.
+    """Steps that run strip by strip. A strip has neighboring rows of one batch element; `each` is the number of rows.
 
-    Threads run the strips in `pieces` pieces; 0 means that one thread runs all strips. A value between two steps has a
-    buffer with memory for one strip per piece; `rooms` maps the buffer's index to its bytes per row. `steps` are the
-    steps added so far.
+    There are `batch` elements of `m` rows. Threads run the strips in `pieces` pieces; 0 means that one thread runs all
+    strips. A value between two steps has a buffer with memory for one strip per piece; `rooms` maps the buffer's index
+    to its bytes per row. `steps` are the steps added so far.
     """
 
     batch: int
@@ -76,7 +76,7 @@ class Strips(NamedTuple):
         return self.batch * -(-self.m // self.each)
 
     def touched_by(self, words: Mapping[str, Word], slots: Sequence[Slot]) -> bool:
-        """Whether one of a step's words or slots is the address of a value between two of the steps."""
+        """Whether one of a step's words or slots is the address of a value between two steps of the strips."""
         return any(isinstance(w, Ref) and w.buffer in self.rooms for w in chain(words.values(), *slots))
 
     def add(self, step: Step) -> None:
@@ -135,7 +135,7 @@ class PlanBuilder:
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
-        team.modules_of_team(threads, cache)  # starts to compile the team's modules early
+        team.modules_of_team(threads, cache)  # early, so that the modules of the thread team compile in the background
         self._arrays = Arrays() if arrays is None else arrays
         self._constants: dict[int, int] = {}
         self.buffers: list[Buffer] = []

@@ -181,11 +181,11 @@ def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
 def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
               rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int | str, ...] = (),
               each: int | None = None, level: Level | None = None) -> Step:
-    """Plan a loop over the `rows` rows of each of `batch` batch elements. `factory(*of)` makes its function.
+    """Plan a loop over `batch` batch elements with `rows` rows each. `factory(*of)` makes the function of the loop.
 
-    `words` has the fields of the argument block's `record`, except for `each`, the number of rows of a block. By
-    default a multiple of `unit` is chosen that gives each thread about four blocks. `cycles` estimates the work of a
-    row. Code is compiled for `level`, by default the lowest level with vectors of the target's width.
+    `words` has the fields of the argument block's `record`, except for the field `each`: the number of rows of a block.
+    By default, this number is a multiple of `unit` that gives each thread about four blocks. `cycles` estimates the
+    work of a row. Code is compiled for `level`, by default the lowest level with vectors of the target's width.
     """
     worth = threads_for(target.threads, cycles * rows * batch)
     each = rows_of_block(rows, batch, worth, unit) if each is None else each

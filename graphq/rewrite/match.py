@@ -207,7 +207,7 @@ class Matcher:
         """Find the region of `value`: the nodes of `p.ops` that lead to `value`, if only the region uses their results.
 
         The last node comes first. The second result is false if a node was left out because a node outside of the
-        region uses it; `free` includes these nodes. Nodes that are `reach` or more steps away are left out. If
+        region uses it. If `free`, such uses are allowed. Nodes that are `reach` or more steps away are left out. If
         `p.inner` is None, the region has at most `reach` nodes, because long chains must take linear time.
         """
         region: dict[Node, int] = {}

@@ -122,7 +122,7 @@ class Fusion(Rewrite):
     anchor: str
 
     def absorbs(self, node: Node) -> bool:
-        """Whether the partition includes a node that computes an operand of a member and has no other user."""
+        """Whether `node` also joins the partition. The node computes an operand of a member, and has no other user."""
         return False
 
     def members(self, match: Match) -> list[Node]:

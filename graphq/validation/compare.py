@@ -52,7 +52,7 @@ class Baseline:
         if text is not None:
             return text
         for given, wanted in self.results:
-            if rtol + atol > 0 and given.kind == "extremes":  # their sums overflow or not, depending on the order
+            if rtol + atol > 0 and given.kind == "extremes":  # the order of a sum of extremes decides if it overflows
                 continue
             try:
                 _, got = _run(graph, given)

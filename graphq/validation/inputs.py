@@ -105,7 +105,7 @@ MOST_ELEMENTS = 1 << 21
 KINDS, MORE_SIZES = 3, 2
 """How many kinds of inputs are tried for large graphs, and for each set of sizes after the first.
 
-The first kinds are random numbers, ties, and NaN with infinities. The other kinds show faults in small sums."""
+The first kinds are random numbers, ties, and NaN with infinities. The other kinds reveal faults of short sums."""
 
 MANY = 48
 """Inputs are made from at most this many quantizations, and at most this many other numbers, of the graph."""
@@ -258,7 +258,7 @@ def _integer_pool(found: list[Quantization]) -> np.ndarray:
 
 
 def _extremes(dtype: DType) -> np.ndarray:
-    """The least and the greatest number of a dtype; for floats also tiny numbers, and large ones with infinite sums."""
+    """The least and the greatest number of a dtype. For floats also tiny numbers, and numbers whose sums overflow."""
     if dtype.kind == "float":
         return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
     return np.array([dtype.min, dtype.max], object)

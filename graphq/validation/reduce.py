@@ -80,7 +80,7 @@ class _Search:
             return self.accepts(lambda: subgraph(whole, [*constants, *nodes]))
 
         nodes = [n for n in whole.nodes if n.op.name != "constant"]
-        fails(nodes)  # all nodes first: this leaves out unused inputs
+        fails(nodes)  # this first trial, with all nodes, leaves out unused inputs
         ddmin(nodes, fails)
 
     def simplify(self) -> bool:

@@ -42,7 +42,7 @@ def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
     for words, attrs, sizes in changes[:MOST]:
         try:
             yield words, rebuilt(graph, types=partial(_resized, sizes=sizes), attributes=attrs)
-        except (GraphqError, ValueError, TypeError, IndexError):  # NumPy raises the last three in type rules
+        except (GraphqError, ValueError, TypeError, IndexError):  # type rules call NumPy, which raises the last three
             continue
 
 
@@ -91,7 +91,7 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
             for value in _others(name, node, attribute.annotation, rng):
                 yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
         numbers = {name: value for name, value in node.attrs.items() if isinstance(value, float)}
-        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # shifts all limits of the node together
+        for by in (100.0, -100.0) if len(numbers) > 1 else ():  # shift all floats of the node together
             moved = {name: value + by for name, value in numbers.items()}
             yield f"{', '.join(f'{k}={v!r}' for k, v in moved.items())} in {graph.describe(node)}", \
                 partial(_with, node, moved), {}
