@@ -7,10 +7,8 @@ from typing import Any
 
 from graphq.kernels.matmul import peaks
 from graphq.kernels.target import isa
+from graphq.kernels.target.mnemonics import decisive
 
-DECISIVE = {"avx2": "vpmaddubsw ymm", "avx_vnni": "vpdpbusd ymm", "avx512": "vpmaddubsw zmm",
-            "avx512_vnni": "vpdpbusd zmm", "amx": "tdpbusd tmm"}
-"""The instruction that limits int8 at each ISA level."""
 SMALL = 1 << 20
 """A number of bytes that fits into caches."""
 MARKERS = "os^DvP*Xph<>"
@@ -43,8 +41,8 @@ def _roof(axis: Any, cores: int, low: float, high: float) -> None:
     """Draw the lines of bandwidth (solid: memory, dashed: caches), up to the peak of each level."""
     speeds = {"-": peaks.bandwidth(peaks.LARGE, cores), "--": peaks.bandwidth(SMALL, cores)}
     tops: list[tuple[float, list[str]]] = []  # levels whose peaks are within 5% share a label
-    for level in [level for level in isa.available() if level.name in DECISIVE]:
-        top = cores * peaks.peak(DECISIVE[level.name], level)
+    for level, name in [(x, name) for x in isa.available() if (name := decisive(x)) is not None]:
+        top = cores * peaks.peak(name, level)
         if not tops or top > 1.05 * tops[-1][0]:
             tops.append((top, []))
         tops[-1][1].append(level.name)

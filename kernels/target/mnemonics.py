@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from graphq.kernels.jit.values import F32, I16, I32, Builder, Type, Value, vector
 from graphq.kernels.target import x86
+from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Matrix
 
 LANES = {"xmm": 4, "ymm": 8, "zmm": 16, "tmm": 256}
@@ -82,3 +83,11 @@ def multiplying(name: str) -> tuple[Multiplying, int] | None:
     if how is None or register == "xmm" or (register == "tmm") != (how.matrix is not None):
         return None
     return how, LANES[register]
+
+
+def decisive(level: Level) -> str | None:
+    """The instruction that limits products of bytes at a level; None if it has none."""
+    how = level.matrix or level.dot4 or level.saturating
+    if how is None:
+        return None
+    return f"{how.mnemonic} {next(x for x, n in LANES.items() if n == (256 if how is level.matrix else level.lanes))}"

@@ -119,6 +119,7 @@ class Matrix(NamedTuple):
     Their emulation takes `state_bytes` of memory at `state`. `granted()` asks whether this process may use them.
     """
 
+    mnemonic: str
     registers: Callable[[Builder, Value, bool], Any]
     state_bytes: int
     granted: Callable[[], bool]
@@ -146,8 +147,7 @@ class Bf16(NamedTuple):
     operands and results count as zeros. `rounded(b, low, high)` rounds f32 to bf16 halves.
     """
 
-    mnemonic: str
-    dot: Callable[[Builder, Value, Value, Value], Value]
+    dot: Add
     rounded: Callable[[Builder, Value, Value], Value]
     tiles: TileSizes
     compressed: TileSizes

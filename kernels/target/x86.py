@@ -166,8 +166,8 @@ AVX512_VNNI = AVX512.extended(
                      TileSizes(((6, 48), (4, 64), (2, 64), (1, 64))), flip=vpxord))
 AVX512_BF16 = AVX512_VNNI.extended(
     "avx512_bf16", "avx512bf16",
-    bf16=Bf16("vdpbf16ps", vdpbf16ps, bf16_halves, _FLOATS16, _COMPRESSED16))
+    bf16=Bf16(vdpbf16ps, bf16_halves, _FLOATS16, _COMPRESSED16))
 AMX = AVX512_BF16.extended("amx", "amx-tile", "amx-int8",
-                           matrix=Matrix(Tiles, STATE_BYTES, granted, TileSizes(((32, 64), (16, 64)))))
+                           matrix=Matrix("tdpbusd", Tiles, STATE_BYTES, granted, TileSizes(((32, 64), (16, 64)))))
 LEVELS = (AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AMX)
 """The levels from lowest to highest."""

@@ -56,6 +56,12 @@ def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
     assert ("KernelError: tdpbusd tmm needs" in done.stderr) == missing
 
 
+def test_decisive_instructions():
+    assert {x.name: mnemonics.decisive(x) for x in isa.LEVELS} == {
+        "scalar": None, "avx2": "vpmaddubsw ymm", "avx_vnni": "vpdpbusd ymm", "avx512": "vpmaddubsw zmm",
+        "avx512_vnni": "vpdpbusd zmm", "avx512_bf16": "vpdpbusd zmm", "amx": "tdpbusd tmm"}
+
+
 def test_products():
     assert peaks.products("vpdpbusd zmm") == 64 and peaks.products("vpmaddwd ymm") == 16
     assert peaks.products("tdpbssd tmm") == 16 * 16 * 64
