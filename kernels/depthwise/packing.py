@@ -74,7 +74,7 @@ class Layout(NamedTuple):
         if self.pixels or self.lanes == 1:
             return np.arange(self.size).reshape(-1, self.lanes)
         lane = np.arange(self.lanes)
-        return np.stack([lane // 8 * 16 + lane % 8 + 8 * half for half in range(2)])
+        return np.stack([lane // 8 * 16 + lane % 8 + min(8, self.lanes) * half for half in range(2)])
 
     @property
     def taps(self) -> np.ndarray:
@@ -89,7 +89,7 @@ class Layout(NamedTuple):
     @property
     def half(self) -> int:
         """If `order` interleaves the two halves of a chunk, the number of lanes of a half; otherwise 0."""
-        return 0 if self.pixels or self.lanes == 1 else self.lanes
+        return 0 if self.pixels or self.lanes < 8 else self.lanes
 
     @property
     def chunk_bytes(self) -> int:

@@ -61,8 +61,9 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
 
 def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
     """Emit one byte load per lane. Gathers are slower on many CPUs, especially with microcode against Downfall."""
-    words = index.as_type(ir.VectorType(I64, lanes // 8))
-    offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
+    each = min(8, lanes)
+    words = index.as_type(ir.VectorType(ir.IntType(8 * each), lanes // each))
+    offsets = (words.lane(k // each).zext(I64).shr(8 * (k % each)) & 0xFF for k in range(lanes))
     return joined([(table.address + offset).load(I8) for offset in offsets])
 
 

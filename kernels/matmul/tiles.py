@@ -303,7 +303,7 @@ def _register(level: Level) -> None:
         register_kernel(DTYPES, dot4.tiles.columns, level, cost)(build_bytes)
         register_kernel(DTYPES, dot4.tiles.sizes, level, cost, COPYING)(build_bytes)
     for dtypes, how in ((DTYPES, level.own("pairs")), (SORTED_DTYPES, level.own("saturating"))):
-        if how is not None:
+        if how is not None and level.dot4 is None:
             cost = partial(estimate_widened, parts=parts, rate=how.tiles.rate)
             register_kernel(dtypes, how.tiles.sizes, level, cost, COPYING)(build_bytes)
     if (fma := level.own("fma")) is not None:

@@ -261,7 +261,7 @@ def _register(level: Level) -> None:
     cost: Callable[..., float]
     for dtypes, how, steps in ((DTYPES, level.own("dot4"), 1), (FOUR_BITS, level.own("saturating"), 1),
                                (EIGHT_BITS, level.own("pairs"), 2)):
-        if how is not None:
+        if how is not None and (dtypes is DTYPES or level.dot4 is None):
             cost = partial(estimate_integers, parts=steps * parts, rate=how.compressed.rate)
             register_kernel(dtypes, how.compressed.sizes, level, cost, layouts=("rows",))(build_bytes)
     if fma is not None:

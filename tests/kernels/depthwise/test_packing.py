@@ -7,7 +7,7 @@ from graphq.kernels.operands.windows import windows
 from graphq.kernels.target.isa import level_named
 
 
-@pytest.mark.parametrize("lanes, pixels", [(1, 0), (8, 0), (16, 0), (4, 4), (8, 2), (16, 4)])
+@pytest.mark.parametrize("lanes, pixels", [(1, 0), (4, 0), (8, 0), (16, 0), (4, 4), (8, 2), (16, 4)])
 @pytest.mark.parametrize("ko,ki,channels", [(1, 1, 64), (2, 2, 90), (3, 3, 65), (5, 3, 128)])
 def test_packed_weights(lanes, pixels, ko, ki, channels):
     """Column sums come first; then each weight, and zeros, where the layout says."""

@@ -1,4 +1,7 @@
-"""A level with a new product of bytes is one row: this adds it to a copy of graphq, and all families multiply by it."""
+"""A level with a new product of bytes is one row: this adds it to a copy of graphq, and all families multiply by it.
+
+Its vectors have four lanes, as those of no other level.
+"""
 import shutil
 import subprocess
 import sys
@@ -6,8 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 ROW = """
-LEVELS += (AVX2.extended("new", "new-dot", dot4=ByteProduct(
-    "newdot", dot4, dot4, TileSizes(((5, 16),), columns=((2, 32),)), TileSizes(((3, 16),), rate=4))),)
+_TILES = TileSizes(((5, 16), (1, 16)))
+LEVELS += (Level("new", 4, ByteProduct("", pairs, pairs, widens=True), Fma(4, _TILES, _TILES, _TILES, _TILES),
+                 ("new-dot",), registers=32, dot4=ByteProduct("newdot", dot4, dot4, _TILES, _TILES)),)
 """
 RUN = """
 import numpy as np
@@ -31,7 +35,9 @@ def four_bits():
 
 plain = dict(out="f32", residual=False)
 graphs = [dense(5, **plain), dense(3, x="s8", transpose_a=True, **plain), four_bits(), recurrent("lstm", True),
-          convolution(1, 64), convolution(64, 1)]
+          convolution(1, 64), convolution(64, 1), gq.parse(
+              "graph net(x: u8[3,21]) { %0 = dequantize(x, scales=[0.1])\\n %1 = tanh(%0)\\n"
+              " %y = quantize(%1, dtype=s8, scales=[0.01]) return %y }")]
 assert isa.LEVELS[-1].name == "new" and not isa.LEVELS[-1].sorts
 with isa.emulate("new"):
     for g in graphs:
@@ -51,5 +57,5 @@ def test_a_row_gives_all_families_a_new_product(tmp_path):
     paths = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT / 'tests' / 'helpers')]}\n"
     done = subprocess.run([sys.executable, "-c", paths + RUN], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert {*done.stdout.split()} >= {"matmul_u8s8_5x16_new", "matmul_s8s8_2x32_new", "matmul_u8s4_3x16_new",
-                                      "recurring_4_new_1_0", "depthwise_u8_new"}
+    assert {*done.stdout.split()} >= {"matmul_u8s8_5x16_new", "matmul_s8s8_5x16_new", "matmul_u8s4_5x16_new",
+                                      "recurring_4_new_1_0", "depthwise_u8_new", "eltwise_new"}
