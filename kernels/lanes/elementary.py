@@ -1,9 +1,9 @@
 """Functions such as exp and tanh for f32, made of basic operations. All instruction sets and NumPy give the same bits.
 
-Over all of f32, including subnormal results, errors are at most 2 ulp; softplus, mish and the gelus have errors of at
-most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp and erf give the same bits as
-ONNX Runtime's library MLAS on CPUs that have fused multiply-adds. Other polynomials are from Cephes (S. Moshier),
-except for minimax fits of gelu_erf and softplus that were made for this file.
+Errors are at most 2 ulp over all of f32, including subnormal results. Only softplus, mish and the gelus have larger
+errors, of at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary.py). NaN gives NaN. exp and erf give
+the same bits as ONNX Runtime's library MLAS on CPUs that have fused multiply-adds. Other polynomials are from Cephes
+(S. Moshier), except for minimax fits of gelu_erf and softplus that were made for this file.
 """
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 
 
 def _scale(x: Expr, n: Expr) -> Expr:
-    """Compute x * 2**n for n from -252 to 128, as two products. Only the second one can round a subnormal result."""
+    """Compute x * 2**n for n from -252 to 128, as two products. Only the second product can round a subnormal result."""
     half = op("sar", n, 1)
     return x * _power_of_two(half) * _power_of_two(n - half)
 
@@ -78,7 +78,7 @@ _EXP = (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-
 
 def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
     """Split exp(x), |x| <= 2**22 * ln 2, into 2**n * exp(r) and return (r, n as an s32). r is small."""
-    whole = op("fma", x, _LOG2E, _ROUNDS)  # the low bits of the sum are the nearest integer
+    whole = op("fma", x, _LOG2E, _ROUNDS)  # its low bits are the integer nearest to x * log2(e)
     n = whole - _ROUNDS
     return op("fma", n, -1.42860677e-6, op("fma", n, -6.93145752e-1, x)), op("as_s32", whole) - _ROUNDS_BITS
 
@@ -281,7 +281,7 @@ def f16_bits(x: Expr) -> Expr:
     size = op("and", bits, 0x7FFFFFFF)
     odd = op("and", op("shr", size, 13), 1)
     normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as in round_bf16; exponent biases differ by 112
-    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to multiples of the smallest f16
+    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # adding 0.5 rounds to multiples of the smallest f16
     kept = minimum(select(size < 0x38800000, small, normal), 0x7C00)
     kept = select(op("eq", x, x), kept, 0x7E00)
     return op("or", kept, op("and", op("shr", bits, 16), 0x8000))

@@ -6,7 +6,7 @@ operations in the same order, so results are equal bit for bit; only the payload
 are one object, so `==` compares identity.
 
 Operands and results in memory have a storage type: f32 s32 s8 u8 s16 u16 bf16 f16. Expressions have a compute type: f32
-s32 bool. A table is only an operand of look-ups.
+s32 bool. Only look-ups take tables as operands.
 """
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ BASIC: dict[str, Basic] = {
     "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
     "round_f16": Basic(_FLOAT, lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
     "round_s32": Basic("f32 -> s32", _round_s32),
-    "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by the low byte
+    "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by low bytes
 }
 
 

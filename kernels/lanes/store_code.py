@@ -279,7 +279,7 @@ class EpilogueEmitter:
                 yield Columns(b, lanes, whole, cols - whole)
 
     def emit_registers(self, rows: Sequence[Sequence[Value]], left: Value | None = None) -> None:
-        """Emit the outputs for accumulators in registers, given by rows. If `left` is given, so many columns exist."""
+        """Emit the outputs for `rows` of accumulators in registers. If `left` is given, only `left` columns exist."""
         b, each = self.builder, len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
@@ -373,11 +373,11 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
     accumulator of the block's output (r, c) is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
     (1, 8 or 16), with a mask for the tail of a row. The function accesses no memory outside of operands and outputs.
-    With `into_acc`, outputs replace the accumulators in memory, and the output has no slot. `packs` packs byte
-    outputs four vectors at a time.
+    If `into_acc`, each output is stored over its accumulator, and the argument block has no slot for outputs. `packs`
+    packs byte outputs four vectors at a time.
 
     The function has three forms. If the Store has a fast form or a second look (see `stores`), it returns the number of
-    entries that it wrote to `entries`. There must be memory for one entry more than there are vectors:
+    entries that it wrote to `entries`. It needs memory for an entry per vector and a spare entry:
 
     - "fast" computes outputs with fewer operations. It writes an 8-byte entry for each group of GROUP rows and `lanes`
       columns that has an output near a tie: column << 32 | first row << 16 | other bits.

@@ -19,7 +19,7 @@ Form = Literal["fast", "exact", "again"]
 
 
 class FastForm(NamedTuple):
-    """How outputs are computed in fewer operations, and which outputs this decides.
+    """A way to compute outputs in fewer operations, and a test that finds the outputs that may be wrong.
 
     The pairs replace subexpressions. The result is right unless an output's `distance` from a rounding tie (the low
     half of an s32) is below `band`, which may vary by column. Kernels compute such outputs again by the exact form.
@@ -36,7 +36,7 @@ class SecondLook(NamedTuple):
     An output is computed again if the bool expression `needed` is true. Then the f32 sum replaces the accumulator, and
     the pairs replace the subexpressions that depend on the accumulator. `factors` are numbers that the f32 sum takes
     from operands: the scale and zero point of the weights, and the initial value of the sum. The fast form of the
-    Store must count every output that needs this as near a tie.
+    Store must count every output that needs a second look as near a tie.
     """
 
     pairs: Pairs
@@ -79,7 +79,7 @@ class Store:
         return self._text
 
     def form(self, name: Form) -> Expr:
-        """The expression "exact", the "fast" one, or the one for outputs computed "again" (see SecondLook)."""
+        """The expression of a form: "exact", "fast", or "again" (for outputs that get a second look)."""
         part = {"exact": None, "fast": self.fast, "again": self.second_look}[name]
         return self.expr if part is None else substitute(self.expr, dict(part.pairs))
 

@@ -151,7 +151,7 @@ def emit(builder: Builder, expr: Expr, lanes: int, leaf: Leaf) -> Value:
 
 
 def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) -> list[Value]:
-    """Emit `expr` for several vectors side by side. `leaves` has the function that emits leaves for each vector."""
+    """Emit `expr` for several vectors side by side. For each vector, `leaves` has a function that emits its leaves."""
     values: list[Emitted] = [{} for _ in leaves]
     lowered = lower(expr)
     emit_beside(builder, walk(lowered), values, lanes, leaves)
@@ -200,7 +200,7 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighboring columns of a block, starting at column `j`. If given, only the first `left` of them exist."""
+    """`lanes` neighboring columns of a block, starting at column `j`. If `left` is given, only so many exist."""
 
     builder: Builder
     lanes: int
