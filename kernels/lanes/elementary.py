@@ -67,7 +67,7 @@ def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
 
 
 def _scale(x: Expr, n: Expr) -> Expr:
-    """Compute x * 2**n for n from -252 to 128, as two products. Only the second product can round a subnormal result."""
+    """Compute x * 2**n for n from -252 to 128, as two products. Only the second can round a subnormal result."""
     half = op("sar", n, 1)
     return x * _power_of_two(half) * _power_of_two(n - half)
 
