@@ -11,8 +11,8 @@ integer.
 
 If y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants include scales and zero
 points. If y depends on the integer of an earlier quantize, this integer is floor(v), and v is the u of the earlier
-quantize. Kernels compute floor(v) in f32: v - lo + 256 is saturated to [256.25, 511.75], where f32 has 15 bits of
-fraction, and rounded down.
+quantize. Kernels compute floor(v) in f32. They saturate v - lo + 256 to [256.25, 511.75], where f32 has 15 bits of
+fraction, and round the result down.
 
 Kernels round 2**16 * u to an s32: the upper 16 bits are the stored integer, the lower 16 bits the fraction. If |u| is
 above 2**15 or u is NaN, the s32 is -2**31, and its fraction 0 counts as near a tie. Values that saturate to the least
@@ -262,7 +262,7 @@ def _roundings(quantizes: tuple[Expr, ...], known: frozenset[Expr]) -> tuple[Rou
 
 
 class Parameter(NamedTuple):
-    """A constant of a fast form: an expression for `in_f64`, plus `moves` times the shift of u (see `fast_form`)."""
+    """A constant of a fast form: an expression for `in_f64`, plus `moves` * `half` (plus 0 if `half` >= _WIDEST)."""
 
     role: str
     number: Expr
@@ -277,7 +277,7 @@ class Derived(NamedTuple):
     parameters: tuple[Parameter, ...]
 
     def filled(self, loads: Sequence[Expr]) -> tuple[Pairs, Expr]:
-        """The pairs and the distance with the loads of the parameters."""
+        """Put `loads` in place of the parameters. Returns the pairs and the distance."""
         new, done = dict(zip(map(_place, range(len(loads))), loads, strict=True)), dict[Expr, Expr]()
         return (tuple([(q, substitute(x, new, done)) for q, x in self.pairs]), substitute(self.distance, new, done))
 
@@ -336,14 +336,13 @@ def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numb
     `bands` has the quantizes to compute fast, in order: results of `quantize` that depend on the anchor's sum, and
     results of `quantize_quotient` that depend on bytes only. If a quantize has the band (h, r), quotients q that are at
     most h + r * |q| from a tie count as near a tie as well. Operands and quotients must be finite. `numbers` are the
-    constants that loads read. `parameter` makes an operand of numbers, their type, and a name of their role. Bands may
-    depend on open sizes.
+    constants that loads read. `parameter(numbers, dtype, role)` makes an operand. Bands may depend on open sizes.
     """
     quantizes, known = tuple(bands), frozenset(numbers)
     roundings = _roundings(quantizes, known)
     if not roundings:
         return None
-    with np.errstate(all="ignore"):  # infinite numbers count as near a tie
+    with np.errstate(all="ignore"):  # infinities are allowed: they count as near a tie
         half = reduce(np.maximum, [_half(r, bands[r.q], numbers, r.q is stored) for r in roundings])
         if any(r.u is None for r in roundings):
             half = np.ceil(half / STEP) * STEP  # rounded up to a multiple of STEP: offsets are then exact in f32

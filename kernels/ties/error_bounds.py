@@ -188,10 +188,10 @@ class BodyBounds:
         return None
 
     def _times(self, x: Value, other: Value, size: np.ndarray) -> list[ErrorBounds]:
-        """The bounds that the errors of x add to a product x * `other`, for |`other`| <= `size`, as terms of a sum.
+        """Bound what the errors of x add to a product x * `other`, for |`other`| <= `size`: the sum of the results.
 
         If x is a function of `other`, x can stop changing where `other` is large (see `_reaches`). Beyond this point, a
-        difference in `other` counts as if `other` were at the point. The roundings between `other` and x count
+        difference in `other` counts only as much as at the point. The roundings between `other` and x count
         separately, because they do not become smaller.
         """
         errors = self.errors_of(x)
@@ -239,7 +239,7 @@ class BodyBounds:
         return found[0], found[1]
 
     def _ends_before(self, node: Node, ends: tuple[float, float]) -> tuple[float, float]:
-        """The interval of the operand for which a LINEAR node's results are between `ends`, for all its constants."""
+        """The interval of a LINEAR node's operand, for any of its constants, if the result is between `ends`."""
         first, second = node.operands
         of_second = second in self.constants
         c = self.constants[second if of_second else first].astype(np.float64)[..., None]
@@ -315,7 +315,7 @@ class BodyBounds:
         return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
     def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """The largest absolute value of an operand; with `by_column`, one number per column of a constant row."""
+        """The largest absolute value of an operand. If `by_column`, a constant row gives one number per column."""
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return later(np.asarray, self.largest_size(value) if data is None else 0.0)

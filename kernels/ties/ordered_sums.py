@@ -257,8 +257,8 @@ def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, facto
 
     Three tables have an entry per tap: `addresses` has the addresses of the activations, `places` the first k of the
     weights in the panel, and `lines` the addresses of the weights. If `lines` is not 0, vectors take 16 channels at a
-    time, and the last vector may overlap the previous vector. The last taps are stored first: a vector stores more than
-    its own taps, and the vector of the next channel then overwrites the surplus.
+    time, and the last vector may overlap the previous vector. A vector of 8 taps can reach into the next channel. The
+    last taps are stored first, so that the next channel's first taps overwrite this surplus.
     """
     x = view_terms(terms)
     parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)

@@ -18,11 +18,11 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum
 ROUNDING = 0.41 * UNIT
 """The root mean square error of rounding, if the last bits and the logarithms of numbers are uniformly distributed."""
 SIGMAS = 3
-"""The standard deviations of the difference that make the `estimated` bound."""
+"""The `estimated` bound is this many standard deviations of the difference."""
 PIECES = 16
 """The most pieces that a chain is cut into. The bound at the end of a piece holds for all partial sums within it."""
 PART = 2**17
-"""The weights that are processed at a time; so many stay in the cache."""
+"""The number of weights that are processed at a time; this many stay in the cache."""
 
 
 class SumError(NamedTuple):
@@ -54,7 +54,7 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     `batch` matrices one after another, and the bound of a column holds for all matrices. If weights are not constant,
     `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number per scale.
     """
-    activations = min(low, 0), max(high, 0)  # 0, because padding is also an activation
+    activations = min(low, 0), max(high, 0)  # padding is an activation of 0
     chains = _Chains(sum_.order, sum_.block, sum_.taps)
     size = max(activations[1], -activations[0])
     scale_and_size = sum_.x_scale, size
@@ -124,7 +124,7 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
 
 
 class _Reach(NamedTuple):
-    """How large the partial sums of a column are, added over all roundings, in units of the product of both scales.
+    """The sizes of a column's partial sums, added up over all roundings, in units of the product of both scales.
 
     `most` adds the largest absolute values of the partial sums, `squares` their mean squares. `absolute` is the sum of
     |w|. `moved` is the sum of f32(w * scale) - w * scale over all k, the effect of rounding the factors. `totals`
@@ -161,8 +161,8 @@ class _Reaches:
         smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
         count = chains.lengths(k)
         _, number, pieces = count.shape
-        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # how often a chain's result rounds the total, at most
-        factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of x, of w and, in these orders, of x * w
+        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # the most roundings of the total per chain
+        factors = 3 if chains.order in ("quads", "octets") else 2  # roundings: of x, of w, and of x * w in these orders
         passes = count[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] + totals * np.arange(number, 0, -1)[:, None]
         self.chains, self.count, self.totals, self.larger = chains, count.ravel(), totals, larger
         self.absolute = ((larger + smaller) / 2 * passes + factors * larger).ravel()

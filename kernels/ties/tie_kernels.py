@@ -51,7 +51,7 @@ def first_bit(b: Builder, bits: Value) -> Value:
 
 @njit
 def _line(frame: int, r: int, first: int, transposed: int, addresses: int, places: int) -> int:
-    """Write a row of activations into the tables of taps, as one entry: the address of k = `first`, and this k.
+    """Write a row of activations into the tables of taps, as one entry: k = `first`, and the address of this k.
 
     Returns the bytes between neighbors along k: 1, or the bytes of a row of the `transposed` operand.
     """
