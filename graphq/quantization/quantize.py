@@ -108,7 +108,7 @@ def left_text(facts: Mapping[str, Any]) -> list[str]:
             *(f"'{name}' {why}" for name, why in facts["out_of_range"].items())]
 
 
-STATISTICS = 0.25
+STATISTICS = 0.3
 """The share of an automatic search's time that statistics and their compilation take, for the progress bar."""
 MADE_FROM = 0.005
 """If the loss, as 1 - cosine, is above MADE_FROM, the graphs of the MADE best settings are made and compared."""
@@ -166,7 +166,9 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     with job_part("statistics", STATISTICS):
         work = Search(graph, batches, plain)
     setting = chosen_setting(work, scheme.preset)
-    if work.misjudged(setting):
+    with work.step("estimate"):
+        misjudged = work.misjudged(setting)
+    if misjudged:
         setting = chosen_setting(work, scheme.preset)
     if weight_bits is None and sorts("u8", "rows", work.level):
         of_seven = with_scheme(setting, weight_bits=7)
@@ -192,7 +194,9 @@ def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
     Layers stay in f32 if the scheme excludes them, if they are faster in f32, or if f32 reduces the loss and costs
     little time.
     """
-    return work.possible(_searched(work, preset))
+    setting = _searched(work, preset)
+    with work.step("graph"):
+        return work.possible(setting)
 
 
 def _searched(work: Search, preset: Preset) -> Setting:

@@ -62,13 +62,13 @@ class Search(Trials):
 
     @lazy_property
     def seconds(self) -> Mapping[str, float]:
-        """Estimates of the seconds that each step takes, in order; a step that is often left out counts half."""
+        """Estimates of the seconds that each step takes, in order; a step that is often left out counts a quarter."""
         trial = len(self.held_out) * self.running
         noise, tried = TWINS * trial, len(self.ranges)
-        return {"ranges": self.compiling + (tried + 2 * len(MARGINS)) * noise, "settings": (tried + 3) * trial,
-                "16 bits": (2 * noise + TRIED * self.running + 4 * trial) / 2,
-                "graphs": MADE * (self.compiling + trial) / 2, "between layers": 4 * trial,
-                "estimate": len(self.judged) * self.running, "speed": 2 * self.compiling}
+        return {"ranges": 2 * self.compiling + (tried + 2 * len(MARGINS)) * noise, "settings": (tried + 3) * trial,
+                "16 bits": (2 * noise + TRIED * self.running + 4 * trial) / 4,
+                "graphs": MADE * (self.compiling + trial) / 4, "between layers": 4 * trial,
+                "graph": self.compiling, "estimate": len(self.judged) * self.running, "speed": 2 * self.compiling}
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """The part of the progress bar for a step (a key of `seconds`)."""
