@@ -239,7 +239,7 @@ def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence
     """The group shape after a reshape from `dims` to `wanted`; None if the reshape splits groups."""
     parts: list[tuple[int, bool]] = []
     for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):
-        if parts and parts[-1][1] == inside:  # the part before is of the same kind (groups or elements): merge
+        if parts and parts[-1][1] == inside:  # merge, because both parts are groups or both are elements
             parts[-1] = parts[-1][0] * n, inside
         elif n > 1:
             parts.append((n, inside))

@@ -75,7 +75,7 @@ class Fuse(Fusion):
         return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
 
     def absorbs(self, node: Node) -> bool:
-        """Whether `node` joins the partition: a mask, dequantize or scaling that computes an operand of the epilogue."""
+        """Whether `node` joins the partition: a mask, dequantize or scaling that computes an epilogue's operand."""
         operations = self.family.operations
         if not operations or refuses(node) is not None:
             return False

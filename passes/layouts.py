@@ -153,7 +153,7 @@ def _sloped(node: Node) -> Form | None:
 
 
 def _reduced(node: Node) -> Form | None:
-    """The rule of reductions: the operand becomes channels last; the result does as well, or its axes keep their order."""
+    """The rule of reductions: the operand becomes channels last; the result does as well, or keeps its axes' order."""
     src = node.inputs[0]
     if src is None or src.shape is None or len(node.inputs) > 1:
         return None

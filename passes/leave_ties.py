@@ -7,9 +7,9 @@ from graphq.ir import Graph
 def leave_ties(graph: Graph) -> int:
     """partition(...) -> partition(..., ties="formula")
 
-    The kernels then compute no output near a rounding tie a second time, in the order of the sum that the graph states.
-    About one 8-bit output in 10^5 to 10^6 differs by one from its value as written. The pass is not part of PIPELINE;
-    `graphq.compile(..., ties="formula")` runs it after the other passes.
+    Without this pass, kernels compute outputs near a rounding tie a second time, in the order of the sum that the graph
+    states. With it, about one 8-bit output in 10^5 to 10^6 differs by one from its value as written. The pass is not
+    part of PIPELINE; `graphq.compile(..., ties="formula")` runs it after the other passes.
     """
     found = [node for node in graph.nodes_of(("partition",)) if node.attrs["ties"] != "formula"]
     for node in found:

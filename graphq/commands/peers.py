@@ -102,7 +102,7 @@ def _openvino(name: str, path: str, threads: int) -> Run:
 
 
 ROUNDS = 8
-"""The number of turns of each call. The first run of a turn is not counted, because caches have other data then."""
+"""The number of turns of each call. The first run of a turn is not counted, because it must fill the caches."""
 PAUSE = 0.05
 """The seconds between turns, long enough that idle worker threads of the previous engine stop spinning."""
 

@@ -131,7 +131,7 @@ def _attribute(x: Any, where: str) -> FileAttribute:
 
 
 def attribute_value(type: str, value: Any, where: str) -> Any:
-    """Convert `value` to this attribute type, lists to tuples; raises ParseError if it is of another type."""
+    """Convert `value` to the attribute type `type`; lists become tuples. Raises ParseError for any other value."""
     if type == "s64[]":
         return _integers(value, where, -(2**63), 2**63 - 1)
     if type == "f32[]":

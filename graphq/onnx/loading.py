@@ -99,7 +99,7 @@ def _ordered(model: ModelProto) -> ModelProto:
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int]:
-    """The nodes' indices in a valid order: as they are, if that is valid or if nodes form a cycle."""
+    """The nodes' indices in a valid order. The order stays as it is if it is valid, or if nodes form a cycle."""
     stand = list(range(len(nodes)))
     maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     sources = [{maker[name] for name in used_names(node) if name in maker} for node in nodes]

@@ -83,7 +83,7 @@ class Estimate:
 
     @property
     def enough(self) -> int:
-        """The number of batches that is enough, if data exceed the ranges of n batches by a share that falls as 1 / n."""
+        """The number of batches needed, if data exceed the ranges of n batches by a share that falls as 1 / n."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
         return max(self.batches * (1 + self.alike), LEAST_ASKED + self.repeated, EVEN_FROM * self.uneven, asked)
 

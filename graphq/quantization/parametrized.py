@@ -162,7 +162,7 @@ class Parametrized:
         return found
 
     def _steps(self, p: Product, q: Quantized | None, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
-        """The steps of the weights times the factors, per output channel, and the steps of the rounding remainder."""
+        """The steps of the products of weights and factors, per output channel, and of their rounding remainders."""
         assert p.weights is not None
         factors = None if q is None or q.factors is None else q.factors.tobytes()
         key = p.name, scheme.weight_bits, scheme.per_channel, factors, q is not None and q.wide_weights, q is None

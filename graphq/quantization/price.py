@@ -138,7 +138,7 @@ class Price:
         return found
 
     def times(self, of_dot4: Times) -> Times:
-        """Adapt the times of 8-bit layers to the CPU that the graph is compiled for."""
+        """Adapt `of_dot4`, the times of 8-bit layers, to the CPU that the graph is compiled for."""
         return of_dot4 if self.level.dot4 is not None else of_dot4._replace(macs=WITHOUT_DOT4)
 
     def time(self, setting: Setting) -> float:

@@ -37,7 +37,7 @@ class Scheme:
     - `weight_bits`: 8, or 7, which is faster on CPUs without VNNI (`insert`). Mode "weight_only" also allows 4, in
       blocks of `block` along the sum.
     - `rounding`: "nearest", or "gptq", which needs batches and mode "weight_only".
-    - `bias`: "s32", with the product of both scales, or "f32".
+    - `bias`: "s32", with the scale of activations times the scale of weights, or "f32".
     - `rows`: dynamic ranges per row of a matmul's input (per token).
     - `states`: LSTMs have integer states and inputs, with a new range in each step. Mode "dynamic" always does this.
     - `exclude`: layers that stay in f32, named as `selection` says.

@@ -77,7 +77,7 @@ class Search(Trials):
 
     @lazy_property
     def allowed(self) -> float:
-        """The largest loss allowed on batches that statistics cover: the share PART of the least loss of PLAIN methods."""
+        """The largest loss allowed on batches that statistics cover: PART of the least loss of PLAIN methods."""
         everything = replace(self.given, between=self.outputs.between)
         plain = (replace(self.uniform(Candidate(m)), scheme=everything) for m in PLAIN)
         return max(GOOD, PART * min(map(self.seen, plain)))

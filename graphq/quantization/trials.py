@@ -234,7 +234,7 @@ class Trials:
         """How each layer is quantized with the statistics of some batches."""
         known, choices = self.known[seen], dict(setting.choices)
         found = {n: q for n, p in self.everything.items() if n not in setting.scheme.exclude
-                 and all(name in known.plain for name in p.sources)  # not in a body that no batch ran
+                 and all(name in known.plain for name in p.sources)  # false in a body that no batch reached
                  and (q := known.quantized(p, choices, setting.scheme)) is not None}
         if setting.correct:
             keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}

@@ -67,7 +67,7 @@ class Analysis(Fusions):
         self.refusals, self._products = refusals, dict[Node, Reason]()
 
     def of(self, home: Node) -> list[Reason]:
-        """Why a node after the passes is outside of integer partitions; empty if it is inside or could never be."""
+        """Why a node after the passes is in no integer partition; empty if it is in one, or never could be."""
         members = self.members.get(home, [])
         if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self.home_kind(home) != "float":
             return []

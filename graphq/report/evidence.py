@@ -145,7 +145,7 @@ def _counts(step: Step) -> dict[str, int] | str:
 
 
 def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
-    """A function that runs step `k` `times` times, with zeros as inputs, and with its own outputs and arena."""
+    """A function that runs step number `k` as often as `times` says: on zeros, with its own outputs and arena."""
     runner = whole.repeated(k, times)
     plan = runner.plan
     inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.storage == "input")

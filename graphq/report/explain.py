@@ -268,7 +268,7 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _patterns(patterns: Sequence[Pattern]) -> list[str]:
-    """Lines on the partitions of oneDNN Graph: those with an anchor one by one, and the number of each other kind."""
+    """Lines on oneDNN Graph's partitions: a line for each one with an anchor, and the number of each other kind."""
     lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
     lines += [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in UNANCHORED]
     others = Counter(p.anchor for p in patterns if p.anchor in UNANCHORED)

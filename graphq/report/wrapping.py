@@ -25,7 +25,7 @@ def columns() -> int:
 def wrapped(text: str, width: int) -> str:
     """The text with each longer line split between words into lines of at most `width` columns.
 
-    A word that is longer than that stays whole up to WIDEST columns, so that names can be copied.
+    A longer word is split only if it has more than WIDEST columns, so that names can be copied.
     """
     return "\n".join(part for line in text.split("\n") for part in _parts(line, width))
 

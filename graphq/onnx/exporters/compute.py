@@ -295,7 +295,7 @@ def product_of(gates: Value) -> tuple[Node | None, list[Value]]:
 
 
 def float_product(gates: Value, size: int) -> tuple[Value, np.ndarray, Value | None]:
-    """Find the input, weights [size, I] and bias of the matmul that makes `gates`; else `gates`, identity, None."""
+    """The input, weights [size, I] and bias of the matmul that makes `gates`; without one: `gates`, identity, None."""
     product, biases = product_of(gates)
     x, weights = (None, None) if product is None else (product.operand(0), product.operand(1).data)
     if product is None or x is None or weights is None or weights.ndim != 2 or weights.dtype != np.float32 \
@@ -332,7 +332,7 @@ def _by_column(product: Node, dequantize: Node) -> bool:
 
 
 def _dynamic_source(x: Value | None) -> Value | None:
-    """The value that was quantized by its range and then dequantized to `x`; None if `x` is another value."""
+    """The value that was quantized by its range and then dequantized to `x`; None if there is no such value."""
     dequantize = None if x is None else x.node
     if dequantize is None or dequantize.op.name != "dynamic_dequantize":
         return None
@@ -363,7 +363,7 @@ def cached_attention(w: Writer, node: Node) -> None:
     a, scales = node.attrs, []
     more: dict[str, int | str] = {} if a["causal"] else {"causal": 0}
     if a["kept"] == "f16":
-        more |= {"kv_cache_bit_width": 16}  # states that the caches are f16, even without past caches
+        more |= {"kv_cache_bit_width": 16}  # the caches are f16, even without past caches
     if a["kept"] == "bf16" and not past_key:
         raise GraphError("GroupQueryAttention cannot start bf16 caches for an f32 query: give past caches")
     if key_scale:

@@ -43,7 +43,7 @@ def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto 
 def _body(w: Writer, body: Graph, captured: Sequence[str]) -> GraphProto:
     """Write the body as an ONNX graph. Its last inputs are values of the outer graph, named in `captured`."""
     inner = Writer(w.functions)
-    inner.taken = w.taken  # shared, because names must be unique in the whole model
+    inner.taken = w.taken  # one set, because names must be unique in the whole model
     inner.of_values = w.of_values | names_of(body)
     count = len(body.inputs) - len(captured)
     own, outer = body.inputs[:count], body.inputs[count:]

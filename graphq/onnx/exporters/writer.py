@@ -112,7 +112,7 @@ class Writer:
         return outputs[0]
 
     def node(self, node: Node, op_type: str, *more: str, **attrs: Any) -> None:
-        """Write the operation as one ONNX node with its own operands, followed by `more`."""
+        """Write the operation as one ONNX node, with the operation's operands and then the operands `more`."""
         self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
 
     def prune(self, outputs: Iterable[str]) -> None:

@@ -310,7 +310,7 @@ def _scope_of(model: ModelProto, graph: Graph, operands: Sequence[Value | None])
 
 def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
                 written: bool = False) -> tuple[dict[str, Value] | None, str]:
-    """Import one node; returns its outputs by name and "", or None and the reason why graphq has no operation."""
+    """Import one node; returns (outputs by name, "") or, if graphq has no operation for it, (None, the reason)."""
     domain = DOMAINS.get(node.domain, node.domain)
     if domain not in scope.opsets:
         raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")

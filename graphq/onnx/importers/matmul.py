@@ -62,7 +62,7 @@ class Term(NamedTuple):
 
 @imports("Einsum")
 def einsum(c: Call) -> Outputs:
-    """Import Einsum of floats, from the first operand to the last; a matmul sums over common axes."""
+    """Import Einsum of floats: operands are combined from first to last; a matmul sums over common axes."""
     if not c.floats():
         return None
     terms, out = _terms(c)

@@ -177,7 +177,7 @@ def layer_normalization(c: Call) -> Outputs:
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
-    """Whether a scale or bias may be smaller than the dimensions of `x` from `axis` on, and must broadcast."""
+    """Whether a scale or bias must broadcast, because it may be smaller than the dimensions of `x` from `axis` on."""
     if parameter.shape is None or x.shape is None:
         return False
     dims, tail = parameter.shape, x.shape[axis:]

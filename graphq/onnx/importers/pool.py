@@ -241,7 +241,7 @@ def upsample(c: Call) -> Outputs:
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
-    """Import Upsample, or Resize before version 11: output element o reads position o / scale, nearest rounds down."""
+    """Import Upsample, or Resize before version 11: output o reads position o / scale; mode nearest rounds it down."""
     return standard(c, "Resize", [c.input(0), None, scales], mode=mode, nearest_mode="floor",
                     coordinate_transformation_mode="asymmetric")
 
@@ -255,7 +255,7 @@ def resize(c: Call) -> Outputs:
     if c.version < 11:
         return _asymmetric(c, c.input(1), c.attr("mode", "nearest"))
     sizes = c.optional(3)
-    if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would infer a length of 0
+    if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would infer the length 0
         vector = c.graph.static_reshape(sizes, shape=[len(c.attr("axes", x.shape))])
         return standard(c, "Resize", [*c.inputs[:3], vector], opset=c.scope.opsets[""], **c.attrs)
     old = dims_of(x)

@@ -39,7 +39,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
     function = FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
-    if fixed:  # use any of the bodies (one per operator set): each names the operator set of its nodes
+    if fixed:  # one body per operator set; any will do, because each names its operator set
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
