@@ -22,7 +22,7 @@ from graphq.model.files import load_graph
 if TYPE_CHECKING:
     import graphq
 else:
-    graphq = sys.modules["graphq"]  # for tools that evaluate annotations with this name
+    graphq = sys.modules["graphq"]  # a name that tools need to evaluate annotations
 
 
 Precision: TypeAlias = Literal["f32", "bf16"]

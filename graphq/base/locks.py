@@ -65,7 +65,7 @@ class Lock:
     """A re-entrant lock for `with lock.hold:`; the module's docstring explains `fork_waits`."""
 
     def __init__(self, *, fork_waits: bool = False) -> None:
-        self.hold = threading.RLock()  # `with lock.hold` releases this RLock, even if a fork has replaced `hold`
+        self.hold = threading.RLock()  # a `with` block releases the RLock that it took, even if a fork replaced `hold`
         if fork_waits:
             _waited_for.append(self)
         else:
@@ -85,7 +85,7 @@ def _before() -> None:
 
 def _after() -> None:
     held = _taken[::-1]
-    _taken.clear()  # first, because another thread may fork as soon as a lock is free
+    _taken.clear()  # emptied first, because another thread may fork as soon as a lock is free
     for lock in held:
         lock.hold.release()
 

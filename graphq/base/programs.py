@@ -148,7 +148,7 @@ _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.fl
 def text_of(trace: Trace, slot: int, names: Sequence[str]) -> str:
     """The value in `slot` as a formula, such as `(rows * 2) // 3`, with `names` for the open sizes.
 
-    For a function without an operator symbol, the text has its name and the open sizes that the result depends on.
+    For a function without an operator symbol, the text has the function's name and the open sizes that it depends on.
     """
     calls, leaves = {c.slot: c for c in trace.calls}, dict(zip(trace.leaves, names, strict=True))
 

@@ -84,7 +84,7 @@ _job: ContextVar[_Job | None] = ContextVar("job", default=None)
 
 @contextmanager
 def bars(wanted: bool = True, job: str = "") -> Iterator[None]:
-    """Within a `with` block, show a bar on stderr for the job of this thread; without `wanted`, show none."""
+    """Within a `with` block, show a bar on stderr for the job of this thread, if `wanted`."""
     made = _Job(job) if wanted else None
     before = _job.set(made)
     try:

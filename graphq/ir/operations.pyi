@@ -185,8 +185,8 @@ class Operations:
         """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
         The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
-        with the 64-bit key `seed` and the counter (offset, i - i % 4). If the offset is 0, element i gets word 2 with the
-        counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and a key whose halves are both the low half of the seed.
+        with the 64-bit key `seed` and the counter (offset, b), b = i - i % 4. If the offset is 0, element i gets word 2
+        with the counter (b, b + 1, b, b + 3). Both halves of the key are then the low half of the seed.
         """
 
     def dynamic_quantize(self, src: Number, scales: Number, zps: Number | None = None, /, *, dtype: DTypeLike,
@@ -267,7 +267,7 @@ class Operations:
         """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
 
     def pow(self, src: Number, /, *, beta: float, name: str | None = None) -> Value:
-        """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. beta 3 is src * src * src."""
+        """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. For beta 3: src * src * src."""
 
     def type_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
         """`src` as `dtype`, rounded to nearest even (oneDNN TypeCast). Numbers beyond the range become infinities."""
@@ -297,8 +297,8 @@ class Operations:
 
         A point's k coordinates go from the last spatial axis to the first. With `align_corners`, the coordinates -1 and 1
         are the centers of the first and last element of an axis; otherwise they are the outer edges of these elements.
-        Outside of the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at
-        its edges.
+        Outside of the image, `padding_mode` zeros gives 0, border gives the nearest element, and reflection mirrors the
+        image at its edges.
         """
 
     def matmul(self, src: Number, weights: Number, bias: Number | None = None, /, *, transpose_a: bool = False,

@@ -21,7 +21,7 @@ Kind: TypeAlias = Literal["input", "output", "operation", "partition", "group"]
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A box with a unique id, lines of text and inner boxes. It is for a `node`, or for an input or output `value`."""
+    """A box with a unique id, lines of text and inner boxes. It shows a `node`, or an input or output `value`."""
 
     id: str
     kind: Kind

@@ -128,7 +128,7 @@ class Kept:
         return found
 
     def keep(self, model: CompiledGraph) -> None:
-        """Keep a model that was just compiled, unless its file or graph has changed since `of` was called."""
+        """Keep a model that was just compiled, unless its file or graph has changed since `Kept.of` was called."""
         why, again = None, Kept.of(self._given, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
             why = "its file or graph has changed since"

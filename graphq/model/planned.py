@@ -48,7 +48,7 @@ class Options(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A graph after the passes, for reports. `open` is its plan, or None; `runner` runs the plan at given sizes.
+    """A graph after the passes, for reports. `open` is the graph's plan, or None; `runner` runs it at given sizes.
 
     `history` has the graph after the passes, and the changes by passes. `again` makes the graph as it was before the
     passes. `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph

@@ -129,7 +129,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     for node in progress(graph.nodes, "plan"):
         if node not in strips:
             add(node)
-        elif node is strips[node][-1]:  # before, some operands of the chain may have no buffers
+        elif node is strips[node][-1]:  # earlier, operands of the chain may lack buffers
             with b.in_strips(between(strips[node]), node.output):
                 for one in strips[node]:
                     add(one)

@@ -20,7 +20,7 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
-"""The number of rows that the analysis assumes if it is open. Few other dimensions of models have this size."""
+"""The number of rows that the analysis assumes for an open axis 0. Few other dimensions of models have this size."""
 OTHER = 32
 """The size that the analysis assumes for all other open dimensions."""
 

@@ -124,7 +124,7 @@ def _is_native(s: Step, plan: Plan) -> bool:
 
 
 def _is_word(w: Word, plan: Plan) -> bool:
-    if type(w) is Later:  # a kernel that is chosen by open sizes at run time
+    if type(w) is Later:  # the address of a kernel that open sizes choose at run time
         return True
     if type(w) is Ref:
         return type(w.buffer) is int and 0 <= w.buffer < len(plan.buffers) and _is_number(w.offset) \

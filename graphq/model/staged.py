@@ -144,7 +144,7 @@ class Staged:
         return found[0], found[1]
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
-        # Inputs of a loop's body may change their shapes between iterations. Then the body is not compiled.
+        # A loop's body is compiled only if the shapes of its inputs are known: shapes may change between iterations.
         def compiled(x: Any) -> bool:
             return isinstance(x, Graph) and bool(x.outputs) and (
                 node.op.name == "if_else" or all(v.type.known for v in x.inputs))
@@ -165,7 +165,7 @@ class Staged:
         if self.tail is not None:
             env |= named_outputs(self.tail.outputs, call(self.tail, {n: env[n] for n in self.tail.names}))
         outs, taken = list[np.ndarray](), {*self.stages.constants, *inputs}
-        for name in self.stages.outputs:  # results share no memory with inputs, constants or each other
+        for name in self.stages.outputs:  # copies, so that results share no memory with inputs or each other
             outs.append(np.array(env[name]) if name in taken else env[name])
             taken.add(name)
         return outs

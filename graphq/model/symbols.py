@@ -32,14 +32,14 @@ def at_symbols(source: Graph, places: Places, dimensions: Sequence[Dimension], s
 def symbolic(make: WithSymbols, like: Graph, memory: int | None = None) -> tuple[Graph, Trace] | None:
     """The graph with symbols, and the trace of the symbols.
 
-    The result is None if the graph differs from the graph `like` in more than sizes, or if some code needs plain
-    numbers.
+    `like` is the same graph with plain numbers. The result is None if the two graphs differ in more than sizes, or if
+    some code needs plain numbers.
     """
     trace = Trace()
     with suppress(GraphqError, ArithmeticError, AttributeError, TypeError), budget(memory):
         graph = make(trace)
         trace.sealed = True
-        trace.guards.clear()  # reports compute numbers at all sizes of a plan
+        trace.guards.clear()  # without guards, reports compute numbers at all sizes of a plan
         if _labels(graph) == _labels(like) and len(trace.assumed) == len(trace.leaves):
             return graph, trace
     return None

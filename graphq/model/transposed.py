@@ -24,7 +24,7 @@ def find_read(graph: Graph, lower: Lower) -> set[Node]:
 
 
 def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
-    """Map a partition's result to the transpose that is its only user, if the partition can write with strides."""
+    """Map results of partitions to transposes that are their only users, if the partitions can write with strides."""
     found = {}
     for node in graph.nodes:
         if _moves(node):

@@ -29,8 +29,8 @@ def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array
     """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
 
     The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
-    with the 64-bit key `seed` and the counter (offset, i - i % 4). If the offset is 0, element i gets word 2 with the
-    counter (i', i' + 1, i', i' + 3), i' = i - i % 4, and a key whose halves are both the low half of the seed.
+    with the 64-bit key `seed` and the counter (offset, b), b = i - i % 4. If the offset is 0, element i gets word 2
+    with the counter (b, b + 1, b, b + 3). Both halves of the key are then the low half of the seed.
     """
     p = np.float32(probability.reshape(()))
     words = random_words(src.size, int(seed.reshape(())), int(offset.reshape(())))

@@ -173,7 +173,7 @@ def infer_pow(src: TensorType, *, beta: float) -> TensorType:
 
 @register_op(infer=infer_pow, elementwise=True)
 def pow_(src: Array, *, beta: float) -> Array:
-    """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. beta 3 is src * src * src."""
+    """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. For beta 3: src * src * src."""
     return _cube(src) if beta == 3 else _power(src, beta=beta)
 
 

@@ -42,8 +42,8 @@ def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "
 
     A point's k coordinates go from the last spatial axis to the first. With `align_corners`, the coordinates -1 and 1
     are the centers of the first and last element of an axis; otherwise they are the outer edges of these elements.
-    Outside of the image, `padding_mode` zeros gives 0, border the nearest element, and reflection the image mirrored at
-    its edges.
+    Outside of the image, `padding_mode` zeros gives 0, border gives the nearest element, and reflection mirrors the
+    image at its edges.
     """
     batch, channels, *sizes = src.shape
     points = [_placed(grid[..., ~d].reshape(batch, -1), size, align_corners) for d, size in enumerate(sizes)]

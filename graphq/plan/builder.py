@@ -129,8 +129,8 @@ MOST_AHEAD = 1 << 18
 class PlanBuilder:
     """Collects the buffers and steps of a plan for the machine `target`.
 
-    `arrays` has the constant arrays of all of the model's plans, without duplicates. `of` maps values to the indices of
-    their buffers. `strides` has the byte strides of values that are not dense in their buffers.
+    `arrays` has the constant arrays of all of the model's plans, without duplicates. The dict `of` maps values to the
+    indices of their buffers. `strides` has the byte strides of values that are not dense in their buffers.
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:

@@ -57,10 +57,10 @@ class OpenPlan:
     the passes; it is None for a plan from a file. `because` says why earlier plans could not run at these sizes.
 
     `template` has a row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
-    block begins at its index in `starts`. Words that differ between runs are 0 in it. `places` lists such words that
-    are addresses; `numbers` and `numbers_at` have the open sizes and their indices. `segments` has the Python steps,
-    and a slice of the rows for neighboring kernel steps. `aligned` has the indices of the inputs that a run copies if
-    they do not start at a cache line.
+    block begins at its index in `starts`. Words that differ between runs are 0 in the template. `places` lists these
+    words if they are addresses; `numbers` and `numbers_at` have the words that are open sizes, and their indices.
+    `segments` has the Python steps, and a slice of the rows for neighboring kernel steps. `aligned` has the indices of
+    the inputs that a run copies if they do not start at a cache line.
     """
 
     because = ""

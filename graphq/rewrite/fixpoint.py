@@ -12,11 +12,11 @@ from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 
 class History:
-    """A record of one run of passes: the graph `before` the fusions, and the graph `after` all passes.
+    """A record of one run of passes. `before` is the graph before the fusions, `after` the graph after all passes.
 
-    Passes before the first fusion change `before`; later passes change its copy `after`. Each node of `after`, also
-    inside a partition's body, has an `origin`: the node of `before` that it was made from. Each new node of `before`
-    has an `origin` in the original graph. `given` has the values of the original graph.
+    Passes before the first fusion change the graph `before`; later passes change its copy, the graph `after`. Each node
+    of `after`, also inside a partition's body, has an `origin`: the node of `before` that it was made from. Each new
+    node of `before` has an `origin` in the original graph. `given` has the values of the original graph.
     """
 
     def __init__(self, graph: Graph) -> None:

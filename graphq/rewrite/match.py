@@ -238,7 +238,7 @@ class Matcher:
 
 
 def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
-    """The nodes that can be the root of a match (with `near`, also of a near miss), judged by their operations."""
+    """The nodes that can be the root of a match, by their operations. If `near`, also the roots of near misses."""
     found = _makers(p, graph, near)
     return graph.nodes if found is None else found
 

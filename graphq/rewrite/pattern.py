@@ -43,8 +43,8 @@ class AnyOf:
 class Repeat:
     """Matches up to `max` nodes of `ops` between `inner` and the matched value, including branches that join again.
 
-    If `inner` is None, the nodes may begin anywhere; then only the matched nodes may use their results. `where` may
-    refuse a node.
+    If `inner` is None, the nodes may begin anywhere; then only the matched nodes may use their results. The
+    function `where` may refuse a node.
     """
 
     ops: frozenset[str]

@@ -35,7 +35,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) -> list[Graph]:
-    """Copies of the graph with sizes for all open dimensions; only the graph itself if all shapes are known.
+    """Copies of the graph with sizes for all open dimensions. If all shapes are known: only the graph itself.
 
     The first copy has one size for all dimensions, and the second a different size for each axis. In each further copy
     one axis has size 0 or 1. Sets of sizes that the graph refuses are left out. If inner shapes depend on data,

@@ -26,9 +26,9 @@ def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) ->
 
     If the graph has open dimensions, the passes also run on copies with several sets of sizes, because the compiler
     specializes graphs for sizes before it runs passes. The passes also run on the bodies of if_else, loop and scan.
-    `told` is called after each correct pass. Raises PassError for a pass that changes numbers by more than its
-    `tolerance`, leaves the graph inconsistent or raises GraphError, and GraphError if the graph accepts none of the
-    inputs.
+    The function `told` is called after each correct pass. Raises PassError for a pass that changes numbers by more than
+    its `tolerance`, leaves the graph inconsistent or raises GraphError. Raises GraphError if the graph accepts none of
+    the inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
         validate(body, passes, told)
@@ -55,7 +55,7 @@ def variants(graph: Graph) -> list[Graph]:
 
 
 class Validator:
-    """A callback `after` of `run_passes`: it compares the graph with its state before each pass.
+    """A callback that `run_passes` calls after each pass. It compares the graph with its state before the pass.
 
     The changed part of the graph is compared first, and then the whole graph. References run only after a pass that
     changed the graph. The reference of the whole graph runs once for each state of the graph.
@@ -93,10 +93,10 @@ class Validator:
         return error
 
     def _difference(self, step: Pass, graph: Graph) -> str | None:
-        """How the whole graph's results differ from before the pass; None if they do not.
+        """How the whole graph's results differ from the results before the pass; None if they do not.
 
-        A pass with a tolerance is compared only by `_region`, not here. The graph after it is the baseline for later
-        passes.
+        For a pass with a tolerance, only `_region` compares results. The graph after that pass is then the baseline for
+        later passes.
         """
         if tolerance_of(step):
             self.baseline = None
