@@ -141,8 +141,8 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
 def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
     """Make the function that emits a tile's outputs: sums of value rows, weighted by the softmax of the scores.
 
-    The rows of a tile may see different keys. All rows see the keys from `common` up to `until`. Outside of
-    this range, the code tests for each row whether it sees a key.
+    The rows of a tile may see different keys. All rows see the keys from `common` up to `until`. Outside of this
+    range, the code tests for each row whether it sees a key.
     """
     kind, count = vector(F32, LANES), -(-size // LANES)
     together = max(1, min(count, LANES // rows))

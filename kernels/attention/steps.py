@@ -16,7 +16,7 @@ from graphq.plan.plan import Ref, Word
 
 
 def attention_steps(b: PlanBuilder, node: Node) -> None:
-    """Add the three plan steps. The reference runs heads of more than `MOST` numbers, and empty tables of angles."""
+    """Add the three plan steps. The reference runs if heads have over `MOST` numbers, or tables of angles are empty."""
     query, lengths = node.operand(0), node.operand(1)
     key, value, past_key, past_value, cos, sin, positions, bias, sinks, *scales = [*node.inputs[3:], *[None] * 11][:11]
     a, (y, *caches) = node.attrs, node.outputs

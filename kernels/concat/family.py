@@ -42,8 +42,8 @@ def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tupl
     operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]
     operands.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
-    # Rows must be contiguous. They run along `last`, the last axis of size above 1; if it is not contiguous in the
-    # output, each row is one element.
+    # Rows must be contiguous. They run along `last`, the last axis of size above 1. If this axis is not contiguous in
+    # the output, each row is one element.
     last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
     dense = strides[last] == STORAGE[x.store.dtype].itemsize
     space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)

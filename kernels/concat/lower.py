@@ -143,7 +143,7 @@ def _check_operands(node: Node, after: set[Value], joined: Value, along: int) ->
     for v in node.operands:
         shape = v.type.dims
         k = along - (rank - len(shape))
-        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # v varies along dimension 1
+        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # if so, v varies along dimension 1
         if v not in after and v.type.size != 1 and (channels or k >= 0 and shape[k] != 1):
             raise Unsupported(f"an operand of {node.op.name}, " + "{other}, varies along {own}, the axis of the concat",
                               f"quantize and dequantize the concat before the {node.op.name}",

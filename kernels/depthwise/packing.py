@@ -154,7 +154,7 @@ def packed_bytes(layout: Layout, channels: int) -> int:
 
 
 def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
-    """Pack weights [taps, channels] as u8 [packed_bytes]. They must fit into the 16 or 8 bits of the layout."""
+    """Pack weights [taps, channels] as u8 [packed_bytes]. The weights must fit into the 16 or 8 bits of the layout."""
     taps, channels = w.shape
     if not w.size:
         return lasting_empty(0)

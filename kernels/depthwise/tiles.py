@@ -138,8 +138,8 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, how: Multipl
     columns = shared_columns(pixels, ki, layout.stride, layout.dilation)
     size, blocks = QUAD * lanes, -(-ko // QUAD)
     kind, line = vector(I32, lanes), 4 * lanes
-    # Interleaving moves the 32-bit element q of each 128 bits to vector q. The loaded bytes are shuffled into
-    # `order` before, so that each vector gets neighboring channels.
+    # Interleaving moves the 32-bit element q of each 128 bits to vector q. Loaded bytes are first shuffled into
+    # `order`, so that each vector gets neighboring channels.
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 

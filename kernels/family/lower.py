@@ -234,7 +234,7 @@ Check: TypeAlias = Callable[[Graph, Arrays], Any]
 `constants` has the arrays of the body's inputs, with None for inputs that are not constant.
 """
 Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
-"""The type of a family's `lower(body, constants)`. It runs `check` first, and raises Unsupported if that does."""
+"""The type of a family's `lower(body, constants)`. It runs `check` first, and raises Unsupported if `check` does."""
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:

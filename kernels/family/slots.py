@@ -14,7 +14,7 @@ from graphq.plan.plan import Ref, Slot
 
 Strides: TypeAlias = tuple[int, ...]
 Operand: TypeAlias = tuple[Ref, Strides]
-"""The address of an operand and its byte strides along the output's dimensions; 0 where it is broadcast."""
+"""The address of an operand and its byte strides along the output's dimensions; 0 along broadcast dimensions."""
 
 
 def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,

@@ -94,14 +94,14 @@ class Job:
 
     def take(self) -> bool:
         """Take the job out of the queue. Returns True for the first caller and False for all later callers."""
-        # In a forked child, `want` finds another process id here, and puts the job into the child's own queue.
+        # In a forked child, `want` compares this id with its own, and puts the job into the child's queue.
         self.process = os.getpid()
         with suppress(IndexError):
             return bool(self._ticket.pop())
         return False
 
     def wait(self) -> None:
-        """Wait until the job is done or wanted, no background worker can do it, or Python is ending."""
+        """Wait until the job is done or wanted. Give up if no background worker can do it, or if Python is ending."""
         while not self.done and not self.process and threading.main_thread().is_alive():
             _start_idle_worker()
             if _idle is None or not _idle.is_alive():  # no background worker is left
@@ -145,7 +145,7 @@ class Job:
         try:
             if error is None and self.keep is not None:
                 self.keep(answer)
-        except Exception as problem:  # the answer is still valid
+        except Exception as problem:  # only keeping it failed: the answer is valid
             log.warning("a compiled kernel is not kept: %s: %s", type(problem).__name__, problem)
         finally:
             self.done = True

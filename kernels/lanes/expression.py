@@ -217,7 +217,7 @@ _LOCK = Lock()
 
 def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """The unique node with these contents, made if it does not exist."""
-    key = (name, args, dtype, str(value) if type(value) is float else value)  # as texts, because -0.0 == 0.0
+    key = (name, args, dtype, str(value) if type(value) is float else value)  # a text, because -0.0 == 0.0
     with _LOCK.hold:
         node = _KNOWN.get(key)
         if node is None:

@@ -289,7 +289,7 @@ def _place(number: int) -> Expr:
 
 @lru_cache(maxsize=256)
 def _derived(quantizes: tuple[Expr, ...], known: frozenset[Expr], stored: Expr, saturates: bool) -> Derived:
-    """Derive the fast form of quantizes. `saturates` says whether values below the least integer are not near a tie."""
+    """Derive the fast form of quantizes. If `saturates`, no value below the least integer counts as near a tie."""
     floors: dict[Expr, tuple[Expr, int]] = {}  # quantized integers as sums of an f32 expression and an integer
     parameters: list[Parameter] = []
     pairs, distances = [], []
@@ -357,7 +357,7 @@ def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numb
 
 
 def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored: bool) -> np.ndarray:
-    """The half-width of the band around ties that a quantize needs, in steps: `band`, and the error of u.
+    """The half-width of the band around ties that a quantize needs, in steps: `band` plus the error of u.
 
     The error is the difference between u computed by the exact form, operation by operation, and u computed by
     multiply-adds, for u from lo to lo + 255.25. If `stored`, the kernel computes ONE * u and rounds it to an integer.
@@ -388,8 +388,8 @@ def _range(x: Expr) -> tuple[float, float]:
 def _integers(factors: Mapping[Expr, np.ndarray], constant: np.ndarray, most: np.ndarray) -> dict[Expr, Spread] | None:
     """A spread for each integer of the affine form u, if |u| is at most `most`; None with two accumulators.
 
-    All other integers are bytes, so the bound of |u| also bounds an accumulator (the sum of an anchor). With two
-    accumulators, the bound of |u| bounds only their sum.
+    If one integer is an accumulator (the sum of an anchor), all others are bytes, so the bound of |u| also bounds the
+    accumulator. With two accumulators, the bound of |u| bounds only their sum.
     """
     found = {x: Spread.between(*np.array([_range(x)]).T) for x in factors if byte_type(x) is not None}
     rest, others = [x for x in factors if x not in found], Spread.between(constant, constant)

@@ -200,7 +200,7 @@ def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = 
 
 @dataclass(frozen=True)
 class Columns:
-    """`lanes` neighboring columns of a block, starting at column `j`. If `left` is given, only so many exist."""
+    """`lanes` neighboring columns of a block, starting at column `j`. If `left` is given, only `left` of them exist."""
 
     builder: Builder
     lanes: int

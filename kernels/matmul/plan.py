@@ -68,11 +68,11 @@ The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in 
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""Tile functions compute only epilogues of at most so many operations, unrolled. An epilogue with a residual fits."""
+"""The most operations of an epilogue that tile functions compute, because they unroll it. A residual still fits."""
 SHORT_ROW = 256
-"""Tile functions compute the epilogue only if k has at most so many bytes."""
+"""Tile functions compute the epilogue only if k has at most this many bytes."""
 MANY = 1 << 14
-"""Tile functions compute the epilogue only of so many outputs or more: compiling a tile takes 0.1 to 0.3 s."""
+"""Tile functions compute the epilogue only for this many outputs or more: compiling a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 """The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
 Writer = Literal["function", "tile", "both"]
@@ -242,7 +242,7 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
-    """Choose the (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
+    """Choose a block's (row tiles, panels), for the least time of the busiest thread, then for the fewest blocks.
 
     The panels are a multiple of `width`, the panels of a tile. A block has at most `most_tiles` row tiles, so its
     activations stay in L2 while the block function goes over the columns.
@@ -342,7 +342,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store, packs(level, store))
     kernels: Sequence[Kernel] = [kernel]
-    if is_open(x) and not forced and not inside:  # such tiles take long to compile: one kernel only
+    # If tiles write outputs, only one kernel is compiled, because such a kernel takes long to compile.
+    if is_open(x) and not forced and not inside:
         sizes = rows, n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
     any_tail = is_open(n) and not inside
@@ -397,7 +398,7 @@ COPIED = 0.2
 INTERLEAVED = 16
 """The cycles to interleave four columns of activations. In a 6 x 64 tile, all but one overlap with products."""
 SPREAD = 8
-"""The cycles that a group of transposed floats takes in addition to those of a group of a row: for broadcasts."""
+"""The cycles by which a group of transposed floats exceeds a group of a row, because of broadcasts."""
 
 
 def takes_columns(x: Product, level: Level) -> bool:

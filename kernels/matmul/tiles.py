@@ -210,7 +210,7 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
 
 
 def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
-    """Estimate cycles: for four bytes of k, the maximum of products, loads, weights, and 4 cycles.
+    """Estimate cycles. Four bytes of k take as long as the slowest of products, loads and weights, but at least 4.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four bytes of
     k: 24 cycles for tiles of 6 x 64, 13 for 1 x 64.

@@ -35,7 +35,7 @@ from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Factor
 
 AT_ONCE = {4: 4, 8: 6, 16: 8}
-"""The number of rows that a tile multiplies at a time, by the columns of a vector; the sums fit into registers."""
+"""The number of rows that a tile multiplies at a time, for vectors of 4, 8 or 16 columns: sums fit into registers."""
 
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
 """A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.

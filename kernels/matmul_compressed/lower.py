@@ -91,7 +91,7 @@ class CompressedMatmul:
         return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
-        """The packed weights, for 8-bit activations with corrections for the activations' zero point."""
+        """The packed weights. For 8-bit activations, they include corrections for the activations' zero point."""
         if self.floats:
             return pack_floats(self.u, self.z, self.scales, self.bits)
         shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)

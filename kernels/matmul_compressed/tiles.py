@@ -123,7 +123,7 @@ class _IntegerTile(Tile):
                 (address + LINE * n).prefetch()
 
     def multiply(self, x: Sequence[Value], lines: Value, k: Value, acc: Sequence[Value]) -> list[Value]:
-        """Emit the products of four activations of every row with four rows of weights, row `k` and up, at `lines`."""
+        """Emit products of four activations of every row with rows `k` to `k` + 3 of the weights at `lines`."""
         weights, out = [], list(acc)
         for address in self.vectors(lines + (k >> self.line_shift) * LINE):
             packed = address.load(self.kind)

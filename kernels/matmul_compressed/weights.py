@@ -13,7 +13,7 @@ The activations are f32 or have the narrower dtype.
 """
 BITS = {**{name: bits for bits, name in W_DTYPES.items()}, **{name: bits for (bits, _), name in ROUNDED.items()}}
 ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
-"""By name of the weights: the bits of a weight (BITS), and the narrower float that kernels round to (ROUNDS)."""
+"""Maps from names of weights: to the bits of a weight (BITS), and to the narrower float of ROUNDED (ROUNDS)."""
 
 
 def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:

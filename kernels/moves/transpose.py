@@ -82,7 +82,7 @@ def _corner(itemsize: int) -> Intrinsic:
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
-    """Make the function that interleaves a vector of each of `ways` streams or, if `apart`, deinterleaves them.
+    """Make the function that interleaves one vector from each of `ways` streams, or deinterleaves them if `apart`.
 
     If `partial`, only the first `count` lanes of each vector are valid.
     """

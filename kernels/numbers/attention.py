@@ -90,7 +90,7 @@ def attended(q: Array, k: Array, v: Array, before: Array, ends: Array, bias: Arr
     """The attention output for queries q [batch, tokens, heads, size] and caches k, v [batch, groups, capacity, size].
 
     `before` is the number of earlier tokens, per batch element. If `causal`, a token sees the keys up to its own,
-    otherwise the first `ends` keys. A `window` above 0 limits these keys to the last `window`. The result has the shape
+    otherwise the first `ends` keys. A `window` above 0 limits them to the last `window` keys. The result has the shape
     of q.
     """
     batch, tokens, heads, size = q.shape

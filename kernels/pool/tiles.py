@@ -68,7 +68,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
     """Make the function that emits the accumulators of one pixel, for windows of ko x ki or, if these are 0, any size.
 
     Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; the frame's `weights` is then
-    the address of `means.tables`, with the pixels' divisors as numbers.
+    the address of `means.tables`, whose numbers are the pixels' divisors.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
@@ -228,8 +228,8 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the address fields of `pixels.blocks.PIXELS`.
 
-    Means are summed in `order`. Their word `weights` is the address of `means.tables`, with a divisor for each output
-    pixel of an image as numbers.
+    Means are summed in `order`. Their word `weights` is the address of `means.tables`, whose numbers are the divisors
+    of an image's output pixels.
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"

@@ -166,7 +166,7 @@ def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
 
 
 def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
-    """Make the function that computes the new state y of 16 units of `rows` rows, from inputs `x` and state h.
+    """Make the function that computes the new state y of 16 units in `rows` rows, from inputs `x` and the state h.
 
     The weights multiply `factors`: the quantized state if there are `integers`, otherwise h.
     """

@@ -101,7 +101,7 @@ class Level:
 
     @property
     def withheld(self) -> tuple[str, ...]:
-        """The features of this machine that other levels have and this level lacks; its code must not use them."""
+        """The features of this machine that other levels have and this level lacks: its code must not use these."""
         return tuple(sorted(x for x in _known.difference(self.features) if has(x)))
 
     @property

@@ -40,7 +40,7 @@ class Multiply(NamedTuple):
 
 
 class TileSizes(NamedTuple):
-    """The tiles (rows, columns) of a level's kernels; an estimate of costs assumes `rate` operations per cycle.
+    """The tiles (rows, columns) of a level's kernels; cost estimates assume `rate` operations per cycle.
 
     The tiles in `columns` are for kernels that also read transposed activations in place.
     """

@@ -188,7 +188,7 @@ class BodyBounds:
         return None
 
     def _times(self, x: Value, other: Value, size: np.ndarray) -> list[ErrorBounds]:
-        """Bound what the errors of x add to a product x * `other`, for |`other`| <= `size`: the sum of the results.
+        """Bound what the errors of x add to a product x * `other`, for |`other`| <= `size`. The results add up.
 
         If x is a function of `other`, x can stop changing where `other` is large (see `_reaches`). Beyond this point, a
         difference in `other` counts only as much as at the point. The roundings between `other` and x count

@@ -126,10 +126,10 @@ def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
 class _Reach(NamedTuple):
     """The sizes of a column's partial sums, added up over all roundings, in units of the product of both scales.
 
-    `most` adds the largest absolute values of the partial sums, `squares` their mean squares. `absolute` is the sum of
-    |w|. `moved` is the sum of f32(w * scale) - w * scale over all k, the effect of rounding the factors. `totals`
-    counts the additions to the total; they also round the number that the sum starts from. `roundings` counts all
-    roundings.
+    `most` adds up the largest absolute values of the partial sums, `squares` adds up their mean squares. `absolute` is
+    the sum of |w|. `moved` is the sum of f32(w * scale) - w * scale over all k, the effect of rounding the factors.
+    `totals` counts the additions to the total; they also round the number that the sum starts from. `roundings` counts
+    all roundings.
     """
 
     most: np.ndarray
