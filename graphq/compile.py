@@ -62,8 +62,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
 
     Raises GraphError if the graph has no outputs, or lacks one of `outputs`. Raises KernelError for a level that this
     machine lacks. Raises CompileError for other wrong options, if `strict` refuses, and for a graph that would take
-    more than `memory`. Raises PassError, with `verify`, for a pass that changes numbers; the error has the pass's name
-    and a test with the smallest failing graph. For a file it raises OSError and the errors of `load_onnx` and other
+    more than `memory`. With `verify`, raises PassError for a pass that changes numbers; the error has the pass's name
+    and a test with the smallest failing graph. For a file, raises OSError and the errors of `load_onnx` and other
     readers.
     """
     if not isinstance(graph, Graph | str | os.PathLike):

@@ -1,7 +1,7 @@
 """Show one progress bar for a long job, if the caller asks (`bars`) and the package tqdm is installed.
 
-The bar shows the share of the whole job that is done. Nobody knows the time of each part before it ran, so each part
-states its share of what is left of the part around it: the bar never goes back, and never exceeds 100 %.
+The bar shows the share of the whole job that is done. The time of a part is unknown before the part has run. Each part
+therefore states its share of what is left of the surrounding part. The bar never goes back, and never exceeds 100 %.
 """
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def specialized(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
     """A copy of a graph with other types of inputs, or with constants instead of inputs (`Graph.specialize`).
 
     `values` maps names of inputs to arrays. These inputs stay in the list of inputs, but operations read the arrays
-    instead. A `Later` is an array that is computed from open sizes at run time.
+    instead. An array may be a `Later`, which is computed from open sizes at run time.
     """
     for given in (types, constants):
         if not isinstance(given, Mapping):

@@ -61,7 +61,7 @@ SHOWN = 4
 
 
 class Labels:
-    """The labels of a graph's values. Each change of the graph renumbers unnamed values, unless numbers are `kept`.
+    """The labels of a graph's values. Each change of the graph renumbers unnamed values, unless `kept` is true.
 
     If the graph keeps a history of passes, `origins` maps each value to its `Origin`; otherwise it is None.
     """

@@ -106,7 +106,7 @@ class Op:
         layout  how the operation computes on channels-last tensors: the name of a rule of `passes.layouts`
         rows    which axis of its results has the rows of a batch: the name of a rule of `model.row_wise`
         onnx    the ONNX operator with the same operands and the same names of attributes (`keep_dims` is `keepdims`).
-                In a file an attribute may be absent (ONNX's default applies) or a constant input
+                In a file an attribute may be absent (then ONNX's default applies) or a constant input
         exact   whether kernels equal the reference bit for bit, given the same operands. They differ if the lane rule
                 calls a function of `kernels.lanes.elementary` that approximates the reference
     """

@@ -610,7 +610,7 @@ class Operations:
         """The sum of integers along `axes` (ONNX ReduceSum). The sum wraps. Without axes the result is `src`."""
 
     def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
-        """Count elements by the highest 14 bits of their f32 (s32 [16384]), and return the extremes (f32 [2]).
+        """Count f32 elements by their highest 14 bits: s32 [16384]. Also return the extremes: f32 [2].
 
         The extremes are the least and the greatest element by the predicate totalOrder of IEEE 754. In this order NaNs lie
         beyond the infinities, so a NaN becomes an extreme. Without elements the extremes are [inf, -inf]. The order of

@@ -14,8 +14,8 @@ Consistent = dict[Node, tuple[object, ...]]
 def verify(graph: Graph, consistent: Consistent | None = None) -> None:
     """Raise VerifyError, with the node and the rule, if the graph is inconsistent.
 
-    `consistent` is a cache for repeated calls, empty at first. Attributes and types of a node are checked again only
-    after a change of something that they depend on.
+    `consistent` is a cache for repeated calls, empty at first. A node's attributes and types are checked again only if
+    something that they depend on has changed.
     """
     consistent = {} if consistent is None else consistent
     wanted: dict[Value, set[Use]] = {}

@@ -281,8 +281,8 @@ class CompiledGraph:
     def coverage(self) -> Coverage:
         """The share of the multiply-accumulates that integer partitions compute: in total and by operation.
 
-        If shapes are open, the sizes of the last call count, or else a plan's example sizes. Raises CompileError if
-        there is no plan yet.
+        If shapes are open, the shares are for the sizes of the last call, or else for a plan's example sizes. Raises
+        CompileError if there is no plan yet.
         """
         return self.plans.latest.coverage()
 

@@ -22,7 +22,7 @@ ELSEWHERE = "data in other files"
 """The key in a graph's `meta` that is present if the graph's file refers to data in other files."""
 
 READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
-"""Functions that read a graph from a file, by suffix. Packages that graphq.model may not import add their readers."""
+"""Functions that read a graph from a file, by suffix. Packages that graphq.model may not import add readers."""
 
 
 TEXT_GROWTH = 128

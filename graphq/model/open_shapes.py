@@ -186,7 +186,7 @@ def _sizes(graph: Graph, arrays: Mapping[str, np.ndarray] | None) -> Container[s
 
 
 def _deciding(graph: Graph) -> set[str]:
-    """The names of the inputs of a few integers on which the first unknown shapes depend.
+    """The names of the small integer inputs on which the first unknown shapes depend.
 
     A shape is one of the first unknown shapes if all operands of its node have known shapes.
     """

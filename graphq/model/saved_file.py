@@ -1,6 +1,6 @@
 """Write and read files in the format of saved models: an index in JSON, and sections of bytes.
 
-    64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
+    64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these four and the index
     index       JSON, filled up with spaces to a multiple of 4096
     sections    each at a multiple of 64 bytes, zeros between them
 
@@ -106,8 +106,8 @@ class File:
     """A file that was read and checked: its `index`, its sections, and a `digest` of all contents.
 
     `private` is true if the file belongs to this user or to root, and nobody else can write to it. graphq runs code
-    only from private files, and maps them into memory. Another file could change after its hashes were checked, so it
-    is read into the memory of this process. The memory of sections is read-only and stays valid while views exist.
+    only from private files, and maps them into memory. Other files are read into the memory of this process, because
+    they could change after the check of their hashes. Sections are read-only memory, valid while views exist.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -20,7 +20,7 @@ from graphq.ops.window import DataFormat, channels_first, from_channels_first, i
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,
                       coordinate_transformation_mode: str, sizes: tuple[int, ...], scales: tuple[float, ...],
                       data_format: str) -> TensorType:
-    """The new sizes are `sizes`, or the sizes of `src` times `scales` rounded down; `sizes_tensor` leaves them open."""
+    """The new sizes are `sizes`, or the sizes of `src` times `scales`, rounded down; unknown with `sizes_tensor`."""
     expect_dtype("src", src, FLOATS)
     given = [name for name, x in (("sizes", sizes), ("scales", scales), ("sizes_tensor", sizes_tensor)) if x]
     if len(given) != 1:

@@ -90,7 +90,7 @@ def batch_norm_inference(src: Array, gamma: Array, beta: Array, mean: Array, var
 
 def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *,
                      keep_stats: bool, begin_norm_axis: int, use_affine: bool, epsilon: float) -> Normed:
-    """gamma and beta have the dimensions of `src` from `begin_norm_axis` on, or are vectors of as many elements.
+    """gamma and beta have the dimensions of `src` from `begin_norm_axis` on, or are vectors of the same size.
 
     The statistics have the dimensions before `begin_norm_axis`.
     """
@@ -199,7 +199,7 @@ def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
 
 def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon: float,
                    begin_norm_axis: int) -> TensorType:
-    """gamma has the dimensions of `src` from `begin_norm_axis` on, or is a vector of as many elements."""
+    """gamma has the dimensions of `src` from `begin_norm_axis` on, or is a vector of the same size."""
     _check_parameters(src, RMS_PARAMETERS, gamma=gamma)
     _check_epsilon(epsilon)
     _check_normalized(src, begin_norm_axis, gamma=gamma)

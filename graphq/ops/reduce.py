@@ -26,7 +26,7 @@ def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes
                  keep_dims: bool) -> TensorType:
     """The reduced axes become 1 or are left out. Without axes the result is `src`.
 
-    `axes_tensor` is known only at run time. The dimensions are then unknown, and the rank as well without keep_dims.
+    With `axes_tensor`, axes are known only at run time: dimensions are unknown, and without keep_dims the rank as well.
     """
     expect_dtype("src", src, FLOATS)
     if axes_tensor is not None:
@@ -155,7 +155,7 @@ def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
 
 @register_op(infer=infer_histogram, layout="unordered")
 def histogram(src: Array) -> tuple[Array, Array]:
-    """Count elements by the highest 14 bits of their f32 (s32 [16384]), and return the extremes (f32 [2]).
+    """Count f32 elements by their highest 14 bits: s32 [16384]. Also return the extremes: f32 [2].
 
     The extremes are the least and the greatest element by the predicate totalOrder of IEEE 754. In this order NaNs lie
     beyond the infinities, so a NaN becomes an extreme. Without elements the extremes are [inf, -inf]. The order of

@@ -84,7 +84,7 @@ def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Arra
 
 
 def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outputs: int, *, inside: bool) -> Array:
-    """Count the taps of each pool window that lie in the input (`inside`) or in the padded input: f32 [outputs].
+    """Count the taps of each pool window that lie in the input (if `inside`) or in the padded input: f32 [outputs].
 
     Negative padding at the end only removes windows. The other windows still count all input elements.
     """

@@ -51,7 +51,7 @@ attention over 2,048 keys in f32: half of this limit takes 1 to 8 % longer, and 
 UNITS = (48, 24, 16, 8)
 """The number of rows of a strip is a multiple of one of these numbers, so a strip consists of whole matmul tiles.
 
-The number of rows that fit into ROOM is rounded down to a multiple of the first number that is not above it.
+The rows that fit into ROOM are counted. The count is rounded down to a multiple of the largest unit that it reaches.
 """
 
 
@@ -236,7 +236,7 @@ class PlanBuilder:
         return None if self.strips is None else self.strips.each
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
-        """The plan; `nodes` has for each step the index of its node in the graph.
+        """Make the plan. For each step, `nodes` has the index of the step's node in the graph.
 
         A step whose argument block has the field `ahead` prefetches the constant weights of the next such step, at most
         MOST_AHEAD bytes.

@@ -72,7 +72,7 @@ class Step(NamedTuple):
         macs       the number of multiply-accumulates of the result, for reports
         exact      the share of products that a saturating instruction computes, if the weights are sorted for it
                    (`matmul.pack.pack_sorted`)
-        aligned    whether operand `a` must start at a multiple of 64 bytes; a run copies an input that does not
+        aligned    whether operand `a` must start at a multiple of 64 bytes; a run copies inputs that do not
         parts      the steps that this step runs strip by strip (`builder`)
 
     A plan fills in these words, if the record has them:
@@ -166,7 +166,7 @@ def _pieces(blocks: int, worth: int, threads: int) -> int:
 
 
 def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
-    """The number of rows of a block, for a loop over the `rows` rows of each of `batch` batch elements.
+    """The number of rows of a block, for a loop over `batch` batch elements with `rows` rows each.
 
     The number is a multiple of `unit`, chosen so that each thread gets about four blocks.
     """
@@ -245,9 +245,9 @@ MakeError: TypeAlias = Callable[[int], Exception]
 class Plan(NamedTuple):
     """Buffers, and steps in execution order.
 
-    `errors` has for each report the function that makes its exception. `nodes` has for each step the index of its node
-    in the graph, or None for a copy to an output. `in_place` has index pairs (input, output): both arrays may share
-    memory if their shapes are equal.
+    For each report, `errors` has the function that makes the exception. For each step, `nodes` has the index of the
+    step's node in the graph, or None for a copy to an output. `in_place` has index pairs (input, output): both arrays
+    may share memory if their shapes are equal.
     """
 
     buffers: tuple[Buffer, ...]

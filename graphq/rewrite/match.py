@@ -204,7 +204,7 @@ class Matcher:
                     yield found, path
 
     def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
-        """Find the region of `value`: the nodes of `p.ops` that lead to `value`, if only the region uses their results.
+        """Find the region of `value`: the nodes of `p.ops` that lead to `value` and whose results only the region uses.
 
         The last node comes first. The second result is false if a node was left out because a node outside of the
         region uses it. If `free`, such uses are allowed. Nodes that are `reach` or more steps away are left out. If

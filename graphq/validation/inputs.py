@@ -105,7 +105,7 @@ MOST_ELEMENTS = 1 << 21
 KINDS, MORE_SIZES = 3, 2
 """How many kinds of inputs are tried for large graphs, and for each set of sizes after the first.
 
-The first kinds are random numbers, ties, and NaN with infinities. The other kinds reveal faults of short sums."""
+The first kinds are random numbers, ties, and NaN with infinities."""
 
 MANY = 48
 """Inputs are made from at most this many quantizations, and at most this many other numbers, of the graph."""

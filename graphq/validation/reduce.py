@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """Find a minimal failing sublist of `items` by delta debugging: without any one of its items, it does not fail.
+    """Find a minimal failing sublist of `items` by delta debugging: it no longer fails if any one item is removed.
 
     The whole list must fail; this is not tested. The list is split into more and more chunks. If a single chunk fails,
     it replaces the list; otherwise, if the list without a chunk fails, the chunk is removed. The search takes O(n^2)

@@ -181,4 +181,4 @@ def _without_names(graph: Graph) -> Graph:
 
 KINDS: tuple[Callable[[Graph], Iterator[Candidate]], ...] = (
     fewer_outputs, smaller_sizes, fewer_nodes, smaller_bodies, fewer_inputs, simpler_attributes, no_names)
-"""The simplifications in the order of trial. Early simplifications make later trials faster."""
+"""The simplifications, in the order in which they are tried. Early simplifications make later trials faster."""

@@ -81,7 +81,7 @@ class Validator:
     def raised(self, passes: Sequence[Pass], error: GraphError) -> GraphqError:
         """Make the error for a pass that raised `error`, with a test on the smallest failing graph.
 
-        Returns `error` itself if no pass raises again on the graph of the snapshot.
+        Returns `error` itself if no pass raises again on the graph from before the pass.
         """
         for step in single_passes(passes):
             if _raises(step, self.snapshot.graph):
