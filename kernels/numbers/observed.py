@@ -35,7 +35,7 @@ def ordered(x: np.ndarray) -> np.ndarray:
 
 
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The counts of bins, s32, and the least and the greatest element, f32 [2]; [inf, -inf] if `x` is empty."""
+    """The counts of bins, s32, and the extremes by `ordered`, f32 [least, greatest]; [inf, -inf] if `x` is empty."""
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
     none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))

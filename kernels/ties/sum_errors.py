@@ -18,7 +18,7 @@ from graphq.kernels.numbers.sum_orders import DequantizedSum
 ROUNDING = 0.41 * UNIT
 """The root mean square error of rounding, if the last bits and the logarithms of numbers are uniformly distributed."""
 SIGMAS = 3
-"""The `estimated` bound is this many standard deviations of the difference."""
+"""The `estimated` bound includes this many standard deviations of the difference."""
 PIECES = 16
 """The most pieces that a chain is cut into. The bound at the end of a piece holds for all partial sums within it."""
 PART = 2**17
