@@ -101,7 +101,7 @@ class _Placement:
         return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
-        """GIVEN or LAST if the layout of `value` is fixed where it is computed; otherwise its node."""
+        """GIVEN or LAST if `value` is computed in a fixed layout; otherwise the node that computes it."""
         node = value.node
         if node is None or node in self.turns:
             return GIVEN if node is None or self.turns[node] == LAST else LAST

@@ -100,7 +100,7 @@ def fold_constants(graph: Graph) -> int:
     """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
     A dequantize of wider integers, such as a bias, is folded, because no partition includes it. Large masks are not
-    folded, because kernels compute their elements when they need them.
+    folded, because kernels compute a mask's elements as they need them.
     """
     return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 

@@ -187,7 +187,7 @@ def uncast(w: Value) -> Value:
 
 
 def stays_compressed(w: Value, transposed: bool) -> bool:
-    """Whether kernels read `w` compressed: dequantized constants whose group size along k is a multiple of FINEST."""
+    """Whether kernels read `w` compressed: a dequantized constant whose group size along k is a multiple of FINEST."""
     node = w.node
     if node is None or node.op.name != "dynamic_dequantize" or any(v.data is None for v in node.operands):
         return False

@@ -56,7 +56,7 @@ class UniformChannelsArePerTensor(Rewrite):
 
 
 class VectorAsColumn(Rewrite):
-    """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least
+    """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and an x of rank 2 or more
 
     Integer kernels take matrices, and per-channel scales of weights need an axis.
     """

@@ -19,8 +19,8 @@ from graphq.validation.inputs import small_integers
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Make random arrays for all inputs of a graph with known shapes; the same seed gives the same arrays.
 
-    Floats are in [-spread, spread]. Integers narrower than 32 bits are near their zero point; with `spread` = 1 they
-    cover the whole range of their type.
+    Floats are in [-spread, spread]. Integers narrower than 32 bits are around their zero point: they cover the share
+    `spread` of the range of their type.
     """
     rng = np.random.default_rng(seed)
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}

@@ -41,7 +41,7 @@ class GraphqRep(BackendRep):
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
-    """Output `x`; as a TensorProto if all inputs were (`every`), or if an input of the dtype of `x` was (`same`)."""
+    """Output `x`, as a TensorProto if all inputs were TensorProtos (`every`), or one of its dtype was (`same`)."""
     if every:
         return from_array(x, name)
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x

@@ -171,7 +171,7 @@ def repeated(batches: Sequence[Batch]) -> int:
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """Split a batch of several rows into its even and its odd rows, each repeated to the number of rows of the batch.
+    """Split a batch of several rows into its even and its odd rows; both repeat their rows to fill a whole batch.
 
     Any other batch is returned unchanged, in a list.
     """

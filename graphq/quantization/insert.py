@@ -89,7 +89,7 @@ def rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np
 
 
 MAX_BIAS = 2**30
-"""A bias stays in f32 if its integers would be larger, because s32 must have room for the sum of products as well."""
+"""A bias with larger integers than MAX_BIAS stays in f32, because s32 must also have room for the sum of products."""
 
 
 PART = 256

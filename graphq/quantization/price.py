@@ -17,8 +17,8 @@ from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
 LEAST_SAVED = 0.5
-"""The least time that 8 bits are assumed to save; the unit is the model's time with 8 bits. So 16 bits may take some
-time even if 8 bits save nothing."""
+"""8 bits are assumed to save at least this share of the model's time with 8 bits. If they could save nothing, 16 bits
+would be allowed no time."""
 
 
 class Times(NamedTuple):
@@ -44,8 +44,8 @@ INTEGERS = Times(3.8, 74.0, 0.76)
 REPEATED = Times(1.7, 85.0, 0.0)
 """The additional times of 16 bits for one operand: a second layer, without an epilogue or corrections near ties.
 
-The times are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks the error of the
-estimated time is at most 0.1 times the model's time with 8 bits, or 0.14 times with f32 instead of 16 bits.
+The times are fitted to 40 networks with 16 bits for the larger half of their layers. For most networks, the estimated
+time is wrong by at most 0.1 of the model's time with 8 bits. With f32 instead of 16 bits, the error is at most 0.14.
 """
 WITHOUT_DOT4 = 8.0
 """Microseconds per million 8-bit multiply-accumulates on CPUs without a dot product of four bytes; f32 takes 9.6."""
@@ -150,7 +150,7 @@ class Price:
         return time / max(self.times(INTEGERS).of(work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
-        """The layers that take less time in f32 than with 16 bits for the number of operands that `operands` states.
+        """The layers that take less time in f32 than with 16 bits. `operands` has their numbers of 16-bit operands.
 
         Together they have at most the share MOST_FLOATS of all multiply-accumulates; the first layers have priority.
         """

@@ -92,7 +92,7 @@ def from_range(low: float, high: float, dtype: DType, symmetric: bool) -> Parame
 
 
 def holds(t: TensorStatistics, p: Parameters) -> bool:
-    """Whether the integers can represent the tensor: a range smaller than any scale would round to 0."""
+    """Whether the integers can represent the tensor. They cannot if its range is so small that all numbers become 0."""
     top = max(-t.low, t.high)
     return top == 0 or top >= p.scales[0] / 2
 

@@ -38,8 +38,8 @@ def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) 
     """Insert multiply(x, 1 / s) before layers, and multiply their weights by s = max|x|**alpha / max|w|**(1 - alpha).
 
     The graph is `prepared`; its statistics have channels. Without `alpha`, each tensor gets the value of ALPHAS with
-    the least `noise`; a tensor stays as it is if its noise does not fall below the share WORTH. If x is the result of a
-    layer without other readers, perhaps followed by a ReLU, the multiplication folds into that layer's weights. Numbers
+    the least `noise`; a tensor stays as it is if its noise does not fall below the share WORTH. If a layer computes
+    x, perhaps before a ReLU, and nothing else reads its result, the multiplication folds into its weights. Numbers
     change by f32 roundings. Returns the number of changed tensors. Raises GraphError for an alpha outside [0, 1].
     """
     if alpha is not None and not 0 <= alpha <= 1:
@@ -127,7 +127,7 @@ class _Load(NamedTuple):
 
     largest: np.ndarray  # [groups, outputs of a group, channels of a group]
     squares: np.ndarray  # [groups, channels of a group]
-    taps: int  # the weights between one channel and one output
+    taps: int  # the number of weights between a channel and an output
 
     @property
     def by_channel(self) -> np.ndarray:

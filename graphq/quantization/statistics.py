@@ -160,7 +160,7 @@ class Statistics(Mapping[str, TensorStatistics]):
 
 
 DAMAGED = (ArithmeticError, LookupError, TypeError, ValueError)
-"""The errors of NumPy for arrays that `save` did not write."""
+"""The errors that NumPy raises for arrays that `save` did not write."""
 
 
 def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:

@@ -155,7 +155,7 @@ class Trials:
         return self._loss_made(setting, [k])
 
     def estimate(self, setting: Setting) -> Estimate:
-        """The loss of the setting on the cases `judged`, and how reliable it is. `losses` gets this loss."""
+        """The loss of the setting on the cases `judged`, and how reliable it is. Updates `losses`."""
         count = len(self.batches)
         self.loss(setting)
         self._largest(setting, self.judged, np.inf)

@@ -206,7 +206,7 @@ class Analysis(Fusions):
         return self._outside(first, source, last, fusion, more=k or None)
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: int | None = None) -> Reason:
-        """Why `node` is in no partition. `node` reads `source`; `more` operations and then `last` come after it."""
+        """Why `node`, which reads `source`, is in no partition. `more` (a number) operations follow it, then `last`."""
         why = partial(reason, last, fusion, op=node, value=node.outputs[0], source=source)
         refused: Unsupported | str | None = self.anchored(node)
         if source.node is None or source.node.op.name not in DEQUANTIZES:

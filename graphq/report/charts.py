@@ -19,7 +19,7 @@ Box = Callable[[int], tuple[str, str]]
 
 
 def timeline(profile: Profile, box: Box) -> str:
-    """The timeline of a run: its pieces by threads, and how busy each thread was."""
+    """The timeline of a run: the pieces that each thread ran, and how busy the thread was."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
     scale, busy = width / (profile.elapsed or 1.0), profile.busy
     tracks = {thread: list(busy).index(name) for thread, name in profile.tracks.items()}

@@ -1,7 +1,7 @@
 """Make HTML pages of reports, each in one file, and drawings for notebooks.
 
 Names and texts of a model enter the page in two ways: escaped, as text of the HTML, or in JSON that the script shows as
-text. The page's content security policy allows only the script with the stated hash.
+text. The page's content security policy allows only this script, by its hash.
 """
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Reason(NamedTuple):
 
     @property
     def check(self) -> str:
-        """The check of the fusion that failed."""
+        """The check that failed when the fusion was tried."""
         return REASONS[self.kind].check
 
 
@@ -53,13 +53,13 @@ class Texts(NamedTuple):
 
 
 BORDER = "the graph's border"
-"""The check of operations that are outside because an input or output of the graph is f32."""
+"""The check that failed (`Reason.check`) if an input or output of the graph is f32."""
 
 LANES = "lane-wise operations"
-"""The check of operations that are outside because an operation before or after them is not lane-wise."""
+"""The check that failed (`Reason.check`) if an operation before or after `node` is not lane-wise."""
 
 FORK = "one user"
-"""The check of operations that are outside because a value has several users; one cause for each value."""
+"""The check that failed (`Reason.check`) if a value has several users; each such value is one cause."""
 
 COMPUTED = "kernels can compute it"
 OPERANDS = "operands come from dequantize"

@@ -183,7 +183,7 @@ class Call:
         return len({v.dtype for v in self.inputs if v is not None} - set(FLOATS)) == 0
 
     def expect(self, k: int, *shapes: Shape) -> None:
-        """Refuse input `k` if it is present and fits no shape of `shapes`; a size of None allows any size."""
+        """Refuse input `k` if it is present and fits none of the `shapes`; a size of None allows any size."""
         value = self.optional(k)
         if value is not None and not any(shapes_agree(shape, value.shape) for shape in shapes):
             self.refuse(f"input {k} must be {listing(dict.fromkeys(map(show, shapes)), 'or')}, got {value.type}")
