@@ -89,8 +89,7 @@ class Given:
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
         """The counterpart of a value in the user's graph.
 
-        If the nodes `readers` read the value through a reorder of the user's graph, the counterpart is the reorder's
-        result.
+        It is the result of a reorder if the nodes `readers` read the value through this reorder of the user's graph.
         """
         place = self.place(value)
         operands = [v for r in readers for v in self.node(r).operands]

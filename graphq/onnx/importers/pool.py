@@ -255,7 +255,7 @@ def resize(c: Call) -> Outputs:
     if c.version < 11:
         return _asymmetric(c, c.input(1), c.attr("mode", "nearest"))
     sizes = c.optional(3)
-    if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would infer the length 0
+    if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would infer 0 elements for `sizes`
         vector = c.graph.static_reshape(sizes, shape=[len(c.attr("axes", x.shape))])
         return standard(c, "Resize", [*c.inputs[:3], vector], opset=c.scope.opsets[""], **c.attrs)
     old = dims_of(x)

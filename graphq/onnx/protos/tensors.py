@@ -66,7 +66,7 @@ def symbol(size: Size) -> str:
 
 
 def value_info(name: str, type: TensorType, *, symbols: bool = False) -> ValueInfoProto:
-    """Describe a value for ONNX; unknown dimensions stay empty. Open sizes become numbers or, by `symbols`, symbols."""
+    """Describe a value for ONNX: unknown dimensions are empty, open sizes are numbers or, with `symbols`, symbols."""
     out = ValueInfoProto(name=name)
     tensor = out.type.tensor_type
     tensor.elem_type = element_of(type.dtype)
