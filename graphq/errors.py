@@ -63,4 +63,4 @@ class CompileError(GraphqError):
 
 
 class KernelError(GraphqError, RuntimeError):
-    """A kernel cannot run on this machine: it lacks instructions, or a self-test or the threading layer fails."""
+    """A kernel cannot run: the machine lacks instructions, or a self-test or the threading layer fails."""

@@ -83,7 +83,7 @@ class TraceRecord(NamedTuple):
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
-    """Convert a trace to data that suffices to compute `results`. Computed values not of PLAIN types are left out."""
+    """Convert a trace to data that suffices to compute `results`. Computed values are kept only if of PLAIN types."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards) | set(trace.leaves))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}

@@ -330,7 +330,7 @@ class Graph(Operations):
         return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
-        """Check an operand: a value, None, or a number (of dtype `real`) or array that will become a constant."""
+        """Check an operand: a value, None, or an array or number for a constant. Numbers get the dtype `real`."""
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.position >= self._before.position:

@@ -129,7 +129,7 @@ class Dimension(NamedTuple):
 
 
 def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
-    """A Dimension for each of `places` (default: all open dimensions of the inputs). `graph.meta` may have names."""
+    """A Dimension for each of `places` (default: all open dimensions of the inputs). Names are from `graph.meta`."""
     places = Places(Signature.of(graph)).all if places is None else places
     names = graph.meta.get("dimensions", {})
     inputs = [str(graph.inputs[p.input].name) for p in places]

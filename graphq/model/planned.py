@@ -169,7 +169,7 @@ class ConstantInputs:
         return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The kept arrays; before the first plan, copies of `arrays`. Raises InputError if kept arrays differ."""
+        """The kept arrays; before the first plan, copies of `arrays`. Raises InputError if the two differ."""
         kept = self._kept.get("arrays")
         if kept is None:
             return {name: arrays[name].copy() for name in self.names}

@@ -40,7 +40,7 @@ def compact(plan: Plan) -> Plan:
 
 
 def on_threads(plan: Plan, threads: int) -> Plan:
-    """The plan for `threads` threads, at most as many as the plan was made for."""
+    """Adapt a plan to `threads` threads, at most the number of threads that the plan was made for."""
     def shared(step: AnyStep) -> AnyStep:
         return step.shared(smallest(step.pieces, threads)) if isinstance(step, Step) else step
 
@@ -149,7 +149,7 @@ def _is_number(x: Any, least: int = 0) -> bool:
 
 
 def _fits(type: TensorType, wanted: TensorType) -> bool:
-    """Whether a value's type in a plan fits the type in the signature. There, open dimensions are None."""
+    """Whether a value's type in a plan fits the type in the signature, where open dimensions are None."""
     return isinstance(type, TensorType) and type.dtype is wanted.dtype and type.shape is not None and (
         wanted.shape is None or len(type.shape) == len(wanted.shape) and all(
             d is None or e == d for e, d in zip(map(assumed, type.shape), wanted.shape, strict=True)))

@@ -60,7 +60,7 @@ class Writer:
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self.modules: dict[str, tuple[int, Module]] = {}
-        """For each module, by the key of its code: its index and the module."""
+        """Each kernel module with its index, by the key of the module's code."""
         self._numbers: dict[Content, int] = {}
 
     def of(self, x: Any) -> Any:
@@ -132,7 +132,7 @@ class Writer:
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:
-    """Remove entries that JSON cannot express from the `meta` of a graph and its nodes; `parts` is from `flat`."""
+    """Leave out what JSON cannot express in the `meta` of a graph and its nodes. `parts` is the result of `flat`."""
     def plain(facts: Mapping[Any, Any]) -> dict[Any, Any]:
         return {k: v for k, v in facts.items() if _is_plain(k) and _is_plain(v)}
 

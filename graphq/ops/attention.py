@@ -21,7 +21,7 @@ RANKS = {"query": 3, "key": 3, "value": 3, "lengths": 1, "past_key": 4, "past_va
 DTYPES = {"lengths": s32, "total": s32, "positions": s64}
 """The dtypes of cached_attention's operands that are neither f32 nor caches."""
 CACHES = {"f32": f32, "bf16": bf16, "f16": f16, "s8": s8, "s4": u8}
-"""The dtypes of caches, by the attribute `kept`."""
+"""The dtypes of caches, by the value of the attribute `kept`."""
 
 
 def infer_cached_attention(

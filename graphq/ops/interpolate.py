@@ -97,7 +97,7 @@ def _nearest(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
 
 
 def _blended(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
-    """The sum over the 2**n neighbors along n axes, in order: an element times its n weights, in f32."""
+    """Sum the products of each element and its n weights over the 2**n neighbors along n axes, in order, in f32."""
     total: Array | None = None
     for tap in product(*[(0, 1)] * len(axes)):
         weight, value = np.ones(1, np.float32), x

@@ -12,7 +12,7 @@ from graphq.ops.rules import Array, expect_dtype, show
 
 
 def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:
-    """Check operands against names of their dimensions such as "4H"; returns the known sizes T, B and H."""
+    """Check that dimensions fit their names, such as "4H". Returns the known sizes T, B and H."""
     sizes: dict[str, Dim] = {}
     for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
         if t is None:

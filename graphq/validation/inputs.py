@@ -191,7 +191,7 @@ def input_types(graph: Graph, sizes: Mapping[str, tuple[int, ...]] | None = None
 
 
 def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """A random array: standard normal floats, or uniform integers (in [-1000, 1000] from 32 bits on)."""
+    """A random array: standard normal floats, or uniform integers (in [-1000, 1000] for 32 and more bits)."""
     dtype = type.dtype
     if dtype.kind == "float":
         x = rng.standard_normal(type.dims).astype(np.float32)

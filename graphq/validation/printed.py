@@ -122,7 +122,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _closure(maker: Any) -> Iterator[tuple[str, str]]:
-    """Yield name and `repr` of each plain value that a function, or the methods of a class, capture."""
+    """Yield the name and the `repr` of each plain value that a function or the methods of a class capture."""
     for f in [maker] if inspect.isfunction(maker) else [x for x in vars(maker).values() if inspect.isfunction(x)]:
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
             if isinstance(cell.cell_contents, int | float | str | tuple | list | dict | None):

@@ -70,7 +70,7 @@ def _constants(rng: np.random.Generator) -> Iterator[Change]:
 
 
 def _single_numbers(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
-    """Yield changes of a constant operand of one number: a number for each index of an axis of the result."""
+    """Yield changes that give a constant operand of one number a number for each index of an axis of the result."""
     for node in graph.nodes:
         if not (node.op.elementwise and node.output.type.known):
             continue
