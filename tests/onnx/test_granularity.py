@@ -81,6 +81,19 @@ def test_narrow_floats_divide_in_their_own_precision(opset):
 
 
 @pytest.mark.parametrize("names", ["SZ", "sz"])
+@pytest.mark.parametrize("source,scales,attrs,quotients", [
+    (np.int32, np.float32, {}, np.float32), (np.float16, np.float16, {"precision": 1}, np.float32),
+    (np.float32, np.float16, {}, np.float16), (np.float32, np.float32, {"precision": 10}, np.float16)], ids=str)
+def test_quotients_of_other_precisions(source, scales, attrs, quotients, names):
+    x = RNG.integers(-500, 500, (8, 64)).astype(source)
+    inputs = [("x", x), (names[0], scales(2.998)), (names[1], np.int16(3))]
+    graph = gq.load_onnx(node_model("QuantizeLinear", inputs, attrs, domain="", opset=23))
+    assert not graph.nodes_of({"onnx_node"})
+    quotient = (x.astype(quotients).astype(np.float64) / np.float64(scales(2.998))).astype(quotients)
+    assert np.array_equal(gq.reference(graph, feeds(inputs)), np.rint(quotient.astype(np.float64)) + 3)
+
+
+@pytest.mark.parametrize("names", ["SZ", "sz"])
 @pytest.mark.parametrize("block", [0, 2])
 @pytest.mark.parametrize("source", [np.float32, np.float16])
 @pytest.mark.parametrize("saturate", [0, 1])
