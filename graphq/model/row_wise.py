@@ -221,7 +221,7 @@ def _product(node: Node, axes: Axes) -> int | None:
     summed = last[0] - turned[0], last[1] - (not turned[1])
     if p == summed[0] or q == summed[1]:
         return None
-    found = set()  # for each operand with rows, the axis of the result where they go
+    found = set()  # for each operand with rows, the axis of the result where the rows go
     for x, end, to in ((p, last[0], rank - 2), (q, last[1], rank - 1)):
         if x is not None:
             found.add(to if x >= end - 1 else x + rank - 1 - end)

@@ -1,4 +1,4 @@
-"""For reports: graphs as they are after the passes, but with symbols for open sizes instead of a plan's numbers."""
+"""Make graphs for reports: the graphs after the passes, but with symbols for open sizes instead of numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Functions that compute arrays from open sizes at run time, for the importers of ONNX.
+"""Functions that compute arrays from open sizes at run time, for ONNX importers.
 
 The functions have a file of their own, because saved plans call them in processes that do not import the importers.
 """

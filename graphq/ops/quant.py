@@ -223,7 +223,7 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
     the same sign. Without `saturate` these become infinities, or NaN in a dtype without infinities.
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
-    # An f64 quotient rounded to f32, bf16 or f16 equals the quotient in this dtype: 53 >= 2 * 24 + 2 bits.
+    # An f64 quotient has enough bits to be rounded again, to f32, bf16 or f16, without an error: 53 >= 2 * 24 + 2.
     q = (src.astype(precision.numpy).astype(np.float64) / s).astype(precision.numpy).astype(np.float64)
     if dtype.kind == "float":
         if zero_point is not None:

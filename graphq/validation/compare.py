@@ -36,7 +36,7 @@ class Baseline:
         for given in inputs:
             try:
                 self.results.append(_run(graph, given))
-            except Exception as e:  # references raise any error of NumPy
+            except Exception as e:  # references may raise any error of NumPy
                 error = e
         if error is not None and not self.results:
             raise GraphError(f"graph '{graph.name}' runs on none of the inputs that were tried: {error}") from error
@@ -77,7 +77,7 @@ class Baseline:
                     graph.replace_uses(value, changed, [Use(node, k)])
         try:
             pairs = zip(_run(self.graph, given)[1], _run(graph, given)[1], strict=True)
-        except Exception:  # references raise any error of NumPy
+        except Exception:  # references may raise any error of NumPy
             return [0.0] * len(self.outputs)
         with np.errstate(all="ignore"):
             changes = [np.abs(x.astype(np.float64) - y.astype(np.float64)) for x, y in pairs]
