@@ -170,10 +170,10 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         misjudged = work.misjudged(setting)
     if misjudged:
         setting = chosen_setting(work, scheme.preset)
-    if weight_bits is None and sorts("u8", "rows", work.level):
-        of_seven = with_scheme(setting, weight_bits=7)
-        setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
     with work.step("estimate"):
+        if weight_bits is None and sorts("u8", "rows", work.level):
+            of_seven = with_scheme(setting, weight_bits=7)
+            setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
         made, estimate, data = work.made(setting), work.estimate(setting), work.batches
         losses, failed, unheld = work.losses, work.failed, work.unheld(setting)
         unfinished = work.unfinished()
