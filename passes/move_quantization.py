@@ -183,10 +183,11 @@ class PadBeforeDequantize(Rewrite):
         return g.dequantize(g.pad(x, **{**pad, "value": value}), **node.attrs)
 
     def _integer(self, x: Value, node: Node, value: float) -> int | None:
-        """The integer that dequantizes to exactly `value`; None if no integer does."""
+        """The integer that dequantizes to exactly `value`; None if no integer does. -0.0 is not 0.0."""
         every = np.arange(x.dtype.min, x.dtype.max + 1).astype(x.dtype.numpy)
-        numbers = dequantize.reference(every, **node.attrs)
-        return next((int(q) for q in every[numbers == np.float32(value)]), None)
+        numbers, wanted = dequantize.reference(every, **node.attrs), np.float32(value)
+        same = (numbers == wanted) & (np.signbit(numbers) == np.signbit(wanted))
+        return next((int(q) for q in every[same]), None)
 
 
 class QuantizeBeforePad(Rewrite):

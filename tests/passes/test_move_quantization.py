@@ -118,6 +118,8 @@ def test_channels_move_where_all_ranks_are_known_alone(rewrite, body, inputs):
 
 
 @pytest.mark.parametrize("parameters,pad,value", [
+    ("scales=[0.1], zps=[3]", ", value=-0.0", None), ("scales=[-0.1], zps=[3]", ", value=-0.0", 3),
+    ("scales=[-0.1], zps=[3]", ", value=0.0", None),
     ("scales=[0.1], zps=[3]", "", 3), ("scales=[0.5], zps=[3]", ", value=-1.5", 0),
     ("scales=[0.5], zps=[3]", ", value=126", 255), ("scales=[0.5], zps=[3]", ', mode="edge"', 0),
     ("scales=[0.5], zps=[3]", ", value=0.25", None), ("scales=[0.5], zps=[3]", ", value=127", None),
