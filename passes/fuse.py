@@ -63,7 +63,10 @@ class Fuse(Fusion):
 
     @property
     def name(self) -> str:
-        """The name in reports: `FuseMatmul`, or `FuseFloatMatmul` with `floats` if the family has both patterns."""
+        """The name in reports, such as `FuseMatmul`.
+
+        If a family has patterns for integers and for floats, the pass of the pattern for floats is `FuseFloatMatmul`.
+        """
         both = self.family.quantized is not None and self.floats
         return f"Fuse{'Float' * both}{''.join(x.capitalize() for x in self.family.name.split('_'))}"
 

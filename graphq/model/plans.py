@@ -1,9 +1,9 @@
-"""Make, keep and find the plans of a graph, and the runners of plans for the shapes of calls.
+"""Make, keep and find the plans of a graph, and a runner for each set of shapes that is called.
 
 A plan (`OpenPlan`) is made with open sizes (`base.sizes`), on one example of a class of sizes (`size_class`). It holds
 for all sizes of the class for which the guards of its trace have the same answers as in the example. Otherwise the
 first call with new sizes makes a new plan. A `Runner` runs a plan at one set of shapes: it has numbers for the sizes,
-and an arena (memory for values between steps). Plans share equal arrays, such as weights, and all shapes share arenas.
+and uses an arena (memory for values between steps). Plans share equal arrays, such as weights; runners share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.

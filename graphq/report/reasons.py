@@ -136,7 +136,7 @@ REASONS: Mapping[str, Texts] = {
     "result": Texts("the result is quantized", "{op} reads {source} in {source:dtype}, and its result is not quantized",
                     "quantize the result of the {op:title}"),
 
-    # Texts for `node`, a layer.
+    # In the texts below, the obstacle is at a layer.
     "no fusion": Texts("operation", "no fusion supports {op:op}", _IN_PARTS),
     "no convolution": Texts("operation", "{refused}", _IN_PARTS),
     "operands": Texts(OPERANDS, "{obstacles}", "{obstacles:edit}"),

@@ -142,7 +142,7 @@ class NearMiss:
 class Pattern:
     """A partition that oneDNN Graph would make (`Graph.partitions`): its anchor, and the results of its operations.
 
-    One fusion of the passes makes each partition of graphq; a pattern may span several of these partitions.
+    In graphq, each partition comes from one fusion by a pass; a pattern may span several of these partitions.
     """
 
     anchor: str

@@ -194,7 +194,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 
 def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
-    """The byte offset in the weights of each packed row, tap by tap; -1 for rows that pad a tap with zeros."""
+    """For each packed row, tap by tap, its byte offset in the weights; -1 if the row pads a tap with zeros."""
     itemsize = STORAGE[c.b_dtype].itemsize
     _, tap, channel, _ = c.filter.strides(itemsize)
     offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)

@@ -179,9 +179,9 @@ class Lowered:
     """A partition in the form that kernels compute.
 
     `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue: it computes each output
-    element. Slot k of its operands has the data of `sources[k]`. The epilogue's expression starts from the numbers that
-    kernels leave in scratch memory. Its subexpression `accumulated` computes the accumulators from them; None means
-    that kernels leave the accumulators themselves.
+    element. Slot k of its operands has the data of `sources[k]`. The epilogue starts from the numbers that kernels
+    leave in scratch memory. If these are not yet the accumulators, the epilogue's subexpression `accumulated` turns
+    them into the accumulators; otherwise it is None.
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize

@@ -189,7 +189,7 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def gelu(x: Expr, *, mode: str) -> Expr:
-    """The gelu that the attribute `mode` of the operation names."""
+    """The variant of gelu that `mode`, an attribute of the operation, chooses."""
     return gelu_erf(x) if mode == "gelu_erf" else gelu_tanh(x)
 
 

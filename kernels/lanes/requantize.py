@@ -11,8 +11,8 @@ integer.
 
 If y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants include scales and zero
 points. If y depends on the integer of an earlier quantize, this integer is floor(v), and v is the u of the earlier
-quantize. Kernels compute floor(v) in f32. They saturate v - lo + 256 to [256.25, 511.75], where f32 has 15 bits of
-fraction, and round the result down.
+quantize. Kernels compute floor(v) - lo + 256 in f32, with the earlier quantize's lo. Before they round down, they
+saturate v - lo + 256 to [256.25, 511.75], where f32 has 15 bits of fraction.
 
 Kernels round 2**16 * u to an s32: the upper 16 bits are the stored integer, the lower 16 bits the fraction. If |u| is
 above 2**15 or u is NaN, the s32 is -2**31, and its fraction 0 counts as near a tie. Values that saturate to the least

@@ -1,1 +1,1 @@
-"""NumPy formulas of numbers that depend on the order of sums, shared by kernels and references of operations."""
+"""NumPy formulas whose results depend on the order of sums; kernels and references of operations share them."""

@@ -5,8 +5,8 @@ windows, two words for each row of the tile. Activations have one of three layou
 
     rows      row i is at a + i * stride
     columns   the operand is transposed: element (i, k) is at a + k * stride + i * (its bytes)
-    windows   row i is an output pixel of an image at `a`; `stride` is the address of a WINDOWS record. The two words of
-              row i are addresses in the record's outer and inner table: the row's offsets, one per tap
+    windows   row i belongs to an output pixel; `a` is the input image, and `stride` the address of a WINDOWS record.
+              The two words of row i point into the record's outer and inner tables, at the row's offsets, one per tap
 """
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Kernels of pools: maxima and means over the windows of channels-last images, followed by an epilogue (Store).
 
     acc[i, c] = max over taps t of x[window(i, t), c]                             s32 for u8 and s8, f32 for floats
-    acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
+    acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the pad row of WINDOWS
 
-If the epilogue of a maximum does nothing, tiles write the outputs directly, in half the time. For each small window
-size, code is compiled that reads a list of tap addresses. All other sizes share code that finds taps by the tables of
-offsets.
+`numbers.mean_sums` describes the order of the f32 sums, `means` the function d. If the epilogue of a maximum does
+nothing, tiles write the outputs directly, in half the time. For each small window size, code is compiled that reads a
+list of tap addresses. All other sizes share code that finds taps by the tables of offsets.
 """
 from __future__ import annotations
 

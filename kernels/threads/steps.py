@@ -8,9 +8,10 @@ an array of words. Several callers can offer tables of steps at the same time, e
     helpers    the number of helpers
     wanted     the number of helpers that callers can use
     records    the largest possible number of helpers
-    cores      the bytes of the mask that follows, of the process's cores; 0 if helpers can run on any core
-    record     of a helper: whether it is asleep; a semaphore; its pthread_t, the core that it must avoid and the
-               address of the team (HELPER); a mask without that core
+    cores      the size in bytes of the mask of the process's cores, which follows; the size is 0 if helpers can run
+               on any core
+    record     one for each helper: whether it is asleep; a semaphore; the fields of HELPER (its pthread_t, the core
+               that it must avoid, and the address of the team); a mask without that core
     slot   busy       whether a caller uses the slot
            ticket     pieces << 24 | pieces that helpers have taken << 12 | pieces that the caller has taken;
                       a thread takes a piece by adding one to one of the two counts

@@ -218,11 +218,11 @@ class BodyBounds:
         return found
 
     def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
-        """Two sizes of `source`: beyond the first, differences change x only a little; beyond the second, not at all.
+        """Two bounds of |source|: beyond the first, errors of `source` change x only a little; beyond the second, not.
 
-        x is a `Curve` of a multiple of `source` plus a constant, or a multiple of this curve plus a constant. If
-        hard-swish is written as y * clamp(y + 3, 0, 6) / 6, the clamp is constant for large y, so a difference in y
-        counts at most 3 times. Both sizes are infinite if x is another function.
+        x must be a * f(b * source + c) + d, with a `Curve` f and constants; otherwise both bounds are infinite. If
+        hard-swish is written as y * clamp(y + 3, 0, 6) / 6, the clamp is constant for large y, so an error of y is
+        multiplied by at most 3.
         """
         way = self._way(x, source)
         curves = [n for n in way if n.op.name not in LINEAR]

@@ -231,7 +231,8 @@ def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: 
           taps: Value) -> None:
     """Store the factors of 16 channels at 8 taps; `table` has the taps' addresses minus `offset`.
 
-    The factors are stored in the order of the sum: all `taps` of a channel, then all taps of the next channel.
+    The memory at `target` has the order of the sum: `taps` factors of a channel, then those of the next channel. One
+    call stores 8 factors of each channel.
     """
     rows = [_fours((table + 8 * n).load(I64) + offset, apart) for n in range(8)]
     flips = (flip.trunc(I32) * 0x01010101).splat(8)
