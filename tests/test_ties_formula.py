@@ -138,6 +138,20 @@ def test_open_sizes():
         np.testing.assert_array_equal(model(x=x), in_numpy(x))
 
 
+def test_products_of_activations_of_open_sizes():
+    g = gq.Graph("activations")
+    a, b = (g.dequantize(g.input(x, shape=(None, None), dtype="u8"), scales=[s], zps=[ZX])
+            for x, s in (("a", float(SX)), ("b", float(SW))))
+    g.output(g.quantize(g.matmul(a, b, transpose_b=True), **FIRST), name="y")
+    model = gq.compile(g, ties="formula", threads=2)
+    for m, k, n in ((3, 5, 7), (M, 200, N), (1, 1, 1)):
+        x, w = RNG.integers(0, 256, (m, k)).astype(np.uint8), RNG.integers(0, 256, (n, k)).astype(np.uint8)
+        total = (x.astype(np.int64) - ZX) @ (w.astype(np.int64) - ZX).T
+        want = quantized(np.float32(total) * (SX * SW), **FIRST, by_inverse=True)
+        np.testing.assert_array_equal(model(a=x, b=w), want)
+    assert not model.plans.for_each_shape
+
+
 @pytest.mark.parametrize("wrong", [None, "exact", True, ["formula"]])
 def test_wrong_options(wrong):
     with pytest.raises(CompileError, match="ties must be settled or formula"):
