@@ -14,8 +14,14 @@ def pytest_unconfigure():
     suite_environment.restore()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection():
+    """Python's collector does not scan what stays to the end, tests and the modules that they import, now or later."""
+    gc.disable()
+
+
 def pytest_collection_finish():
-    """Python's collector no longer scans what stays to the end: tests, and the modules that they import."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
