@@ -150,6 +150,13 @@ def test_one_hot(depth):
     np.testing.assert_array_equal(got, np.where(np.eye(4)[[[0, 3], [1, 3]]] > 0, 5, 2).transpose(0, 2, 1))
 
 
+@pytest.mark.parametrize("axis", [-3, 0, 2, -1])
+def test_one_hot_in_front_and_behind(axis):
+    x = np.int64([[0, 3], [1, -1]])
+    want = np.moveaxis(np.where(np.eye(4)[x] > 0, 5, 2), -1, axis)
+    np.testing.assert_array_equal(run("OneHot", x, np.int64(4), np.float32([2, 5]), opset=13, axis=axis), want)
+
+
 @pytest.mark.parametrize("depth, values", [([4, 4], [2, 5]), ([], [2, 5]), ([0], [2, 5]), ([4], [2, 5, 7]), ([4], [2])])
 def test_one_hot_takes_one_depth_and_two_values(depth, values):
     with pytest.raises(GraphError, match="OneHot"):
@@ -280,6 +287,44 @@ def test_norms_of_sums(bias, simple):
     np.testing.assert_allclose(last, total, rtol=1e-6)
 
 
+def test_a_dropout_that_trains_drops():
+    y = run("Dropout", abs(X) + 1, np.float32(0.5), np.bool_(True), opset=13, native=False, seed=3)
+    assert (y == 0).any()
+
+
+def test_sizes_that_scales_do_not_give_exactly():
+    """Positions are of the scale as it is, not of the quotient of the sizes."""
+    def resized(scales, **attrs):
+        return run("Resize", X, None, np.float32(scales), opset=13, native=False, **attrs)
+
+    how = {"coordinate_transformation_mode": "asymmetric"}
+    near = resized([1, 1, 2.1, 1], nearest_mode="floor", **how)
+    np.testing.assert_array_equal(near, X[:, :, (np.arange(8) / 2.1).astype(int)])
+    at = np.clip(np.arange(6) / 1.6, 0, 3)
+    low, part = at.astype(int), (at % 1)[:, None]
+    want = X[:, :, low] * (1 - part) + X[:, :, np.minimum(low + 1, 3)] * part
+    np.testing.assert_allclose(resized([1, 1, 1.6, 1], mode="linear", **how), want, rtol=1e-4, atol=1e-5)
+
+
+def test_channels_are_resized():
+    got = run("Resize", X, None, np.float32([1, 2, 2, 1]), opset=13, native=False)
+    np.testing.assert_array_equal(got, X.repeat(2, 1).repeat(2, 2))
+
+
+def test_a_smaller_image_with_antialias_has_means_of_more_pixels():
+    half = np.float32([1, 1, 0.5, 1])
+    got = run("Resize", X[..., :1], None, half, opset=18, native=False, mode="linear", antialias=1)
+    want = (X[..., :3, :1] * [[[[4], [3], [1]]]]).sum(2) / 8  # a triangle of width 4 around 0.5; edges repeat
+    np.testing.assert_allclose(got[:, :, 0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_frame_as_long_as_the_signal():
+    x = X.reshape(1, -1, 1)[:, :8]
+    got = run("STFT", x, np.int64(3), None, np.int64(8), opset=17)
+    want = np.fft.rfft(x[0, :, 0])
+    np.testing.assert_allclose(got[0, 0], np.stack([want.real, want.imag], 1), rtol=1e-4, atol=1e-5)
+
+
 def test_a_dropout_that_does_not_train_has_a_mask_of_ones():
     y, mask = run("Dropout", X, opset=13, outputs=2, native=False)
     assert np.array_equal(y, X) and mask.dtype == np.bool_ and mask.all()
@@ -328,7 +373,7 @@ def test_sources_of_trees(dtype, x):
 
 @pytest.mark.parametrize("equation", ["i,i->i", "i,j->ij", "i,i->", "ij,ij->ij", "ij,ij->i", "ij,i->i", "ij,j->ij",
                                       "ij,jk->ik", "bij,bjk->bik", "bi,bi->b", "ij,j", "ji,jk",
-                                      "i,ij->j", "...i,i->...", "ij,kj->ki"])
+                                      "i,ij->j", "...i,i->...", "ij,kj->ki", "kj,ji"])
 def test_equations(equation):
     sizes = {"i": 3, "j": 4, "k": 5, "b": 2}
     left = equation.partition("->")[0].replace("...", "b")

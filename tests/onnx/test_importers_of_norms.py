@@ -1,7 +1,10 @@
 """Importers of normalizations against formulas written here in NumPy."""
 import numpy as np
+import onnx
 import pytest
 from one_onnx_node import run
+
+import graphq as gq
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((2, 12, 4, 6)).astype(np.float32)
@@ -77,3 +80,13 @@ def test_batches_in_training():
     np.testing.assert_allclose(y, normalized(X, (0, 2, 3)), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(mean, X.mean((0, 2, 3)) / 4, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(variance, 0.75 + X.var((0, 2, 3)) / 4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("op", ["LayerNormalization (x, w)", "RMSNormalization (x, w)",
+                                "GroupNormalization <num_groups = 1> (x, w, w)"])
+def test_statistics_of_other_dtypes_are_of_onnx_reference(op):
+    text = f"net (float16[2,3] x, float16[3] w) => (float16[2,3] y) {{ y = {op} }}"
+    for stash in (1, 10):
+        m = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]>\n{text}')
+        m.graph.node[0].attribute.append(onnx.helper.make_attribute("stash_type", stash))
+        assert ("onnx_node" in {n.op.name for n in gq.load_onnx(m).nodes}) == (stash == 10)

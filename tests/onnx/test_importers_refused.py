@@ -47,6 +47,12 @@ REFUSED = [  # the version, the graph, what is said
     (9, "(float[2,3,4,5] x) => (float[2,3,4,5] y, float[3] m, float[3] v, float[3] a, float[3] b) "
         "<float[3] w = {1, 2, 3}> { y, m, v, a, b = BatchNormalization(x, w, w, w, w) }",
      "training in version 9 of f32 is not supported"),
+    (15, "(float16[2,3,4,5] x) => (float16[2,3,4,5] y, float[3] m, float[3] v) <float[3] w = {1, 2, 3}> "
+         "{ y, m, v = BatchNormalization <training_mode = 1> (x, w, w, w, w) }",
+     "training in version 15 of f16 is not supported"),
+    (17, "(float[2,3] x) => (float[2,3] y) <float[3] w = {1, 2, 3}> "
+         "{ y = com.microsoft.SimplifiedLayerNormalization <stash_type = 10> (x, w) }",
+     "attribute 'stash_type' must be 1, for f32, got 10"),
     (17, "(double[2,3,4,5] x) => (double[2,3,4,5] y) { y = LRN <size = 3> (x) }", r"f64\[2,3,4,5\], but must be f32"),
     (17, "(double[1,1,4] x) => (double[1,1,n] y, int64[1,1,n] z) { y, z = MaxPool <kernel_shape = [2]> (x) }",
      r"indices of maxima of f64\[1,1,4\] are not supported"),
@@ -90,6 +96,10 @@ REFUSED = [  # the version, the graph, what is said
          "{ y = STFT(x, s, w, l) }", r"the window must have the frame's length 4, got \[3\]"),
     (17, "(float[1,1,4,4] x, float[1,5] r) => (float[1,1,2,2] y) { y = MaxRoiPool <pooled_shape = [2, 2]> (x, r) }",
      "MaxRoiPool is not supported"),
+    *((17, f"(float[2,1,4,4] x, float[1,4] r) => (float[1,1,1,1] y) <int64[1] i = {{{k}}}> {{ y = RoiAlign(x, r, i) }}",
+       rf"input 2 must have indices of images in \[0, 1\], got {k}") for k in (2, -1)),
+    (17, "(float[1,3,1] x) => (float[1,n,m,2] y) <int64 s = {2}, int64 l = {4}> { y = STFT(x, s, '', l) }",
+     r"a frame of 4 samples is longer than the signal f32\[1,3,1\]"),
     (17, "(float[2,3] x) => (float[n,m] y) { y = Unique <axis = 1, sorted = 0> (x) }",
      r"the order of elements along axis 1 of f32\[2,3\], sorted 0, is not supported"),
     (17, "(float[2,1] x) => (int64[2] y, float[2,2] z) { y, z = ai.onnx.ml.LinearClassifier <classlabels_ints = [0, 1],"
