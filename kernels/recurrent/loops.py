@@ -132,8 +132,9 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
 
 
 def _joined(parts: Vectors) -> Value:
-    first, *rest = parts
-    return first.shuffle(rest[0], range(2 * first.type.count)) if rest else first
+    while len(parts) > 1:
+        parts = [x.shuffle(y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
 
 
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -> list[Vectors]:
@@ -218,7 +219,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 
 def _integers(level: Level, emulated: bool, shifted: bool) -> Integers:
-    lanes = min(UNITS, max(8, level.lanes))
+    lanes = min(UNITS, level.lanes) if level.lanes > 1 else UNITS // 2
     return Integers((level.dot4 or level.pairs)(lanes, emulated), shifted, ROWS * lanes // UNITS)
 
 

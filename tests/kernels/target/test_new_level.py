@@ -1,6 +1,6 @@
 """A level with a new product of bytes is one row: this adds it to a copy of graphq, and all families multiply by it.
 
-Its vectors have four lanes, as those of no other level.
+Its vectors have four lanes, as those of no other level, and its instruction takes no other vectors.
 """
 import shutil
 import subprocess
@@ -10,8 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 ROW = """
 _TILES = TileSizes(((5, 16), (1, 16)))
+def _newdot(b, acc, x, w):
+    assert acc.type.count == 4
+    return dot4(b, acc, x, w)
 LEVELS += (Level("new", 4, ByteProduct("", pairs, pairs, widens=True), Fma(4, _TILES, _TILES, _TILES, _TILES),
-                 ("new-dot",), registers=32, dot4=ByteProduct("newdot", dot4, dot4, _TILES, _TILES)),)
+                 ("new-dot",), registers=32, dot4=ByteProduct("newdot", _newdot, _newdot, _TILES, _TILES)),)
 """
 RUN = """
 import numpy as np
