@@ -268,11 +268,11 @@ def _names(labels: Sequence[str]) -> str:
 
 
 def _patterns(patterns: Sequence[Pattern]) -> list[str]:
-    """Lines on oneDNN Graph's partitions: a line for each one with an anchor, and the number of each other kind."""
+    """Lines on the partitions of oneDNN Graph: each with an anchor, and the number of the others."""
     lines = [f"oneDNN Graph would make {counted(len(patterns), 'partition')} (graph.partitions()):"] * bool(patterns)
-    lines += [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in UNANCHORED]
-    others = Counter(p.anchor for p in patterns if p.anchor in UNANCHORED)
-    return lines + [f"  others: {', '.join(f'{n} {name}' for name, n in others.items())}"] * bool(others)
+    anchored = [f"  {p.anchor}: {', '.join(p.values)}" for p in patterns if p.anchor not in UNANCHORED]
+    others = len(patterns) - len(anchored)
+    return [*lines, *anchored, *[f"  without an anchor: {others}"] * bool(others)]
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
