@@ -14,9 +14,10 @@ points. If y depends on the integer of an earlier quantize, this integer is floo
 quantize. Kernels compute floor(v) - lo + 256 in f32, with the earlier quantize's lo. Before they round down, they
 saturate v - lo + 256 to [256.25, 511.75], where f32 has 15 bits of fraction.
 
-Kernels round 2**16 * u to an s32: the upper 16 bits are the stored integer, the lower 16 bits the fraction. If |u| is
-above 2**15 or u is NaN, the s32 is -2**31, and its fraction 0 counts as near a tie. Values that saturate to the least
-integer, as after a ReLU, would often count as near; u is therefore kept at least a quarter above this integer.
+Kernels round 2**16 * u to an s32: the upper 16 bits are the stored integer, the lower 16 bits the fraction. If u is
+NaN, the fraction is 0, which counts as near a tie. If |u| is above 2**15, machines give -2**31, whose fraction is 0 as
+well, or the nearest s32, whose upper half saturates as u does. Values that saturate to the least integer, as after a
+ReLU, would often count as near; u is therefore kept at least a quarter above this integer.
 
 The expressions depend only on the structure of an epilogue, and are derived once per structure. `fast_form` then fills
 in the constants of a layer, and computes `half` from them.
