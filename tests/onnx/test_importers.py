@@ -123,6 +123,12 @@ def test_pools_of_integers():
     np.testing.assert_array_equal(run("GlobalMaxPool", WHOLE, opset=1, native=False), WHOLE.max((2, 3), keepdims=True))
 
 
+def test_windows_that_would_lie_in_the_padding_are_left_out():
+    x = X[:, :, 0]
+    got = run("MaxPool", x, opset=12, kernel_shape=[2], strides=[2], pads=[0, 2], ceil_mode=1)
+    np.testing.assert_array_equal(got, x.reshape(2, 12, 3, 2).max(-1))
+
+
 @pytest.mark.parametrize("transform, f", [
     ("NONE", lambda y: y), ("LOGISTIC", lambda y: 1 / (1 + np.exp(-y))),
     ("SOFTMAX", lambda y: np.exp(y) / np.exp(y).sum(1, keepdims=True))])

@@ -157,6 +157,16 @@ def test_weights_of_a_state_beyond_8_bits_are_refused():
         gq.load_onnx(node_model("DynamicQuantizeLSTM", inputs, {"hidden_size": 5}))
 
 
+def test_weights_of_a_state_may_have_all_8_bits():
+    r, zps = np.zeros((1, 5, 20), S), np.zeros((1, 20), S)
+    r[0, 0, :2] = -128, 127
+    inputs = [(n, {"R": r, "RZ": zps}.get(n, x)) for n, x in LSTM]
+    gq.load_onnx(node_model("DynamicQuantizeLSTM", inputs, {"hidden_size": 5}))
+    zps[0, 1] = -1
+    with pytest.raises(GraphError, match="must have 8 bits, got -128 to 128"):
+        gq.load_onnx(node_model("DynamicQuantizeLSTM", inputs, {"hidden_size": 5}))
+
+
 @pytest.mark.parametrize("rows", [(), (1,), (1, 1), (3, 1), (1, 5), (3, 5)], ids=str)
 def test_biases_of_qgemm_are_broadcast(rows):
     inputs = [("x", u8(3, 8)), ("A", scales()), ("Y", U(3)), ("B", s8(8, 5)), ("S", scales(5)), ("Z", s8(5)),

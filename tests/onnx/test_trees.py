@@ -125,6 +125,35 @@ def test_lists_of_another_length_are_no_trees(name, change):
     assert "trees" not in [n.op.name for n in gq.load_onnx(m).nodes]
 
 
+def newer_form(**more):
+    """A tree of one test with two leaves, in the newer form; loaded."""
+    attrs = {"n_targets": 1, "aggregate_function": 1, "post_transform": 0, "tree_roots": [0], "nodes_featureids": [0],
+             "nodes_truenodeids": [0], "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1],
+             "leaf_targetids": [0, 0], "nodes_splits": np.float32([0.5]), "nodes_modes": np.uint8([0]),
+             "leaf_weights": np.float32([1, 2]), **more}
+    node = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **{
+        k: numpy_helper.from_array(v, k) if isinstance(v, np.ndarray) else v for k, v in attrs.items()})
+    graph = helper.make_graph([node], "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 6])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    return gq.load_onnx(helper.make_model(graph, ir_version=8, opset_imports=[
+        helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 5)]))
+
+
+@pytest.mark.parametrize("name, ids, said", [
+    ("nodes_truenodeids", [-2], "go from -1 to 2"), ("nodes_falsenodeids", [2], "go from 1 to 3"),
+    ("tree_roots", [0, -1], "go from -1 to 0")])
+def test_numbers_of_nodes_that_are_not_there(name, ids, said):
+    with pytest.raises(GraphError, match=f"trees: node numbers {said}, but there are 3 nodes"):
+        newer_form(**{name: ids})
+
+
+@pytest.mark.parametrize("change", [{"aggregate_function": 2}, {"aggregate_function": 3}, {"aggregate_function": 0},
+                                    {"nodes_modes": np.uint8([6]), "membership_values": np.float32([1, np.nan])}])
+def test_trees_of_other_kinds_are_of_onnx_reference(change):
+    assert "trees" in [n.op.name for n in newer_form().nodes]
+    assert "trees" not in [n.op.name for n in newer_form(**change).nodes]
+
+
 def test_features_beyond_the_row_are_an_error():
     g = gq.Graph()
     x = g.input("x", shape=(2, 3), dtype="f32")
