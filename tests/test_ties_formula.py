@@ -152,6 +152,20 @@ def test_products_of_activations_of_open_sizes():
     assert not model.plans.for_each_shape
 
 
+def test_a_graph_with_some_settled_partitions():
+    g = gq.Graph("mixed")
+    for ties in ("settled", "formula"):
+        model = gq.compile(dense(residual=False), ties=ties)
+        (node,) = model.graph.nodes_of(("partition",))
+        operands = [g.input(f"x{len(g.inputs)}", shape=(M, K), dtype="u8") if v.data is None else g.constant(v.data)
+                    for v in node.operands]
+        g.output(g.add_node(node.op, operands, node.attrs)[0], name=f"y{len(g.outputs)}")
+    assert gq.compile(g).explain(format="json")["ties"] == [
+        'ties: 1 quantize not settled, as ties="formula" says',
+        "ties: 1 quantize settled by the f32 sums of the graph as written: 0 within proved bounds, "
+        "1 within estimated ones"]
+
+
 @pytest.mark.parametrize("wrong", [None, "exact", True, ["formula"]])
 def test_wrong_options(wrong):
     with pytest.raises(CompileError, match="ties must be settled or formula"):

@@ -56,10 +56,13 @@ def ties(graph: Graph) -> list[str]:
         return []
     by = Counter(x for _, x in found if x in ("proved", "estimated", "formula"))
     lines = [f"  {graph.label(n.output)}: {x}" for n, x in found if x not in by]
+    heads, settled_ones = [], by["proved"] + by["estimated"]
     if by["formula"]:
-        return [f'ties: {counted(by["formula"], "quantize")} not settled, as ties="formula" says', *lines]
-    return [f"ties: {counted(by.total(), 'quantize')} settled by the f32 sums of the graph as written: "
-            f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
+        heads = [f'ties: {counted(by["formula"], "quantize")} not settled, as ties="formula" says']
+    if settled_ones or not heads:
+        heads.append(f"ties: {counted(settled_ones, 'quantize')} settled by the f32 sums of the graph as written: "
+                     f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones")
+    return [*heads, *lines]
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
