@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.passes import run_passes
-from graphq.report.coverage import Coverage, coverage, kind_of
+from graphq.report.coverage import Coverage, coverage, kind_of, millions
 
 CONV = "strides=[1,2], pads_begin=[1,1], pads_end=[1,1], dilations=[1,1]"
 
@@ -102,6 +102,9 @@ def test_text():
     assert str(Coverage({}, {})) == "no multiply-accumulates"
     assert str(Coverage({"convolution": 0, "matmul": 999_999_999}, {"convolution": 1, "matmul": 999_999_999})) == \
         "99.9% of 1,000.0 million multiply-accumulates in integer partitions (convolution 0%, matmul 100%)"
+    assert str(Coverage({"add": 0, "matmul": 1}, {"add": 0, "matmul": 10_000})) == \
+        "0.1% of 10000 multiply-accumulates in integer partitions"
+    assert (millions(99_999), millions(100_000)) == ("99999", "0.1 million")
     assert "not counted: LSTM" in str(Coverage({}, {}, ("LSTM",))) and Coverage({}, {}, ("LSTM",)).share == 0
 
 

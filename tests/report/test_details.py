@@ -92,3 +92,8 @@ def test_classes(role, op, kind):
 def test_classes_of_partitions(kind):
     node = GraphNode(0, "partition", operation("partition", (), "%a"), Partition("eltwise", kind, (), {}, ()))
     assert css_class(node) == kind
+
+
+def test_an_operation_became_what_any_of_its_results_became():
+    report = replace(REPORT, became={**REPORT.became, "%s": None})
+    assert source_records(report, "after")[0]["n1"]["go"] == [["after", "n1", "became part of the sin of floats"]]

@@ -343,6 +343,26 @@ def test_long_sections_are_cut(count, shown):
         assert lines == count or plan[-1] == f"  ... {count - shown} more steps: explain(full=True)"
 
 
+def made(number, role, label, *inputs, note=""):
+    result = records.Tensor(label, "f32[2]", "f32", (2,), 8)
+    return GraphNode(number, role, Operation("op", "op", f"{label} = op", inputs, (result,), {}), None, note=note)
+
+
+def test_a_few_long_entries_are_not_cut():
+    nodes = tuple(made(k, "reference", f"%{k}", note="one\ntwo\nthree") for k in range(explain.SHOWN))
+    assert 4 * len(nodes) > explain.LONG
+    text = explain.as_text(Report("net", "avx2", 1, True, nodes=nodes))
+    assert f"%{explain.SHOWN - 1} = op" in text and "explain(full=True)" not in text
+
+
+@pytest.mark.parametrize("role, said", [("native", "of %a"), ("constant", "of an input or a constant")])
+def test_a_view_of_a_view_is_of_what_makes_it(role, said):
+    report = Report("net", "avx2", 1, True, nodes=(
+        made(0, role, "%a"), made(1, "view", "%b", "%a"), made(2, "view", "%c", "%b")), became={"%c": 2})
+    text = explain.value_text(explain.about(report, "c", gq.Graph()))
+    assert f"a view {said}: it takes no step" in text
+
+
 def test_what_is_outside_for_one_cause_is_named_up_to_a_number():
     def shown(count):
         cause = records.Cause(None, "line", "%v", "add", "Fuse", "check", None, None, "why", "do",

@@ -181,6 +181,14 @@ def test_parts_follow_one_another():
     both = merged([one, one])
     assert [p.begin for s in both.steps for p in s.pieces] == [0, 1] and both.elapsed == 2 and both.threads == (7,)
     assert merged([]).threads == ()
+    assert [p.begin for s in merged([one] * 3).steps for p in s.pieces] == [0, 1, 2]
+    assert [merged([Profile((), most=a), Profile((), most=b)]).most for a, b in ((1, 2), (3, 2))] == [2, 3]
+
+
+def test_threads_are_numbered_in_the_order_of_their_first_pieces():
+    at = [(9, 3.0), (9, 2.0), (7, 0.0), (5, 1.0)]
+    profile = Profile((StepTime(0, "a", 4.0, 0, pieces=tuple(Piece(thread, begin, 1.0) for thread, begin in at)),), 7)
+    assert profile.threads == (7, 5, 9)
 
 
 def test_a_graph_in_stages():

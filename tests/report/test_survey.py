@@ -48,6 +48,21 @@ def test_what_other_partitions_compute():
     assert "matmul" in ties(f"{text} return %2, %3") or ties(f"{text} return %2, %3") == []
 
 
+def test_a_sum_of_another_partition_is_named():
+    text = f"%1 = matmul(f, f, transpose_b=true)\n %2 = softmax(%1, axis=-1)\n %3 = relu(%1)\n %4 = {Q.format('%3')}"
+    assert ties(f"{text}\n return %2, %4") == ["matmul"]
+
+
+def test_what_is_before_a_dynamic_quantize_does_not_count():
+    text = f"""%0 = exp(f)
+ %1, %2 = dynamic_range(%0)
+ %3 = dynamic_quantize(%0, %1, %2, dtype=u8)
+ %4 = dequantize(%3, scales=[0.3])
+ %5 = sqrt(%4)
+ %6 = {Q.format('%5')}"""
+    assert ties(f"{text}\n return %6") == []
+
+
 @pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "mish", "log"])
 def test_they_do_differ(op):
     """Of a thousand numbers some results are others than the reference's, which are rounded once."""
