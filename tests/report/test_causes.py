@@ -308,6 +308,20 @@ def test_what_passes_compute_as_several_operations_is_one(normalization, reason)
     assert "is computed as several operations" in cause.reason or "reads %d in f32" in cause.reason
 
 
+@pytest.mark.parametrize("operation", ["%d = divide(%k, %dx)", "%s = sin(%dx)\n %d = multiply(%s, %k)"])
+def test_a_constant_that_no_scale_contains(operation):
+    """It is divided, or something else comes before it."""
+    (cause,) = causes(body(f"%k = constant(value=f32[]{{3}})\n {operation}\n %y = matmul(%d, %dw)\n return %y"))
+    assert (cause.value, cause.edit) == ("%y", "quantize and dequantize %d")
+
+
+@pytest.mark.parametrize("dtype, fusion", [("s8", "FuseMatmul"), ("s4", "FuseMatmulCompressed")])
+def test_weights_of_4_bits_have_the_fusion_of_compressed_weights(dtype, fusion):
+    (cause,) = report(f"graph(x: f32[3,4], w: {dtype}[4,2], s: f32[1]) {{\n %v = dynamic_dequantize(w, s)\n"
+                      f" %d = sin(x)\n %y = matmul(%d, %v)\n %q = quantize(%y, {Q})\n return %q\n}}").causes
+    assert cause.fusion == fusion
+
+
 def test_a_cause_names_node_and_value():
     (cause,) = causes(TWELVE["second f32 user"][0])
     assert (cause.fusion, cause.check, cause.also) == ("FuseMatmul", "one user", ("%z",))
