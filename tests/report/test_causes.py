@@ -315,6 +315,17 @@ def test_a_constant_that_no_scale_contains(operation):
     assert (cause.value, cause.edit) == ("%y", "quantize and dequantize %d")
 
 
+def test_causes_of_layers_come_first():
+    found = causes(body(f"%s = sin(%dx)\n %p = quantize(%s, {Q})\n %t = dequantize(%p, scales=[0.2], zps=[7])\n"
+                        " %u = sin(%t)\n %y = matmul(%u, %dw)\n return %y"))
+    assert [(c.value, c.op) for c in found] == [("%y", "matmul"), ("%p", "quantize")]
+
+
+def test_an_output_of_the_graph_is_a_user():
+    (cause,) = causes(body("%a = tanh(%dx)\n %b = cum_sum(%a, axis=1)\n return %a, %b"))
+    assert cause.reason == "%a has 2 users in f32: %b = cum_sum(%a) : f32[3,4] and an output of the graph"
+
+
 @pytest.mark.parametrize("dtype, fusion", [("s8", "FuseMatmul"), ("s4", "FuseMatmulCompressed")])
 def test_weights_of_4_bits_have_the_fusion_of_compressed_weights(dtype, fusion):
     (cause,) = report(f"graph(x: f32[3,4], w: {dtype}[4,2], s: f32[1]) {{\n %v = dynamic_dequantize(w, s)\n"
