@@ -19,7 +19,7 @@ from timing import Case
 
 import graphq as gq
 from graphq.dtypes import Name
-from graphq.kernels.target.isa import LevelName
+from graphq.kernels.target import LevelName
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from timing import Case
 
 import graphq as gq
 from graphq.dtypes import Name
-from graphq.kernels.target.isa import LevelName
+from graphq.kernels.target import LevelName
 
 CASES = {  # m, k, n
     "mm_1024": (1024, 1024, 1024),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphq.kernels.target.isa import LevelName
+from graphq.kernels.target import LevelName
 
 Feeds = dict[str, np.ndarray]
 Run = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]

@@ -22,7 +22,7 @@ import peers
 from peers import Call
 
 from graphq.commands.peers import alternate, difference
-from graphq.kernels.target.isa import LevelName
+from graphq.kernels.target import LevelName
 
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import require_outputs
 from graphq.ir.verify import check_order
-from graphq.kernels.target.isa import LevelName
+from graphq.kernels.target import LevelName
 from graphq.model.files import load_graph
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ import logging
 import os
 
 from graphq.base.locks import late_imports
+from graphq.kernels.target import LevelName
 from graphq.kernels.target import isa as levels_of
-from graphq.kernels.target.isa import Level, LevelName
+from graphq.kernels.target.level import Level
 from graphq.kernels.threads.count import resolve_threads
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.planned import Options

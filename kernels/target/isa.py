@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Literal, TypeAlias
 
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
@@ -20,9 +19,6 @@ from graphq.kernels.jit.values import Builder
 from graphq.kernels.target import x86
 from graphq.kernels.target.level import ByteTable, Level
 from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, pairs
-
-LevelName: TypeAlias = Literal["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
-"""The names of LEVELS, for type checkers."""
 
 _SMALL = TileSizes(((4, 16),))
 SCALAR = Level("scalar", 1, pairs=ByteProduct("", pairs, pairs, widens=True),
