@@ -8,7 +8,7 @@ import pytest
 from graphq import dtypes
 from graphq.dtypes import DTYPES, as_dtype, bf16, boolean, f8_e4m3, f32, s4, s8, s32, s64, u4, u8
 from graphq.errors import GraphError
-from graphq.kernels.target import isa
+from graphq.kernels.target import LevelName, isa
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -23,7 +23,7 @@ def test_type_checkers_know_the_names_and_no_others():
     names, ours = get_args(dtypes.Name), len(DTYPES)
     assert names[:ours] == tuple(DTYPES)
     assert all(as_dtype(name).numpy == np.dtype(name) for name in names[ours:])
-    assert get_args(isa.LevelName) == tuple(level.name for level in isa.LEVELS)
+    assert get_args(LevelName) == tuple(level.name for level in isa.LEVELS)
 
 
 def test_equality_is_by_name():
