@@ -108,7 +108,9 @@ CHANNELS = {"qtype": "per_channel", "axis": 2, "scales": [1.0] * 6}
     ({**CHANNELS, "axis": 3}, [reader(groups=2)], (3, 3, 3, 8), None),
     ({**CHANNELS, "qtype": "per_tensor"}, [reader(groups=2)], (3, 3, 3, 8), None),
     (CHANNELS, [reader(groups=2)], (3, 8), None),
-    (CHANNELS, [reader(groups="2")], (3, 3, 3, 8), None), (CHANNELS, [], (3, 3, 3, 8), None)])
+    (CHANNELS, [reader(groups="2")], (3, 3, 3, 8), None),
+    ({**CHANNELS, "scales": [1.0] * 3}, [reader(groups=1)], (3, 3, 3, 8), None),
+    (CHANNELS, [reader(groups=2)], (3, 3, None, 8), None), (CHANNELS, [], (3, 3, 3, 8), None)])
 def test_scales_of_groups(attrs, readers, shape, axis):
     made = grouped(lookup("dequantize"), [tensor("s8", shape).type], attrs, readers)
     assert made == (attrs if axis is None else {**attrs, "group_axis": axis})

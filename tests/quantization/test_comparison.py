@@ -45,6 +45,8 @@ def test_advice_is_a_call_that_can_be_pasted():
     assert "no single layer costs much" in comparison(0.005, -0.004).advice
     good = comparison(0.05)
     good.loss = 0.001
+    assert good.advised == {} and len(comparison(*[0.05] * 9).advised["wide"]) == 8
+    good.loss = 0.002
     assert good.advice == "outputs are close to f32 (1 - cosine at most 0.002): nothing to do"
 
 

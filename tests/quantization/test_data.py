@@ -48,6 +48,15 @@ def test_archives_of_one_batch_and_of_several(two, tmp_path):
     same(load_data(str(path), two), {"x": ROWS[1:], "k": 1}, {"x": ROWS[:1], "k": 0})
 
 
+def test_archives_that_do_not_fit(two, tmp_path):
+    np.savez(tmp_path / "data.npz", **{f"{b}/in/{n}": ROWS for b in range(2) for n in "xk"})
+    with pytest.raises(gq.InputError, match="holds 2 batches; in a folder each file is one: give only this file"):
+        load_data(str(tmp_path), two)[0]
+    np.savez(tmp_path / "data.npz", x=ROWS)
+    with pytest.raises(gq.InputError, match="must hold arrays x, k, or batches of them as 0/in/x; it holds x"):
+        load_data(str(tmp_path / "data.npz"), two)
+
+
 def test_functions(one, tmp_path):
     (tmp_path / "data.py").write_text(
         "import numpy as np\ndef batches():\n    return [{'x': np.ones((1, 2), np.float32)}] * 3\nnumber = 7\n")

@@ -33,6 +33,8 @@ def test_a_large_loss_is_never_sure():
         assert not found.sure and found.json()["sure"] is False and "other data may lose far more" in str(found)
         assert "would be enough" not in str(found) and "at most" not in str(found)
     assert Estimate((2e-3,), None, 100, 1.0).sure
+    few = str(Estimate((3e-2, 2e-2), 4.5e-2, 3, 1.2))
+    assert "would be enough" not in few and "copies of the batches" not in few
 
 
 def test_it_is_not_surer_than_the_losses():
@@ -40,6 +42,7 @@ def test_it_is_not_surer_than_the_losses():
     found = Estimate((1e-4, 3e-4), None, 10, 1.0)
     assert found.uneven and not found.sure and "the losses of the batches differ; 16 would be enough" in str(found)
     assert Estimate((1e-4, 3e-4), None, 16, 1.0).sure and Estimate((1e-5, 9e-5), None, 10, 1.0).sure
+    assert "differ" not in str(Estimate((1e-4, 3e-4), None, 16, 3.0))  # 16 are many, but exceed their ranges
     grown = Estimate((1e-3,) * 4, 2.1e-3, 4, 1.0)
     assert not grown.sure and "copies of the batches lose more than 0.002" in str(grown)
     assert "2.1e-03 on the worst copy (0.7 or 1.3 times as large)" in str(Estimate((1e-3,), None, 40, 1.0, 2.1e-3))
@@ -110,6 +113,8 @@ def test_batches_that_repeat_others_are_no_evidence(factor):
     assert found.batches == 5 and found.repeated == found.json()["repeated"] == 4 and not found.sure
     assert "not sure of 5 batches" in str(found) and "4 batches repeat others" in str(found)
     assert repeated([{"x": np.zeros((n, 2), np.float32)} for n in (1, 2, 3)]) == 2
+    assert repeated([{"x": np.zeros(2, np.float32)}, {"x": np.zeros(2, np.int32)}]) == 0
+    assert [x["x"].tolist() for x in halves({"x": np.arange(2)})] == [[0, 0], [1, 1]]
     assert repeated([*batches, {"x": batches[1]["x"].copy()}, {"x": batches[1]["x"].reshape(-1)}]) == 1
     assert Estimate((1e-3,), None, 40, 1.0, repeated=36).sure and not Estimate((1e-3,), None, 40, 1.0, repeated=37).sure
 

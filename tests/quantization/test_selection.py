@@ -7,7 +7,7 @@ import graphq as gq
 from graphq.quantization import Scheme, automatic, calibrate, quantize
 from graphq.quantization.calibrate import observed
 from graphq.quantization.products import prepared, values_by_name
-from graphq.quantization.selection import selected
+from graphq.quantization.selection import resolved, selected
 
 
 @pytest.mark.parametrize("wanted, names", [
@@ -79,6 +79,13 @@ def test_choices_that_would_do_nothing_are_refused():
         quantize(graph, batches, Scheme(exclude=["p*"], **{part: ["op:Conv"]}))
     with pytest.raises(gq.GraphError, match="limits name 'x', but this tensor is not quantized: no quantized layer"):
         quantize(graph, batches, Scheme(exclude=["convolution"], limits={"x": (0, 1)}))
+
+
+def test_values_between_layers_that_a_graph_may_lack():
+    graph = prepared(perceptron()[0])
+    assert resolved(graph, Scheme(between=("*",))).between == ()
+    with pytest.raises(gq.GraphError, match="no value stored between layers is named 'v'; there are none"):
+        resolved(graph, Scheme(between=("v",)))
 
 
 def test_attention_between_two_names():
