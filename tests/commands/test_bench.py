@@ -179,16 +179,18 @@ def test_inputs_are_the_models_own_sample(model, tmp_path, capsys, monkeypatch, 
 
 
 def test_random_inputs_do_not_saturate():
-    graph = gq.parse("""graph(x: f32[64,64], u: u8[64,64], r: f32[64,64], i: s64[4]) {
+    graph = gq.parse("""graph(x: f32[64,64], u: u8[64,64], r: f32[64,64], i: s64[4], c: f32[64,2]) {
       %q = quantize(x, dtype=u8, scales=[0.5], zps=[100])
       %d = dequantize(u, scales=[0.5], zps=[3])
-      return %q, %d, r, i
+      %z = relu(r)
+      %p = quantize(c, dtype=u8, qtype="per_channel", axis=1, scales=[0.5, 0.25])
+      return %q, %d, %z, i, %p
     }""")
     given = {"x": np.zeros((64, 64), np.float32), "u": np.zeros((64, 64), np.uint8),
-             "r": np.ones((64, 64), np.float32), "i": np.ones(4, np.int64)}
+             "r": np.ones((64, 64), np.float32), "i": np.ones(4, np.int64), "c": np.ones((64, 2), np.float32)}
     made = realistic(graph, given)
     assert all(made[n].dtype == given[n].dtype and made[n].shape == given[n].shape for n in given)
-    assert made["r"] is given["r"] and made["i"] is given["i"]
+    assert all(made[n] is given[n] for n in "ric")
     q = gq.reference(graph, made)["q"]
     for x in (q, made["u"]):
         assert 100 < x.mean() < 155 and 20 < x.std() < 45 and ((x == 0) | (x == 255)).mean() < 0.001

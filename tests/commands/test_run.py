@@ -25,6 +25,7 @@ def check(dtype, got, wanted):
     ("f32", [1, 2], [1.00001, 2], True),
     ("f32", [1, 2], [1.0001, 2], False),
     ("f32", [1, np.nan], [1, 2], False),
+    ("f32", [1, 2], [1, np.nan], False),
     ("f32", [1, np.inf], [1, -np.inf], False),
     ("f32", [0, 0], [0, np.inf], False),
     ("bf16", [1, 1.015625], [1, 1], True),
