@@ -14,7 +14,8 @@ def leave_ties(graph: Graph) -> int:
     found = [node for node in graph.nodes_of(("partition",)) if node.attrs["ties"] != "formula"]
     for node in found:
         with graph.before(node, [node]):
-            (new,) = graph.add_node(node.op, node.inputs, {**node.attrs, "ties": "formula"})
-        graph.replace_uses(node.output, new)
+            outputs = graph.add_node(node.op, node.inputs, {**node.attrs, "ties": "formula"})
+        for old, new in zip(node.outputs, outputs, strict=True):
+            graph.replace_uses(old, new)
         graph.prune([node])
     return len(found)

@@ -7,6 +7,7 @@ import pytest
 import graphq as gq
 from graphq.cli import main
 from graphq.errors import CompileError, ParseError
+from graphq.ir.op import lookup
 from graphq.passes import PIPELINE, PRECISIONS, leave_ties
 
 SX, SW, ZX, M, K, N = np.float32(0.0173), np.float32(1.1e-3), 7, 70, 96, 80
@@ -164,6 +165,22 @@ def test_a_graph_with_some_settled_partitions():
         'ties: 1 quantize not settled, as ties="formula" says',
         "ties: 1 quantize settled by the f32 sums of the graph as written: 0 within proved bounds, "
         "1 within estimated ones"]
+
+
+def test_a_partition_with_several_outputs():
+    body, g = gq.Graph("body"), gq.Graph("several")
+    q = body.input("q", shape=(3,), dtype="u8")
+    x = body.dequantize(q, scales=[0.5])
+    body.output(x, name="a")
+    body.output(body.add(x, x), name="b")
+    x = g.input("x", shape=(3,), dtype="u8")
+    for k, y in enumerate(g.add_node(lookup("partition"), [x], {"body": body, "anchor": "eltwise"})):
+        g.output(y, name=f"y{k}")
+    assert leave_ties(g) == 1 and leave_ties(g) == 0
+    (node,) = g.nodes
+    assert node.attrs["ties"] == "formula" and g.outputs == [*node.outputs]
+    a, b = gq.reference(g, {"x": np.array([1, 2, 255], np.uint8)}).values()
+    assert (a * 2).tolist() == b.tolist() == [1, 2, 255]
 
 
 @pytest.mark.parametrize("wrong", [None, "exact", True, ["formula"]])
