@@ -9,6 +9,7 @@ from graphq.cli import main
 from graphq.errors import CompileError, ParseError
 from graphq.ir.op import lookup
 from graphq.passes import PIPELINE, PRECISIONS, leave_ties
+from graphq.testing import random_inputs
 
 SX, SW, ZX, M, K, N = np.float32(0.0173), np.float32(1.1e-3), 7, 70, 96, 80
 FIRST, SECOND = dict(dtype="u8", scales=[float(np.float32(16 * SX * SW))], zps=[100]), dict(
@@ -181,6 +182,34 @@ def test_a_partition_with_several_outputs():
     assert node.attrs["ties"] == "formula" and g.outputs == [*node.outputs]
     a, b = gq.reference(g, {"x": np.array([1, 2, 255], np.uint8)}).values()
     assert (a * 2).tolist() == b.tolist() == [1, 2, 255]
+
+
+def refused(case):
+    """A graph whose last quantize is not settled whatever `ties` says, and a part of the reason."""
+    g = gq.Graph(case)
+    x, w = g.input("x", shape=(M, K), dtype="u8"), g.dequantize(g.constant(W), scales=[float(SW)])
+    x = (g.dynamic_dequantize(x, g.input("s", dtype="f32", shape=())) if case == "a tensor of scales" else
+         g.dequantize(x, scales=[float(SX)], zps=[ZX]))
+    y = g.matmul(x, w)
+    if case == "after 16 bits":
+        z = g.dequantize(g.quantize(y, dtype="u16", scales=[1e-4], zps=[30000]), scales=[1e-4], zps=[30000])
+        y = g.add(z, y)
+    if case == "a quotient":
+        y = g.divide(y, g.input("d", shape=(M, N), dtype="f32"))
+    g.output(g.quantize(y, **{**FIRST, "dtype": "u16" if case == "16 bits" else "u8"}), name="y")
+    return g
+
+
+@pytest.mark.parametrize("case, reason", [
+    ("16 bits", "at 16 bits f32 sums decide"), ("a tensor of scales", "operands with constant scales"),
+    ("after 16 bits", "how far quantize carries"), ("a quotient", "how far divide carries")])
+def test_what_settling_refuses_has_its_own_reason(case, reason):
+    settled, formula = (gq.compile(refused(case), ties=ties, threads=1) for ties in ("settled", "formula"))
+    _, *lines = settled.explain(format="json")["ties"]
+    told = formula.explain(format="json")["ties"]
+    assert reason in lines[-1] and told[-len(lines):] == lines and 'ties="formula"' not in "".join(told)
+    inputs = random_inputs(settled.source)
+    np.testing.assert_array_equal(formula(inputs), formula.formula(inputs))
 
 
 @pytest.mark.parametrize("wrong", [None, "exact", True, ["formula"]])

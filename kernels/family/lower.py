@@ -186,7 +186,7 @@ class Lowered:
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
     after a sum. "proved" and "estimated" are kinds of bounds that find outputs near a rounding tie. "formula": such
-    outputs are not computed a second time. Any other string is the reason why such outputs are not found.
+    outputs are not computed a second time. Any other string is the reason why such outputs cannot be found.
     """
 
     out: tuple[int, ...]

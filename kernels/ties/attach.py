@@ -27,8 +27,8 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
     """Make the epilogue of `lowered` recompute outputs near rounding ties; returns the new Lowered.
 
     The field `ties` of the result has one string for each quantize of a sum, for `explain()`. The string is "proved" or
-    "estimated", the kind of the bound on the sum's error. If outputs near a tie are not computed again, the string is
-    the reason. Unless `settle`, the epilogue only gets its fast form, and the strings are "formula".
+    "estimated", the kind of the bound on the sum's error. If outputs near a tie cannot be computed again, the string is
+    the reason. Unless `settle`, the epilogue only gets its fast form; the string is "formula" or the reason.
 
     `constants` are the arrays of the inputs of `body`, in order, with None for inputs that are not constant. A body
     without a quantize of an integer sum does not change.
@@ -38,46 +38,40 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
     exprs, lowered = lowered.values, replace(lowered, values={})
     p, quantizes = lowered.products, [n for n in body.nodes if _rounds_a_sum(n, exprs.get(n.output))]
     if p is None or all(n.attrs["dtype"].bits > 8 for n in quantizes):
-        return replace(lowered, ties=tuple(_refused(n, None) if settle else "formula" for n in quantizes))
+        return replace(lowered, ties=tuple(_refused(n, None) for n in quantizes))
     e = EpilogueBuilder(lowered.out, True, list(lowered.sources))
     last = len(e.out) - 1
     bounds = (BodyBounds.after if settle else BodyBounds.of_sizes)(p, body, e.out[-1] if e.out else 1, constants)
     scalars = {x for x in e.numbers(constants) if x.value[2] == "scalar"}
-    as_written, near, refused = {p.total: acc("f32")}, list[Expr](), list[str]()
-    settled, fast, all_fast = list[Band](), dict[Expr, tuple[np.ndarray, float]](), True
+    as_written, near, kinds, refused = {p.total: acc("f32")}, list[Expr](), list[str](), list[str]()
+    fast, all_fast = dict[Expr, tuple[np.ndarray, float]](), True
     for node in body.nodes:
         if node is p.node or node.output not in exprs:
             continue
-        q = exprs[node.output]
-        if node in quantizes and not settle:
-            if node.attrs["dtype"].bits == 8 and _is_fast(e, node, bounds):
-                fast[q] = np.zeros(1), 0.0
-        elif node in quantizes and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unbounded):
+        q, of_sum = exprs[node.output], node in quantizes
+        if of_sum and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unbounded):
             refused.append(_refused(node, bounds))
-        elif node in quantizes and (band := bounds.band(node)) is not None:
-            settled.append(band)
+        elif of_sum and not settle:
+            kinds.append("formula")
+        elif of_sum and (band := bounds.band(node)) is not None:
+            kinds.append("proved" if band.proved else "estimated")
             near.append(_near(e, node, q, band, as_written))
             fast[q], all_fast = (band.half, band.relative), all_fast and _is_fast(e, node, bounds)
-        elif node.op.name == "quantize" and q.op == "quantize_quotient_to" and node.attrs["dtype"].bits == 8 \
-                and _is_fast(e, node, bounds) and not decided_by_one_byte(q, scalars):
+        if node.op.name == "quantize" and node.attrs["dtype"].bits == 8 and _is_fast(e, node, bounds) and (
+                not settle if of_sum else q.op == "quantize_quotient_to" and not decided_by_one_byte(q, scalars)):
             fast[q] = np.zeros(1), 0.0
         bounds.follow(node)
+    lowered = replace(lowered, ties=(*kinds, *refused))
+    if settle and not near:
+        return lowered
+    look = SecondLook(tuple(as_written.items()), reduce(partial(op, "or"), near), _factors(e, p)) if near else None
 
     def parameter(x: np.ndarray, dtype: Literal["f32", "s32"], role: str) -> Expr:
         return e.parameter(np.atleast_1d(x), dtype, last, role)
 
-    if not settle:
-        form = fast_form(fast, lowered.store.expr, e.numbers(constants), parameter)
-        return replace(lowered, store=replace(lowered.store, fast=form), sources=tuple(e.sources),
-                       ties=("formula",) * len(quantizes))
-    if not settled:
-        return replace(lowered, ties=tuple(refused))
-    look = SecondLook(tuple(as_written.items()), reduce(partial(op, "or"), near), _factors(e, p))
-    form = fast_form(fast, lowered.store.expr, e.numbers(constants), parameter) if all_fast else \
+    form = fast_form(fast, lowered.store.expr, e.numbers(constants), parameter) if all_fast or look is None else \
         FastForm((), select(look.needed, const(0, "s32"), const(1, "s32")), const(1, "s32"))
-    kinds = ["proved" if band.proved else "estimated" for band in settled]
-    return replace(lowered, store=replace(lowered.store, fast=form, second_look=look), sources=tuple(e.sources),
-                   ties=(*kinds, *refused))
+    return replace(lowered, store=replace(lowered.store, fast=form, second_look=look), sources=tuple(e.sources))
 
 
 def _factors(e: EpilogueBuilder, p: Products) -> tuple[Expr, ...]:

@@ -119,10 +119,10 @@ class BodyBounds:
 
     @classmethod
     def of_sizes(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
-        """Bound only the largest absolute values, as if the kernel's sum were the sum as written."""
+        """Bound only the largest absolute values, as if the kernel's sum were almost the sum as written."""
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
-        bounds.errors[p.node.output] = EXACT
+        bounds.errors[p.node.output] = NEXT_TO_EXACT
         bounds.largest[p.node.output] = largest_sum(p.k, p.sum)
         for bias in p.node.inputs[2:]:
             bounds.largest[p.node.output] += bounds.largest_size(bias)
