@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from graphq.kernels.jit.values import F32, I16, I32, Builder, Type, Value, vector
 from graphq.kernels.target import x86
+from graphq.kernels.target.isa import LEVELS
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Matrix
 
@@ -55,11 +56,12 @@ MULTIPLYING = {
     "vfmadd231ps": Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32),
     "vmulps": Multiplying(1, lambda b, acc, x: acc * x + x, F32)}
 """The instructions whose peaks can be measured."""
-COUNTED = frozenset((*MULTIPLYING, *(
+_OF_BYTES = {how.mnemonic for x in LEVELS for how in (x.dot4, x.pairs, x.saturating, x.matrix) if how is not None}
+COUNTED = frozenset((*MULTIPLYING, *_OF_BYTES, *(
     "tdpbsud tdpbuud tdpbf16ps tdpfp16ps tileloadd tilestored vpdpbusds vpdpwssds vpdpbssd vpdpbsud vpdpbuud "
     "vfmadd132ps vfmadd213ps vaddps vdivps vsqrtps vcvtdq2ps vcvtps2dq vcvtph2ps vcvtps2ph vpmovusdb vpmovsdb "
     "vpmovdb").split()))
-"""The arithmetic instructions that are counted. Code for other architectures contains none of them."""
+"""The arithmetic instructions that are counted; products of bytes are those of the levels."""
 
 _INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
 """A line of AT&T syntax: `{vex}` or another prefix in braces, the mnemonic, and the operands up to a comment (`#`)."""

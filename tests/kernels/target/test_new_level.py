@@ -19,7 +19,7 @@ LEVELS += (Level("new", 4, ByteProduct("", pairs, pairs, widens=True), Fma(4, _T
 RUN = """
 import numpy as np
 import graphq as gq
-from graphq.kernels.target import isa
+from graphq.kernels.target import isa, mnemonics
 from graphq.testing import random_inputs
 from dense import dense
 from kernel_digests import LISTS, recurrent
@@ -42,6 +42,7 @@ graphs = [dense(5, **plain), dense(3, x="s8", transpose_a=True, **plain), four_b
               "graph net(x: u8[3,21]) { %0 = dequantize(x, scales=[0.1])\\n %1 = tanh(%0)\\n"
               " %y = quantize(%1, dtype=s8, scales=[0.01]) return %y }")]
 assert isa.LEVELS[-1].name == "new" and not isa.LEVELS[-1].sorts
+assert mnemonics.count("\\tnewdot\\t%xmm0, %xmm1, %xmm2") == {"newdot xmm": 1}
 with isa.emulate("new"):
     for g in graphs:
         model, inputs = gq.compile(g, isa="new", threads=1, cache=False), random_inputs(g)
