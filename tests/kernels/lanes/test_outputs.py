@@ -14,7 +14,8 @@ from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.lanes.stores import FastForm, SecondLook, Store, evaluate
 from graphq.kernels.target import isa
 
-WIDTHS = [(1, ""), (8, ""), (16, ""), (16, "avx512")] if len(isa.available()) > 1 else [(1, "")]
+WIDTHS = [(1, ""), (8, ""), (16, ""), *((x.lanes, x.name) for x in isa.LEVELS if x.own("packing") is not None)] \
+    if len(isa.available()) > 1 else [(1, "")]
 """Lanes, and the level by which four vectors are packed as one."""
 BAND, OTHER = load(0, "s32", "column"), load(1, "u8", "table")
 

@@ -19,7 +19,7 @@ from graphq.kernels.operands.tile_frame import (
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.target import isa
 
-ROWS = (1, 4, 8) + (16,) * any(level.name.startswith("avx512") for level in isa.available())
+ROWS = (1, 4, 8) + (16,) * any(level.lanes >= 16 for level in isa.available())
 
 
 @pytest.mark.parametrize("rows", ROWS)
