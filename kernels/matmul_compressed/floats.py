@@ -34,9 +34,6 @@ from graphq.kernels.operands.tile_frame import Frame
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Factor
 
-AT_ONCE = {4: 4, 8: 6, 16: 8}
-"""The number of rows that a tile multiplies at a time, for vectors of 4, 8 or 16 columns: sums fit into registers."""
-
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
 """A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.
 
@@ -48,13 +45,14 @@ class Floats(NamedTuple):
     """How float activations are multiplied.
 
     `products` multiplies. It needs the weights of a step as `vectors` vectors of type `kind`; `factor(b, rows)` makes
-    them from the f32 vectors of the step's rows.
+    them from the f32 vectors of the step's rows. A tile multiplies `at_once` of its rows at a time.
     """
 
     products: Products
     kind: Type
     vectors: int
     factor: Callable[[Builder, list[Value]], Factor]
+    at_once: int
 
 
 def multiply(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
@@ -63,13 +61,13 @@ def multiply(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
     products, rounds = floats(dtype, level, emulated), ROUNDS.get(w_dtype)
     lanes = PANEL // products.parts
     if dtype == "bf16" and bf16 is not None and not emulated:
-        return Floats(products, vector(I32, lanes), 1, lambda b, rows: (bf16.rounded(b, *rows),))
+        return Floats(products, vector(I32, lanes), 1, lambda b, rows: (bf16.rounded(b, *rows),), level.fma.at_once)
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
         rows = rows[::-1]  # as in float matmuls, the product of a step's second row is added first
         return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
 
-    return Floats(products, products.kind, 4 // products.itemsize, factor)
+    return Floats(products, products.kind, 4 // products.itemsize, factor, level.fma.at_once)
 
 
 class _FloatTile(Tile):
@@ -80,7 +78,7 @@ class _FloatTile(Tile):
     """
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
-        products, at_once = how.products, min(rows, AT_ONCE[PANEL // how.products.parts])
+        products, at_once = how.products, min(rows, how.at_once)
         super().__init__(b, f, rows, panels, BITS[w_dtype], PANEL // products.parts)
         self.how, self.kind, self.at_once, self.row_bytes = how, products.kind, at_once, LINE * panels
         self.step_rows, self.step_bytes = 4 // products.itemsize, how.vectors * LINE * panels

@@ -28,7 +28,7 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
-from graphq.kernels.matmul_compressed.floats import AT_ONCE, float_tile, multiply
+from graphq.kernels.matmul_compressed.floats import float_tile, multiply
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.matmul_compressed.tile import Tile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
@@ -216,14 +216,14 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
     return -(-m // rows) * panel_count(n) / panels * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
-def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
+def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, most: int, pairs: bool = False) -> float:
     """Estimate cycles for `k` bytes: one per product, and 1.5 operations to unpack a vector of weights.
 
-    If the tile has more rows than it multiplies at a time, a vector also takes an operation to be stored. With `pairs`
-    an instruction multiplies two rows of weights.
+    A tile multiplies at most `most` rows at a time; if it has more, a vector also takes an operation to be stored. With
+    `pairs` an instruction multiplies two rows of weights.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    at_once, elements = min(rows, AT_ONCE[PANEL // parts]), 4 // STORAGE[kernel.dtypes[0]].itemsize
+    at_once, elements = min(rows, most), 4 // STORAGE[kernel.dtypes[0]].itemsize
     multiplied, tiles = -(-m // at_once) * at_once, -(-m // rows)
     unpacked = (1.5 * elements + (rows > at_once)) * tiles
     products = max((multiplied * (1 if pairs else elements) + unpacked) * panels * parts, 4 * tiles)
@@ -265,11 +265,11 @@ def _register(level: Level) -> None:
             cost = partial(estimate_integers, parts=steps * parts, rate=how.compressed.rate)
             register_kernel(dtypes, how.compressed.sizes, level, cost, layouts=("rows",))(build_bytes)
     if fma is not None:
-        cost = partial(estimate_floats, parts=parts) if level.lanes > 1 else estimate_scalar
+        cost = partial(estimate_floats, parts=parts, most=fma.at_once) if level.lanes > 1 else estimate_scalar
         for dtypes, tiles in ((FLOATS, fma.compressed_f32), (BF16, fma.compressed_bf16)):
             register_kernel(dtypes, tiles.sizes, level, cost, layouts=("rows",))(build_floats)
     if (bf16 := level.own("bf16")) is not None:
-        cost = partial(estimate_floats, parts=parts, pairs=True)
+        cost = partial(estimate_floats, parts=parts, most=level.fma.at_once, pairs=True)
         register_kernel(BF16, bf16.compressed.sizes, level, cost, layouts=("rows",))(build_floats)
 
 

@@ -82,6 +82,8 @@ def saturating(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 class ByteProduct(NamedTuple):
     """An instruction that multiplies bytes. `emit` has the meaning of `emulate`: `dot4`, `pairs` or `saturating`.
 
+    `emit` takes the level's vectors and narrower ones: depthwise kernels also multiply 4 or 8 lanes.
+
     `tiles` are the sizes of matmul tiles (of sorted weights if the instruction saturates), `compressed` the sizes for
     compressed weights. If it `widens`, the instruction multiplies s16.
     """
@@ -129,7 +131,8 @@ class Matrix(NamedTuple):
 class Fma(NamedTuple):
     """Fused multiply-adds of f32 in vectors of `lanes` lanes, and their tiles by the dtype of the activations.
 
-    `flushing(b, emit)` runs `emit`, and makes its code take subnormal operands and results as zeros.
+    `flushing(b, emit)` runs `emit`, and makes its code take subnormal operands and results as zeros. Tiles of
+    compressed weights multiply `at_once` rows at a time: their sums fit into registers.
     """
 
     lanes: int
@@ -138,6 +141,7 @@ class Fma(NamedTuple):
     compressed_f32: TileSizes
     compressed_bf16: TileSizes
     flushing: Flushing | None = None
+    at_once: int = 4
 
 
 class Bf16(NamedTuple):
