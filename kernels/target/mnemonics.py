@@ -56,7 +56,7 @@ MULTIPLYING = {
     "vfmadd231ps": Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32),
     "vmulps": Multiplying(1, lambda b, acc, x: acc * x + x, F32)}
 """The instructions whose peaks can be measured."""
-_OF_BYTES = {how.mnemonic for x in LEVELS for how in (x.dot4, x.pairs, x.saturating, x.matrix) if how is not None}
+_OF_BYTES = {how.mnemonic for x in LEVELS for how in (x.dot4, x.pairs, x.saturating, x.matrix) if how and how.mnemonic}
 COUNTED = frozenset((*MULTIPLYING, *_OF_BYTES, *(
     "tdpbsud tdpbuud tdpbf16ps tdpfp16ps tileloadd tilestored vpdpbusds vpdpwssds vpdpbssd vpdpbsud vpdpbuud "
     "vfmadd132ps vfmadd213ps vaddps vdivps vsqrtps vcvtdq2ps vcvtps2dq vcvtph2ps vcvtps2ph vpmovusdb vpmovsdb "
