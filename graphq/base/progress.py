@@ -1,7 +1,7 @@
 """Show one progress bar for a long job, if the caller asks (`bars`) and the package tqdm is installed.
 
 The bar shows the share of the whole job that is done. The time of a part is unknown before the part has run. Each part
-therefore states its share of what is left of the surrounding part. The bar never goes back, and never exceeds 100 %.
+therefore states its share of the rest of the surrounding part. The bar never goes back, and never exceeds 100 %.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 DELAY = 1.0
 """A bar appears this many seconds after its job began, if the job still runs."""
 LOOP, MOST, ITEM = 0.5, 0.9, 0.1
-"""The shares that parts take of what is left: a loop that other work may follow, a loop that takes most of the time,
+"""The shares that parts take of the rest: a loop that other work may follow, a loop that takes most of the time,
 and one item if the number of items is unknown."""
 
 
@@ -39,7 +39,7 @@ class _Job:
 
     @contextmanager
     def part(self, what: str, share: float) -> Iterator[None]:
-        """A `with` block for the part `what`. It takes `share` of what is left of the surrounding part."""
+        """A `with` block for the part `what`. It takes `share` of the rest of the surrounding part."""
         end = self.parts[-1].end if self.parts else 1.0
         own = _Part(what, self.done + share * max(0.0, end - self.done))
         self.parts.append(own)
@@ -96,7 +96,7 @@ def bars(wanted: bool = True, job: str = "") -> Iterator[None]:
 
 
 def job_part(what: str, share: float) -> AbstractContextManager[None]:
-    """A `with` block for a part of the job. It takes `share` (0 to 1) of what is left of the surrounding part."""
+    """A `with` block for a part of the job. It takes `share` (0 to 1) of the rest of the surrounding part."""
     job = _job.get()
     return nullcontext() if job is None else job.part(what, share)
 

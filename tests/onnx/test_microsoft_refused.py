@@ -1,4 +1,4 @@
-"""com.microsoft's nodes that break a rule, and what is still accepted beside it; without ONNX Runtime."""
+"""Nodes of com.microsoft that break a rule, and similar nodes that are accepted; without ONNX Runtime."""
 import numpy as np
 import pytest
 from onnx_node import feeds, node_model

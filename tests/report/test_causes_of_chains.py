@@ -56,7 +56,7 @@ CHAINS = {  # the graph; of each cause, the border's too: the value, its reason 
         "x: u8[3,4]", f"{DENSE}\n %m = static_transpose(%y, order=[1,0])\n %t = tanh(%m)\n %q = quantize(%t, dtype=u8, "
         'qtype="per_channel", axis=0, scales=[0.1, 0.2])\n return %q',
         [("%q", "static_transpose (%m) stands between %y and the quantize, and moves f32", ("%t", "%m"))]),
-    "what is moved after another operation": (
+    "a value moved after another operation": (
         "x: u8[3,4]", f"{DENSE}\n %z = cum_sum(%y, axis=1)\n %m = static_transpose(%z, order=[1,0])\n %t = tanh(%m)\n"
         f" %q = quantize(%t, {Q})\n return %q",
         [("%q", "cum_sum (%z), with 1 more after it, stands between %y and the quantize", ("%t", "%z"))]),

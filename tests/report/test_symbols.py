@@ -9,7 +9,7 @@ import graphq as gq
 from graphq.model.symbols import symbolic
 
 onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
 
 W = np.arange(-12, 12, dtype=np.float32).reshape(6, 4)
 
