@@ -130,14 +130,13 @@ CLEARLY = 0.9
 
 
 def _closer(choice: Choice) -> list[str]:
-    """A line with the options of the setting that is closest to f32, if only its time speaks against it."""
+    """A line with the options of the setting that loses least, if it loses clearly less than the chosen setting."""
     finished = [s for s in choice.losses if s not in choice.unfinished]
     closest = min(finished, key=choice.losses.__getitem__)
     options = [f"{NAMING[part]}={name}" for part in ("wide", "wide_weights") for name in getattr(closest.scheme, part)]
     if not options or choice.losses[closest] > CLEARLY * choice.losses[choice.setting]:
         return []
-    return [f"to lose {choice.losses[closest]:.2e}, in more time than that is worth to the search: "
-            f"{shlex.join(options)}"]
+    return [f"a slower setting loses {choice.losses[closest]:.2e}; its options are {shlex.join(options)}"]
 
 
 def _limits(text: str) -> tuple[str, tuple[float, float]]:

@@ -242,7 +242,7 @@ def test_a_setting_that_loses_less_can_be_asked_for():
     losses = {chosen: 0.004, slower: 0.003, behind: 0.001}
     choice = Choice(gq.Graph(), chosen, None, None, losses, unfinished={behind})
     line, = _closer(choice)
-    assert line.startswith("to lose 3.00e-03") and line.endswith(" '--int16=a b'")
+    assert line.startswith("a slower setting loses 3.00e-03; ") and line.endswith(" '--int16=a b'")
     for loss in (0.0039, 0.005):
         assert _closer(replace(choice, losses={**losses, slower: loss})) == []
     assert _closer(replace(choice, setting=slower)) == []
