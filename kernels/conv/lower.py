@@ -53,6 +53,7 @@ from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums, tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
+from graphq.kernels.target.products import shift
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
@@ -145,8 +146,8 @@ class IntegerConvolution(Convolution):
 
     @property
     def shifted_zp(self) -> QuantParameter:
-        """The activations' zero point, plus 128 if the kernel reads s8 as u8 (all but the depthwise kernel do)."""
-        return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
+        """The activations' zero point, shifted like activations in the kernel; depthwise kernels do not shift."""
+        return self.a_zp.shifted(0 if self.depthwise else shift(self.a_dtype))
 
     @property
     def pad(self) -> int:

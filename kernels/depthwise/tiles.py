@@ -4,8 +4,8 @@ Pairs use sums of two products: the bytes of two taps are interleaved and widene
 
 Quads use dot products of four: the bytes of four taps of a column are interleaved, so a 32-bit lane has the taps of one
 channel. Neighboring output pixels of a line share columns, and each column is interleaved once. For 3 x 3 taps and
-tiles of four pixels, a vector of one pixel's outputs takes 8 operations instead of the 20 of pairs. s8 activations are
-read as x + 128, and their sums start from -128 * (sum of w).
+tiles of four pixels, a vector of one pixel's outputs takes 8 operations instead of the 20 of pairs. If the instruction
+multiplies x + 128 or x - 128 (`products.shift`), sums start from -128 or 128 times the sum of w.
 """
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, how: Multipl
     """
     lanes, ko, ki = layout.lanes, layout.ko, layout.ki
     columns = shared_columns(pixels, ki, layout.stride, layout.dilation)
-    size, blocks = QUAD * lanes, -(-ko // QUAD)
+    size, blocks, shift = QUAD * lanes, -(-ko // QUAD), how.shift(dtype)
     kind, line = vector(I32, lanes), 4 * lanes
     # Interleaving moves the 32-bit element q of each 128 bits to vector q. Loaded bytes are first shuffled into
     # `order`, so that each vector gets neighboring channels.
@@ -155,13 +155,13 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, how: Multipl
             x = (column + c.udiv(multiplier)).load(vector(I8, size // multiplier))
             x = repeated(x, multiplier, size).as_type(kind)
             x = x.shuffle(x, order)
-            return x ^ FLIP if dtype == "s8" else x
+            return x ^ FLIP if shift else x
 
         def begin(c: Value) -> list[Value]:
-            if dtype == "u8":
+            if not shift:
                 return [constant(kind, 0)] * QUAD
-            have = [(sums + c * 4 + q * line).load(kind) for q in range(QUAD)]
-            return [0 - (x << 7) for x in have]
+            moved = [(sums + c * 4 + q * line).load(kind) << 7 for q in range(QUAD)]
+            return [0 - x if shift > 0 else x for x in moved]
 
         with Loop(b, (channels + (size - 1)) // size) as chunk:
             c = smaller(chunk.k * size, channels - size)

@@ -38,6 +38,7 @@ from graphq.kernels.family.lower import Arrays, Axes, Lowered, Products, Unsuppo
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
+from graphq.kernels.target.products import shift
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22
@@ -206,7 +207,7 @@ def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tu
     return dequantized_products(
         node, total, p.k, *scales, p.a_zp, p.b_zp, order, block, p.a_dtype,
         reach(p.b_dtype, p.b_zp) if unknown else weights, batch=1 if unknown else prod(p.b_shape[:-2]),
-        shift=-128 if p.b_dtype == "u8" else 0, start=start)
+        shift=shift(p.b_dtype, signed=True), start=start)
 
 
 def _floats(body: Graph, node: Node) -> FloatMatmul:
@@ -334,8 +335,7 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
     a' is a as u8 (s8 + 128) and w' is w as s8 (u8 - 128); their zero points za and zw are shifted in the same way. With
     d = colsum(w') - k * zw, the accumulator is R - za * d - zw * rowsum(a'), all modulo 2**32.
     """
-    za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
-    zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)
+    za, zw = p.a_zp.shifted(shift(p.a_dtype)), p.b_zp.shifted(shift(p.b_dtype, signed=True))
     total = acc()
     if not za.absent:
         d = _centered_column_sums(e, p, zw, constants[p.b])
@@ -355,7 +355,7 @@ def _centered_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParamet
     """The sum of w' - zw over k for every column: a constant, or computed from sums in the packed weights."""
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
-        return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
+        return known(total - p.k * (zw.data - shift(p.b_dtype, signed=True)), (p.n,))
     # If activations are one-dimensional, the result has the shape (n,): drop the leading 1.
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
     sums = e.slot(Source("column sums", "s32", shape))

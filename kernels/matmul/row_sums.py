@@ -6,6 +6,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s64, store_s32
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
+from graphq.kernels.target.products import shift
 from graphq.plan.plan import Step, Target, plan_rows
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
@@ -103,7 +104,7 @@ def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, colum
     If `columns`, the activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of sums of a
     block. The caller fills in the address fields of SUMS.
     """
-    words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
+    words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": shift(a_dtype)}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)
     # measured: rows are summed at 33 GB/s, 0.1 cycles per byte
     return plan_rows(factory, SUMS, words, target, rows=m, cycles=k * (0.25 if columns else 0.1),

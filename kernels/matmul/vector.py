@@ -25,7 +25,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
 from graphq.kernels.target.level import BytePacking, Level
-from graphq.kernels.target.products import FLIP, Factor, Flushing, Multiply
+from graphq.kernels.target.products import Factor, Flushing, Multiply, shift
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Products:
     Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
     the runs are added in order, for smaller rounding errors of floats. `total(b, sum)` is applied to each sum of two
     runs. `flushing`, if given, makes the tile treat subnormal numbers as zeros (see `products.Fma`). A pixel of
-    `silent` bytes (padding) adds nothing to the sums, so tiles may skip it.
+    `silent` bytes (padding) adds nothing to the sums, so tiles may skip it. If `from_columns`, activations are
+    multiplied minus 128, and sums start from 128 times the sums of the weights' columns.
     """
 
     parts: int
@@ -51,13 +52,14 @@ class Products:
     itemsize: int = 1
     block: int = 0
     silent: int | None = None
+    from_columns: bool = False
     exact_first: Products | None = None
     total: Callable[[Builder, Value], Value] = lambda b, x: x
     flushing: Flushing | None = None
 
 
 def byte_products(level: Level, a_dtype: str, is_sorted: bool, emulated: bool) -> Products:
-    """How vectors of a level multiply 8-bit activations and weights; s8 activations become s8 + 128.
+    """How vectors of a level multiply 8-bit activations and weights; the sums are those of s8 activations plus 128.
 
     Sorted weights begin with groups that cannot saturate. These are multiplied by a saturating instruction.
     """
@@ -69,15 +71,10 @@ def byte_products(level: Level, a_dtype: str, is_sorted: bool, emulated: bool) -
 
 
 def _products(how: Multiply, a_dtype: str) -> Products:
-    signed = a_dtype == "s8"
-
-    def activations(b: Builder, group: Value) -> Factor:
-        x = group.splat(how.lanes)
-        return how.spread(how.flip(b, x) if signed else x, False)
-
-    return Products(PANEL // how.lanes, vector(I32, how.lanes), activations,
-                    lambda b, address: how.spread(address.load(how.loads), True), how.dot,
-                    silent=FLIP & 0xFF if signed else 0)
+    return Products(PANEL // how.lanes, vector(I32, how.lanes),
+                    lambda b, group: how.left(b, group.splat(how.lanes), a_dtype),
+                    lambda b, address: how.right(b, address.load(how.loads)), how.dot, silent=how.silent(a_dtype),
+                    from_columns=how.shift(a_dtype) != shift(a_dtype))
 
 
 NEAR = 8
@@ -278,12 +275,15 @@ class _TileSums:
 
     def __init__(self, products: Products, rows: int, columns: int) -> None:
         self.products, self.size, line = products, LINE // products.parts, -(-columns // PANEL) * LINE
-        self.places = [row * line + at for row in range(rows) for at in range(0, 4 * columns, self.size)]
+        self.vectors, self.rows = range(0, 4 * columns, self.size), rows
+        self.places = [row * line + at for row in range(rows) for at in self.vectors]
         self.count = len(self.places)
         self.zeros = [constant(products.kind, 0)] * self.count
 
     def start(self, b: Builder, f: Frame) -> list[Value]:
-        return list(self.zeros)
+        if not self.products.from_columns:
+            return list(self.zeros)
+        return [(f.sums + at).load(self.products.kind, self.size) << 7 for at in self.vectors] * self.rows
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn) -> list[Value]:

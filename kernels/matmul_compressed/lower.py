@@ -31,6 +31,7 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
+from graphq.kernels.target.products import shift
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
 """For each dtype of weights, the number that makes the smallest weight 0 when it is added."""
@@ -94,9 +95,9 @@ class CompressedMatmul:
         """The packed weights. For 8-bit activations, they include corrections for the activations' zero point."""
         if self.floats:
             return pack_floats(self.u, self.z, self.scales, self.bits)
-        shift = self.a_zp - (128 if self.a_dtype == "u8" else 0)
+        zero_point = self.a_zp + shift(self.a_dtype, signed=True)
         sums = self.centered.sum(axis=1, dtype=np.int64)
-        return pack_integers(self.u, self.z, self.scales, wrapped(-shift * sums), self.bits)
+        return pack_integers(self.u, self.z, self.scales, wrapped(-zero_point * sums), self.bits)
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The sums y of the formula, in f32."""

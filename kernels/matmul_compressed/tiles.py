@@ -8,7 +8,8 @@ correction[g, j] accounts for the zero point of the activations:
     acc[i, j]  = sum_g f32(R[g, i, j] + correction[g, j] - z[g, j] * total[i, g]) * (row_scale[i, g] * scale[g, j])
 
 The sum over g starts from 0 and adds the groups in order. Instructions that multiply u8 by s8 read the weights u
-unchanged, and a zero point costs one product per group. `floats` has the tiles for float activations.
+unchanged. For instructions that multiply s8 by s8, u and z are shifted by -128. A zero point costs one product per
+group. `floats` has the tiles for float activations.
 
 A line of 64 bytes has 4-bit weights of 8 rows and 16 columns. A shift and a mask unpack the weights of four rows, which
 are then multiplied like 8-bit weights. Tiles leave f32 accumulators in memory.
@@ -35,7 +36,7 @@ from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DT
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 from graphq.kernels.target.isa import LEVELS, SCALAR, level_named
 from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import FLIP, Multiply
+from graphq.kernels.target.products import Multiply, shift
 
 view, view_descriptor, view_args = FRAME.view, DESCRIPTOR.view, MATMUL.view
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
@@ -71,7 +72,7 @@ class _IntegerTile(Tile):
         super().__init__(b, f, rows, panels, bits, how.lanes)
         self.sources = clamped(f, rows)
         self.how, self.kind = how, vector(I32, how.lanes)
-        self.flip = FLIP if a_dtype == "u8" else 0
+        self.a_dtype, self.w_dtype = a_dtype, "u4" if bits == 4 else "u8"
         args, batch, i = (FRAME.load(f.address, name) for name in ("args", "batch", "i"))
         self.step = MATMUL.load(args, "row_scales_step")
         self.row_scales, self.row_sums = (
@@ -106,7 +107,8 @@ class _IntegerTile(Tile):
             with Loop(b, rest >> 2, loop.values) as loop:
                 loop.update(self.multiply(self.quads(first + loop.k * 4), here, loop.k * 4, loop.values))
             with Loop(b, (done < rest).zext(I64), loop.values) as last:  # runs at most once, usually not at all
-                x = [partial_group(source + first + done, rest - done, self.flip & 0xFF) for source in self.sources]
+                silent = shift(self.a_dtype, signed=True) & 0xFF
+                x = [partial_group(source + first + done, rest - done, silent) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.add_scaled(groups.k, last.values)
 
@@ -129,12 +131,9 @@ class _IntegerTile(Tile):
             packed = address.load(self.kind)
             if self.bits == 4:
                 packed = packed.shr((k & 4).trunc(I32).splat(self.columns)) & 0x0F0F0F0F
-            weights.append(self.how.spread(packed, False))
+            weights.append(self.how.left(self.b, packed, self.w_dtype))
         for i, group in enumerate(x):
-            spread = group.splat(self.columns)
-            if self.flip:
-                spread = self.how.flip(self.b, spread)
-            factor = self.how.spread(spread, True)
+            factor = self.how.right(self.b, group.splat(self.columns), self.a_dtype)
             for n, weight in enumerate(weights, i * len(weights)):
                 out[n] = self.how.dot(self.b, out[n], weight, factor)
         return out
@@ -144,6 +143,8 @@ class _IntegerTile(Tile):
         floats = vector(F32, self.columns)
         scales = [address.load(floats) for address in self.scales(group)]
         zero_points = [address.load(self.kind) for address in self.zero_points(group)]
+        if moved := self.how.shift(self.w_dtype):
+            zero_points = [z + moved for z in zero_points]
         unsigned = (self.group << 7).trunc(I32).splat(self.columns)
         terms = [address.load(self.kind) + z * unsigned
                  for address, z in zip(self.terms(group), zero_points, strict=True)]
@@ -174,7 +175,7 @@ def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale:
 
 def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
     """Make the tile function of one panel, with plain loops."""
-    rows_of_line, flip = 32 // bits, 0 if a_dtype == "u8" else 128
+    rows_of_line, flip = 32 // bits, shift(a_dtype)
 
     @njit
     def weight(line: int, k: int) -> int:

@@ -83,7 +83,7 @@ def byte_panels(recurrent: np.ndarray, gates: int) -> Packed:
 
 
 ONES = 0x01010101
-"""Four weights of 1: their products with a state add up to the sum of the state."""
+"""Four bytes of 1. As weights, their products with a state add up to the sum of the state."""
 
 
 class Integers(NamedTuple):
@@ -101,7 +101,7 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
                   columns: Columns) -> list[Vectors]:
     """The s32 sums of a panel's gates, for each of `rows` rows of quantized states (u8, padded to a multiple of 4).
 
-    sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, all modulo 2**32.
+    sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, all modulo 2**32. Both q and zp may be shifted.
     """
     word, (how, shifted, _) = partial(LAYER.load, args), integers
     kind = vector(I32, how.lanes)
@@ -110,16 +110,17 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
     panel = word("panels") + unit * groups * (4 * gates)
     parts = []
     for first in range(0, UNITS, how.lanes):
-        adds = [how.spread(b.value(kind, ONES), True)] if shifted and not first else []
+        adds = [how.right(b, b.value(kind, ONES))] if shifted and not first else []
         with Loop(b, groups, [constant(kind, 0)] * (rows * (gates + len(adds)))) as loop:
             line = panel + loop.k * (64 * gates) + 4 * first
-            w = [how.spread((line + 64 * g).load(kind), True) for g in range(gates)]
-            x = [how.spread((h + (groups * r + loop.k) * 4).load(I32).splat(how.lanes), False) for r in range(rows)]
+            w = [how.right(b, (line + 64 * g).load(kind)) for g in range(gates)]
+            x = [how.left(b, (h + (groups * r + loop.k) * 4).load(I32).splat(how.lanes)) for r in range(rows)]
             pairs = [(row, weights) for row in x for weights in w + adds]
             loop.update([how.dot(b, acc, *pair) for acc, pair in zip(loop.values, pairs, strict=True)])
         each = gates + len(adds)
         parts.append([loop.values[r * each:(r + 1) * each] for r in range(rows)])
     zero_point = (word("room") + word("rows") * n * 4 + 12).load(I8).zext(I32).splat(UNITS)
+    zero_point = zero_point + how.shift("u8") if how.shift("u8") else zero_point
     taken = [zero_point * columns.load(word("weight_sums") + n * (4 * g), I32, 4) for g in range(gates)]
     found = []
     for r in range(rows):
@@ -228,6 +229,7 @@ def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:
     integers = _integers(level_named(level), bool(emulated), bool(shifted)) if level else None
     together, whole = ROWS if integers is None else integers.rows, integers is not None
     copy, many, one = row_copier(), _units(gates, integers, together), _units(gates, integers, 1)
+    padding = 0 if integers is None else ONES * integers.how.silent("u8")
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -254,7 +256,7 @@ def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:
                 extremes(h, rows * n, room + size)
                 scale_of(room + size, 1, room + size + 8, room + size + 12)
                 for i in range(rows):
-                    store_s32(room + (i + 1) * wide - 4, 0)
+                    store_s32(room + (i + 1) * wide - 4, padding)
                     _quantize(h + line * i, n, room + i * wide, room + size + 8, room + size + 12)
                 factors = room
             i = first

@@ -7,6 +7,9 @@ same sums: exact, modulo 2**32.
     pairs        an instruction adds two products of s16; the even and the odd bytes of a lane are widened
     saturating   an instruction adds two products in 16 bits: for factors whose sums fit
     matrix       instructions multiply tiles of bytes in registers of their own
+
+Kernels multiply activations as u8: epilogues expect sums of `a + shift(dtype)`. An instruction for s8 by s8 gets these
+numbers minus 128, and kernels add 128 times the sums of the weights.
 """
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from graphq.kernels.jit.values import I16, I32, Builder, Type, Value, vector
 
 FLIP = 0x80808080
-"""Xor with this number turns four s8 into s8 + 128 as u8."""
+"""Xor with this number turns four s8 into s8 + 128 as u8, and back."""
 Factor: TypeAlias = tuple[Value, ...]
 """Groups of activations or weights, as the vectors that `Multiply.dot` multiplies one after the other."""
 Add: TypeAlias = Callable[[Builder, Value, Value, Value], Value]
@@ -24,19 +27,41 @@ Add: TypeAlias = Callable[[Builder, Value, Value, Value], Value]
 Flushing: TypeAlias = Callable[[Builder, Callable[[], Sequence[Value]]], list[Value]]
 
 
-class Multiply(NamedTuple):
-    """How vectors of `lanes` lanes multiply bytes.
+def shift(dtype: str, signed: bool = False) -> int:
+    """The number that is added to integers of `dtype` before they are multiplied as u8, or as s8 if `signed`."""
+    return 0 if dtype in ("u4", "s8" if signed else "u8") else -128 if signed else 128
 
-    `spread(x, signed)` makes a factor of a vector of s8 (`signed`) or u8. `dot(b, acc, x, w)` adds the products of u8
-    `x` and s8 `w` to a vector of s32. `flip(b, x)` adds 128 to each s8, which makes it a u8. `loads` is the type that a
-    load of the bytes has.
+
+class Multiply(NamedTuple):
+    """How vectors of `lanes` lanes multiply bytes: `left` factors are u8, or s8 if `signed`; `right` factors are s8.
+
+    `dot(b, acc, x, w)` adds the products of a left factor x and a right factor w to a vector of s32. `spread(x,
+    signed)` makes a factor of a vector of u8 or s8, and `flip(b, x)` xors each byte with 128. `loads` is the type that
+    a load of the bytes has.
     """
 
     lanes: int
     loads: Type
+    signed: bool
     spread: Callable[[Value, bool], Factor]
     dot: Callable[[Builder, Value, Factor, Factor], Value]
     flip: Callable[[Builder, Value], Value]
+
+    def left(self, b: Builder, x: Value, dtype: str = "u8") -> Factor:
+        """Make a left factor of integers of `dtype`, plus their `shift`."""
+        return self.spread(self.flip(b, x) if self.shift(dtype) else x, self.signed)
+
+    def right(self, b: Builder, x: Value, dtype: str = "s8") -> Factor:
+        """Make a right factor of integers of `dtype`, plus their shift."""
+        return self.spread(self.flip(b, x) if shift(dtype, signed=True) else x, True)
+
+    def shift(self, dtype: str) -> int:
+        """The number that `left` adds to integers of `dtype`."""
+        return shift(dtype, self.signed)
+
+    def silent(self, dtype: str) -> int:
+        """The byte of `dtype`, as a u8, that `left` turns into 0: its products add nothing to a sum."""
+        return self.shift(dtype) & 0xFF
 
 
 class TileSizes(NamedTuple):
@@ -51,7 +76,7 @@ class TileSizes(NamedTuple):
 
 
 def flipped(b: Builder, x: Value) -> Value:
-    """Turn s8 into s8 + 128 as u8."""
+    """Turn s8 into s8 + 128 as u8, and u8 into u8 - 128 as s8."""
     return x ^ FLIP
 
 
@@ -85,7 +110,7 @@ class ByteProduct(NamedTuple):
     `emit` takes the level's vectors and narrower ones: depthwise kernels also multiply 4 or 8 lanes.
 
     `tiles` are the sizes of matmul tiles (of sorted weights if the instruction saturates), `compressed` the sizes for
-    compressed weights. If it `widens`, the instruction multiplies s16.
+    compressed weights. If it `widens`, the instruction multiplies s16. If it is `signed`, it multiplies s8 by s8.
     """
 
     mnemonic: str
@@ -94,6 +119,7 @@ class ByteProduct(NamedTuple):
     tiles: TileSizes = TileSizes()
     compressed: TileSizes = TileSizes()
     widens: bool = False
+    signed: bool = False
     flip: Callable[[Builder, Value], Value] = flipped
 
     def __call__(self, lanes: int, emulated: bool) -> Multiply:
@@ -112,7 +138,7 @@ class ByteProduct(NamedTuple):
                 acc = add(b, acc, left, right)
             return acc
 
-        return Multiply(lanes, kind, spread, dot, flip)
+        return Multiply(lanes, kind, self.signed, spread, dot, flip)
 
 
 class Matrix(NamedTuple):
