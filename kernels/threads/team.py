@@ -6,7 +6,8 @@ piece, so no piece waits for a thread that sleeps or has lost its core to anothe
 last piece runs the serial steps after it, and offers the next parallel step's pieces.
 
 The first run with several threads starts the helpers, as native threads (`helpers`). They begin within some 50 us, and
-the run does not wait for them. When the process imports Numba, the iterations of a prange (`region`) replace them:
+the run does not wait for them. When the process has Numba, the iterations of a prange (`region`) replace them. If
+nothing else imports Numba, a thread of low priority does, at a run that begins IMPORT_SECONDS after the first one.
 
 - With Numba's layer "omp" a thread of this process enters the region once, in the background, and stays there.
 - With "tbb" and "workqueue" each run enters a region of its own, because the threads of these layers serve all parallel
@@ -31,7 +32,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, TypeAlias
 
@@ -42,7 +42,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.threads.count import team_threads
 from graphq.kernels.threads.helpers import Helpers, native
 from graphq.kernels.threads.steps import STEP, serial_module, team_module
-from graphq.kernels.threads.system import signals_left_to_others
+from graphq.kernels.threads.system import lower_priority, signals_left_to_others
 
 log = logging.getLogger("graphq")
 
@@ -99,6 +99,8 @@ PATIENCE = 0.25
 Loading takes 0.4 s if Numba has compiled nothing in this process yet. A process that ends after its first results
 should not have to wait for it.
 """
+IMPORT_SECONDS = 3.0
+"""A process that goes on running plans imports Numba this many seconds after its first run on several threads."""
 
 
 class Team:
@@ -110,12 +112,13 @@ class Team:
         self.code = self.helpers.code
         self.run_shared, self.open_table, self.close_table = (
             native(self.code.run_shared, 4), native(self.code.open_table, 4), native(self.code.close_table, 1))
-        self.thread: threading.Thread | None = None  # the thread that loads the region, after Numba is imported
+        self.import_at = perf_counter() + IMPORT_SECONDS  # when a run may have Numba imported
+        self.loader: threading.Thread | None = None  # loads the region
         self.region: Any = None  # the module `region`, after it is loaded
         self.layer: str | None = None  # Numba's threading layer, known after a caller has entered a region
-        self.layers: SimpleQueue[str | None] = SimpleQueue()  # passes `layer` to the loading thread; None at the end
+        self.replacing: threading.Thread | None = None  # replaces the native helpers, after `layer` is known
         self._finder = [None]  # the caller that pops the item must find out Numba's layer
-        self._ended = False
+        self._ended = threading.Event()
 
     def start(self) -> None:
         """Start the helpers."""
@@ -128,8 +131,8 @@ class Team:
         Numba's layer is known only after a thread has entered a region. A caller enters the first region. If the
         background thread did, user code could be in a region at the same time, and workqueue would end the process.
         """
-        if self.thread is None and self.helpers.most and _can_enter():
-            self._load()
+        if self.loader is None and self.helpers.most and self.can_load():
+            self._start_loading()
         if self.region is not None and self.layer is None:
             self._find_layer()
         if self.layer is None or self.layer == "omp":
@@ -155,31 +158,27 @@ class Team:
             if opened.value:
                 self.close_table(opened.value)
 
-    def _load(self) -> None:
+    def can_load(self) -> bool:
+        """Whether the region may be loaded: Numba is imported or its time has come, and its threads can be started."""
+        return not _numba_has_threads_of_another_process and (
+            "numba" in sys.modules or perf_counter() >= self.import_at)
+
+    def _start_loading(self) -> None:
         with _starting.hold:
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._follow, name="graphq-team", daemon=True)
-                with suppress(RuntimeError):  # no more threads can be started, or Python is ending
-                    self.thread.start()
+            if self.loader is None:
+                self.loader = self._started(self._load)
 
-    def _find_layer(self) -> None:
-        try:
-            self._finder.pop()
-        except IndexError:  # no item: another caller finds out the layer
+    def _started(self, run: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=run, name="graphq-team", daemon=True)
+        with suppress(RuntimeError):  # no more threads can be started, or Python is ending
+            thread.start()
+        return thread
+
+    def _load(self) -> None:
+        """Load the region at a low priority, which this thread keeps: nothing else may run on it."""
+        if self._ended.wait(PATIENCE):
             return
-        try:
-            found: str = self.region.layer(self.code.nothing.address)
-            self.layers.put(found)
-            self.layer = found
-        finally:
-            if self.layer is None:
-                self._finder.append(None)
-
-    def _follow(self) -> None:
-        """Load the region, wait until a caller has found Numba's layer, and replace the native helpers."""
-        with suppress(Empty):
-            self.layers.get(timeout=PATIENCE)
-            return  # the process is ending
+        lower_priority()
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
@@ -189,14 +188,26 @@ class Team:
                 log.warning("plans do not run on Numba's threads: %s: %s", type(error).__name__, error)
             return
         self.region = region
-        layer = self.layers.get()
-        if layer is None:
+
+    def _find_layer(self) -> None:
+        try:
+            self._finder.pop()
+        except IndexError:  # no item: another caller finds out the layer
             return
+        try:
+            self.layer = self.region.layer(self.code.nothing.address)
+            self.replacing = self._started(self.replace_helpers)
+        finally:
+            if self.layer is None:
+                self._finder.append(None)
+
+    def replace_helpers(self) -> None:
+        """Let the native helpers return, and with "omp" stay in a region whose iterations are the new helpers."""
         before, self.helpers = self.helpers, Helpers(self.helpers.most, self._cache)
         before.dismiss()
-        if layer == "omp" and not self._ended:  # if `end` begins after this test, it dismisses the new helpers
+        if self.layer == "omp" and not self._ended.is_set():  # if `end` begins after this test, it dismisses them
             with signals_left_to_others():
-                region.enter(self.code.help_others.address, self.helpers.address, self.helpers.most)
+                self.region.enter(self.code.help_others.address, self.helpers.address, self.helpers.most)
 
     @property
     def settled(self) -> bool:
@@ -204,17 +215,18 @@ class Team:
         those = self.helpers
         if those.most == 0:
             return True
-        if self.layer is None and (_can_enter() if self.thread is None else self.thread.is_alive()):
+        if self.layer is None and (self.region or (
+                self.can_load() if self.loader is None else self.loader.is_alive())):
             return False
         return self.layer not in (None, "omp") or those.begun >= (len(those.threads) or self.layer == "omp")
 
     def end(self) -> None:
         """Let the helpers return before Python ends, because they run code of Numba or graphq."""
-        self._ended = True
-        self.layers.put(None)
+        self._ended.set()
         self.helpers.dismiss()
-        if self.thread is not None and self.thread.ident is not None:
-            self.thread.join(timeout=10)
+        for thread in self.loader, self.replacing:
+            if thread is not None and thread.ident is not None:
+                thread.join(timeout=10)
 
 
 _starting = Lock(fork_waits=True)
@@ -244,10 +256,6 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
         run()
         if could_ask and _team.layer is None:  # `run` used one thread only: nothing to wait for
             return
-
-
-def _can_enter() -> bool:
-    return "numba" in sys.modules and not _numba_has_threads_of_another_process
 
 
 def _in_child() -> None:

@@ -154,7 +154,8 @@ def of_region(region):
         open_table(*arguments)
         region.interrupted("the table is open")
 
-    made.thread, made.region, made.open_table = threading.Thread(), region, opening
+    made.loader, made.region, made.open_table = threading.Thread(), region, opening
+    made.replace_helpers = lambda: None  # there are none
     return made
 
 
@@ -204,7 +205,7 @@ def test_without_threads_plans_run_on_their_caller(monkeypatch, started):
     """Or with as many helpers as could be started."""
     left = [1] * started
     own_team(monkeypatch, start_thread=lambda *at: start_thread(*at) if left and left.pop() else None)
-    monkeypatch.setattr(team, "_can_enter", lambda: False)
+    monkeypatch.setattr(team.Team, "can_load", lambda self: False)
     chain = Chain(3, 30, 4)
     assert chain.right() and len(team._team.helpers.threads) == started
     found = begun()
@@ -215,7 +216,7 @@ def test_without_threads_plans_run_on_their_caller(monkeypatch, started):
 
 def test_nobody_waits_for_helpers_that_have_not_begun(monkeypatch):
     own_team(monkeypatch, start_thread=lambda *at: 1, join_thread=lambda thread: None)
-    monkeypatch.setattr(team, "_can_enter", lambda: False)
+    monkeypatch.setattr(team.Team, "can_load", lambda self: False)
     chain = Chain(3, 30, 4)
     assert all(chain.right() for _ in range(20)) and not team._team.settled
     team.atexit.unregister(team._team.end)
@@ -225,10 +226,10 @@ def test_without_numba_helpers_stay_as_they_are(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "graphq.kernels.threads.region", None)
     monkeypatch.delattr("graphq.kernels.threads.region", raising=False)
     own_team(monkeypatch)
-    monkeypatch.setattr(team, "_can_enter", lambda: True)
+    monkeypatch.setattr(team.Team, "can_load", lambda self: True)
     chain = Chain(3, 30, 4)
     assert chain.right()
-    team._team.thread.join()
+    team._team.loader.join()
     assert chain.right() and begun().helpers.begun == 3 and team._team.region is None
     assert "plans do not run on Numba's threads" in caplog.text
     team.atexit.unregister(team._team.end)

@@ -29,9 +29,11 @@ def test_helpers_take_part_in_the_first_run_with_several_threads():
 
 CALLERS = """
 import sys, threading, time
+from graphq.kernels.threads import team
 from step_chains import Chain, begun, in_region
 sys.setswitchinterval(1e-6)
 if sys.argv[1] == "before": import numba
+team.IMPORT_SECONDS = 0.0 if sys.argv[1] == "by itself" else 1e9
 wrong, turns, first = [], 25, Chain(99, 30, 4)
 print(first.right(), begun().helpers.most + 1, in_region(begun()))
 def call(k):
@@ -49,13 +51,13 @@ print(wrong, in_region(begun()))
 """
 
 
-@pytest.mark.parametrize("numba", ["never", "before", "meanwhile"])
+@pytest.mark.parametrize("numba", ["never", "before", "meanwhile", "by itself"])
 @pytest.mark.parametrize("threads", ["1", "2", "8"])
 def test_more_callers_than_slots_and_helpers_than_cores(threads, numba):
     """With threads of the team's own, with those of Numba, and while these replace those."""
     several = threads != "1"
     assert finished(CALLERS, numba, NUMBA_NUM_THREADS=threads, NUMBA_THREADING_LAYER="omp") \
-        == [f"True {threads} {several and numba == 'before'}", f"[] {several and numba != 'never'}"]
+        == [f"True {threads} {several and numba in ('before', 'by itself')}", f"[] {several and numba != 'never'}"]
 
 
 OTHERS = """
@@ -101,6 +103,7 @@ def test_other_parallel_code_of_numba(layer):
 
 FORKS = """
 import os, sys
+from graphq.kernels.threads import team
 from step_chains import Chain, begun, in_region
 
 def child(check):
@@ -116,6 +119,7 @@ def right(region):
         and all(chain.right() for _ in range(20))
 def with_a_child():
     return right(False) and child(lambda: right(False)) == 0 and right(False)
+team.IMPORT_SECONDS = 1e9
 print(child(lambda: right(False)), right(False), child(with_a_child), right(False))
 import numba
 print(child(lambda: right(True)), right(True), child(with_a_child), right(True))
@@ -136,7 +140,7 @@ from step_chains import Chain, begun, in_region
 from graphq.kernels.threads import steps, team
 when, numba = sys.argv[1:]
 if numba == "numba": import numba
-team.PATIENCE = 1000 if when == "at once" else 0
+team.PATIENCE, team.IMPORT_SECONDS = 1000 if when == "at once" else 0, 0 if numba == "by itself" else 1e9
 chain = Chain(0, 30, 3)
 print(chain.right())
 if when in ("at once", "early"): sys.exit("graphq.kernels.threads.region" in sys.modules and when == "at once")
@@ -149,11 +153,11 @@ if when == "asleep":
 
 @pytest.mark.parametrize("when, numba", [
     ("at once", "none"), ("at once", "numba"), ("early", "numba"), ("awake", "none"), ("awake", "numba"),
-    ("asleep", "none"), ("asleep", "numba")])
+    ("asleep", "none"), ("asleep", "numba"), ("early", "by itself"), ("asleep", "by itself")])
 def test_a_process_ends_well(when, numba):
     """After its first run, before the region is loaded or meanwhile; while helpers look for work, or sleep."""
     lines = finished(END, when, numba, NUMBA_THREADING_LAYER="omp", NUMBA_NUM_THREADS="3")
-    assert lines == ["True", f"True {numba == 'numba'}"][:1 if when in ("at once", "early") else 2]
+    assert lines == ["True", f"True {numba != 'none'}"][:1 if when in ("at once", "early") else 2]
 
 
 ON_CORES = """
@@ -190,6 +194,29 @@ def test_a_helper_leaves_signals_to_others_and_follows_its_caller_to_other_cores
     assert finished(ON_CORES, NUMBA_NUM_THREADS="2") == ["True True True set()", "done"]
 
 
+BY_ITSELF = """
+import os, sys, time
+from graphq.kernels.threads import team
+from step_chains import Chain, begun, in_region
+team.PATIENCE, team.IMPORT_SECONDS = 0.0, float(sys.argv[1])
+chain = Chain(0, 30, 3)
+right = [chain.right()]
+end = time.perf_counter() + 0.5
+while time.perf_counter() < end: right.append(chain.right())
+if sys.argv[1] == "0": begun()
+priorities = {os.getpriority(os.PRIO_PROCESS, int(t)) for t in os.listdir("/proc/self/task")}
+print(all(right), "numba" in sys.modules, in_region(team.the_team()), priorities)
+"""
+
+
+def test_a_process_imports_numba_by_itself_when_its_time_has_come():
+    """No earlier, and its threads do not have the low priority of the thread that imports."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for seconds, there in (("0", True), ("1e9", False)):
+        assert finished(BY_ITSELF, seconds, NUMBA_NUM_THREADS="3", NUMBA_THREADING_LAYER="omp") \
+            == [f"True {there} {there} {{{own}}}"]
+
+
 NO_NUMBA = """
 import sys
 import numpy as np, graphq as gq
@@ -201,6 +228,6 @@ print(gq.compile(g, isa="scalar", threads=int(sys.argv[1]))(x=x).sum() > 0, "num
 
 
 def test_plans_import_no_numba(tmp_path):
-    """Neither to compile kernels, which other processes do, nor to run them on several threads."""
+    """Neither to compile kernels, which other processes do, nor to run them on several threads for a short time."""
     for threads in ("1", "2"):
         assert finished(NO_NUMBA, threads, GRAPHQ_CACHE_DIR=str(tmp_path), NUMBA_NUM_THREADS="4") == ["True False"]
