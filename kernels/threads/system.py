@@ -87,8 +87,8 @@ def join_thread(thread: int) -> None:
 def lower_priority() -> None:
     """Give this thread a low priority, for the rest of its life.
 
-    It then gets a quarter of a core that another thread of the process wants. With the lowest priority, 19, an import of
-    Numba next to plans on all cores had not ended after 17 s.
+    It then gets a quarter of a core that another thread of the process wants. With the lowest priority, 19, an import
+    of Numba next to plans on all cores had not ended after 17 s.
     """
     with suppress(OSError):  # a sandbox may forbid it
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
