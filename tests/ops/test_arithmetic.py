@@ -5,10 +5,10 @@ import pytest
 from graphq.dtypes import bf16, boolean, f32
 from graphq.errors import GraphError, InputError
 
-A, B = np.int64([7, -7, 7, -7, 0]), np.int64([3, 3, -3, -3, 5])
-VALUES = {"add": [10, -4, 4, -10, 5], "subtract": [4, -10, 10, -4, -5], "multiply": [21, -21, -21, 21, 0],
-          "divide": [2, -2, -2, 2, 0], "maximum": [7, 3, 7, -3, 5], "minimum": [3, -7, -3, -7, 0],
-          "modulo": [1, 2, -2, -1, 0], "remainder": [1, -1, 1, -1, 0]}
+A, B = np.int64([7, -7, 7, -7, 0, 6]), np.int64([3, 3, -3, -3, 5, -2])
+VALUES = {"add": [10, -4, 4, -10, 5, 4], "subtract": [4, -10, 10, -4, -5, 8], "multiply": [21, -21, -21, 21, 0, -12],
+          "divide": [2, -2, -2, 2, 0, -3], "maximum": [7, 3, 7, -3, 5, 6], "minimum": [3, -7, -3, -7, 0, -2],
+          "modulo": [1, 2, -2, -1, 0, 0], "remainder": [1, -1, 1, -1, 0, 0]}
 DIVISIONS = ("divide", "modulo", "remainder")
 
 
@@ -31,7 +31,7 @@ def test_integers_without_a_sign_wrap(run):
 @pytest.mark.parametrize("function", DIVISIONS)
 def test_an_integer_divided_by_zero(run, function):
     with pytest.raises(InputError, match="an integer is divided by zero"):
-        run("arithmetic", A, np.int64([1, 2, 3, 4, 0]), function=function)
+        run("arithmetic", A, np.int64([1, 2, 3, 4, 0, 6]), function=function)
 
 
 def test_floats_divided_by_zero(run):

@@ -64,6 +64,14 @@ def test_new_tokens_follow_those_of_the_caches(attrs, total, capacity, packed):
     check(run(given, **attrs), x, q, keys, values, before, **attrs)
 
 
+def test_a_first_token_sees_itself():
+    x = operands((1, 3, 2), tokens=1, rows=6, total=6)
+    q, k, v = (a.reshape(3, 1, -1, SIZE) for a in (x["query"], x["key"], x["value"]))
+    (keys, values), before = caches(x, k, v, 6)
+    assert before.tolist() == [0, 2, 1]
+    check(run(x), x, q, keys, values, before)
+
+
 def test_a_prompt_has_no_caches_before_it():
     x = {name: a for name, a in operands((4, 2), tokens=4, total=9).items() if not name.startswith("past")}
     q, k, v = (a.reshape(2, 4, -1, SIZE) for a in (x["query"], x["key"], x["value"]))
@@ -167,6 +175,12 @@ def types(infer, changed, attrs):
     (INTEGERS, {"kept": "s8", "capacity": 9}, ("f32[3,2,24]", "s8[3,2,9,6]")),
     (PAIRS, {"kept": "s4", "capacity": 9}, ("f32[3,2,24]", "u8[3,2,9,3]")),
     ({"query": "f32[?,?,24]"}, {"capacity": 9}, ("f32[?,?,24]", "f32[?,2,9,6]")),
+    ({**NONE, "query": "f32[3,2,15]"}, {"heads": 1, "groups": 1}, ("f32[3,2,5]", "f32[3,1,2,5]")),
+    ({}, {"causal": False, "capacity": 0}, ("f32[3,2,24]", "f32[3,2,0,6]")),
+    ({}, {"causal": False, "window": 0}, ("f32[3,2,24]", "f32[3,2,?,6]")),
+    ({}, {"window": 3}, ("f32[3,2,24]", "f32[3,2,?,6]")),
+    ({name: f"{t.partition('[')[0]}[*]" for name, t in TYPES.items() if t and name != "query"}, {},
+     ("f32[3,2,24]", "f32[3,2,?,6]")),
     ({"bias": "f32[1,1,2,7]"}, {"capacity": 9}, ("f32[3,2,24]", "f32[3,2,9,6]")),
     ({"bias": "f32[1,4,2,?]", "cos": "f32[*]", "sin": "f32[*]"}, {"capacity": 9}, ("f32[3,2,24]", "f32[3,2,9,6]"))])
 def test_types(infer, changed, attrs, want):
@@ -182,6 +196,7 @@ def test_types(infer, changed, attrs, want):
     (SCALES, {}, "s8 and s4 caches need scales, and others have no scales, got f32"), ({}, {"kept": "s8"}, "got s8"),
     ({**HALVES, **SCALES}, {"kept": "f16"}, "got f16"), (HALVES, {}, "'past_key' must be f32"),
     ({"query": "f32[3,2,25]"}, {}, "of a known width for 4 heads"), ({"query": "f32[3,2,?]"}, {}, "of a known width"),
+    ({"query": "f32[*]"}, {}, "of a known width"),
     ({**NONE, "query": "f32[3,2,24]", "past_key": None}, {"heads": 6}, "for 10 heads"),
     ({"query": "f32[3,24]"}, {}, "'query' must have 3 dimensions"),
     ({"lengths": "s32[3,1]"}, {}, "'lengths' must have 1 dimensions"),
@@ -218,3 +233,17 @@ def test_a_known_total_tells_the_rows_of_the_caches(total, capacity):
         np.testing.assert_array_equal(got, want)
     fixed = g.specialize({}, {"total": x["total"]})
     assert [v.shape for v in fixed.outputs] == [(3, 2, 24), *[(3, GROUPS, capacity, SIZE)] * 2]
+
+
+@pytest.mark.parametrize("past, known, rows", [
+    ((3, GROUPS, None, SIZE), ["total"], None), ((3, GROUPS, 6, SIZE), [], None), ((3, GROUPS, 6, SIZE), ["total"], 8),
+    (None, ["total"], 2)])
+def test_rows_of_new_caches_need_those_of_the_past_ones_and_a_total(past, known, rows):
+    x = operands(total=8)
+    g = gq.Graph()
+    given = [g.input(name, dtype=gq.dtypes.as_dtype(a.dtype), shape=past if name.startswith("past") else a.shape)
+             for name, a in x.items() if past or not name.startswith("past")]
+    for v in g.cached_attention(*given, heads=HEADS, groups=GROUPS, scale=0.4):
+        g.output(v)
+    fixed = g.specialize({}, {name: x[name] for name in known})
+    assert [v.shape for v in fixed.outputs] == [(3, 2, 24), *[(3, GROUPS, rows, SIZE)] * 2]

@@ -111,7 +111,7 @@ def test_select(run, float_dtype):
 @pytest.mark.parametrize("slope, attrs, channel", [
     ((3,), {}, (3,)), ((2,), {"data_format": "NCX"}, (2, 1)), ((1,), {"data_format": "NCX"}, (1, 1)),
     ((3,), {"data_format": "NCX", "per_channel_broadcast": False}, (3,)), ((2, 1), {}, (2, 1)), ((), {}, ()),
-    ((4, 2, 3), {}, (4, 2, 3)), ((1, 1, 1), {}, (1, 1, 1)),
+    ((4, 2, 3), {}, (4, 2, 3)), ((1, 1, 1), {}, (1, 1, 1)), ((4, 1, 3), {"data_format": "NCX"}, (4, 1, 3)),
 ])
 def test_prelu(run, float_dtype, slope, attrs, channel):
     x, s = normal((4, 2, 3), float_dtype), normal(slope, float_dtype)
@@ -162,6 +162,7 @@ def test_rules(infer, name, a, b, attrs, match):
 @pytest.mark.parametrize("cond, a, b, attrs, match", [
     ("u8[3]", "f32[3]", "f32[3]", {}, "'cond' must be boolean, got u8"),
     ("boolean[3]", "f32[3]", "bf16[3]", {}, "same dtype, got 'src_0' f32, 'src_1' bf16"),
+    ("boolean[3]", "s32[3]", "s32[3]", {}, "'src_0' must be"),
     ("boolean[2]", "f32[3]", "f32[]", {}, r"shapes \[2\], \[3\] and \[\] do not broadcast"),
     ("boolean[1]", "f32[3]", "f32[3]", {"auto_broadcast": "none"}, r"needs equal shapes, got \[1\], \[3\] and \[3\]"),
 ])
@@ -190,6 +191,7 @@ def test_prelu_may_not_grow_its_source(infer):
 
 
 @pytest.mark.parametrize("src, slope", [("f32[*]", "f32[3]"), ("f32[2,?]", "f32[3]"), ("f32[2,3]", "f32[*]"),
-                                        ("f32[2,?]", "f32[2,3]"), ("f32[2,3]", "f32[?]"), ("f32[]", "f32[]")])
+                                        ("f32[2,?]", "f32[2,3]"), ("f32[2,3]", "f32[?]"), ("f32[2,1]", "f32[?,?]"),
+                                        ("f32[]", "f32[]")])
 def test_prelu_types(infer, src, slope):
     assert infer("prelu", src, slope) == src

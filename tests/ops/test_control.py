@@ -136,6 +136,59 @@ def test_a_branch_is_taken_whether_the_condition_is_known_before_or_not(cond):
     assert gq.reference(known, x=x, y=y).tolist() == wanted
 
 
+OPEN = "graph(x: f32[?], y: f32[?]) {{\n %mid = {}(x, y)\n %0 = relu(%mid)\n return %0\n}}"
+
+
+@pytest.mark.parametrize("types, constants, inputs, result", [
+    ({}, {}, ["f32[?]"] * 2, "f32[?]"), ({"x": (2,)}, {}, ["f32[2]", "f32[?]"], "f32[2]"),
+    ({"x": (2,), "y": (2,)}, {}, ["f32[2]"] * 2, "f32[2]"), ({}, {"y": [4, 5]}, ["f32[?]"], "f32[2]"),
+    ({"x": (2,), "y": (3,)}, {}, ["f32[?]"] * 2, "f32[?]")])
+def test_bodies_get_the_types_and_constants_of_operands(types, constants, inputs, result):
+    """Bodies that operands do not fit stay as they are: such a branch may never run."""
+    g = parse("graph(c: boolean[], x: f32[?], y: f32[?]) {\n return x\n}")
+    out = g.if_else(*g.inputs, then_body=parse(OPEN.format("add")), else_body=parse(OPEN.format("multiply")))
+    g.set_outputs(out if isinstance(out, tuple) else [out], ["r"])
+    known = g.specialize({n: TensorType(gq.dtypes.f32, shape) for n, shape in types.items()},
+                         {n: np.float32(x) for n, x in constants.items()})
+    node, = (n for n in known.nodes if n.op.name == "if_else")
+    for name, wanted in (("then_body", "add"), ("else_body", "multiply")):
+        body = node.attrs[name]
+        assert [str(v.type) for v in body.inputs] == inputs
+        assert [n.op.name for n in body.nodes if n.op.name != "constant"] == [wanted, "relu"]
+    assert str(known.outputs[0].type) == result
+    if types.get("y") != (3,):
+        feeds = {n: np.float32(x) for n, x in (("x", [-2, 3]), ("y", [4, 5])) if n not in constants}
+        for cond, want in ((True, [2, 8]), (False, [0, 15])):
+            assert gq.reference(known, {"c": np.asarray(cond), **feeds}).tolist() == want
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_values_of_the_branch_taken_keep_their_names_and_origin(taken):
+    """A name that a value of the graph has stays with it."""
+    body = parse(OPEN.format("add"))
+    for node in body.nodes:
+        node.meta = {"origin": node.op.name}
+    g = parse("graph(c: boolean[], x: f32[?], y: f32[?]) {\n return x\n}")
+    operands = list(g.inputs)
+    if taken:
+        operands[1] = g.relu(g.inputs[1], name="mid")
+    out = g.if_else(*operands, then_body=body, else_body=body)
+    g.set_outputs(out if isinstance(out, tuple) else [out], ["r"])
+    known = g.specialize({}, {"c": np.asarray(True)})
+    *before, add, _ = known.nodes
+    assert add.op.name == "add" and add.output.name == (None if taken else "mid") and add.meta == {"origin": "add"}
+    assert [n.output.name for n in before if n.op.name == "relu"] == ["mid"] * taken
+
+
+@pytest.mark.parametrize("cond", [[True], [False]])
+def test_a_known_operand_of_a_known_branch(cond):
+    g = parse("graph(c: boolean[1], x: f32[?], y: f32[?]) {\n return x\n}")
+    out = g.if_else(*g.inputs, then_body=parse(OPEN.format("add")), else_body=parse(OPEN.format("multiply")))
+    g.set_outputs(out if isinstance(out, tuple) else [out], ["r"])
+    known = g.specialize({}, {"c": np.asarray(cond), "x": np.float32([-2, 3])})
+    assert gq.reference(known, y=np.float32([4, 5])).tolist() == ([2, 8] if cond[0] else [0, 15])
+
+
 TYPE = "graph(x: f32[2], y: f32[2]) {{\n {}\n}}"
 
 

@@ -39,12 +39,13 @@ def by_loops(boxes, scores, most, iou, least, center):
     return np.array(out, np.int64).reshape(-1, 3)
 
 
+@pytest.mark.parametrize("size", [1, 1 / 64])
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("most, iou, least", [(3, 0.5, 0.0), (100, 0.1, None), (100, 0.0, 0.5), (2, 1.0, None),
                                               (0, 0.5, None)])
-def test_picked_boxes(center, most, iou, least):
+def test_picked_boxes(size, center, most, iou, least):
     rng = np.random.default_rng(0)
-    boxes = rng.integers(0, 12, (2, 20, 4)).astype(np.float32)
+    boxes = rng.integers(0, 12, (2, 20, 4)).astype(np.float32) * np.float32(size)
     scores = np.round(rng.normal(size=(2, 3, 20)), 1).astype(np.float32)  # some are equal
     operands = [np.array(most), np.float32([iou]), None if least is None else np.float32(least)]
     got = non_max_suppression(boxes, scores, *operands, center_point_box=center)

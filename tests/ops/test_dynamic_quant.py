@@ -143,6 +143,7 @@ def test_rules(infer, types, attrs, match):
     (["f16[2,3]", "f32[1]"], "s8", "'src' must be f32, got f16"),
     (["f32[2,3]", "f16[1]"], "s8", "'scales' must be f32"),
     (["f32[2,3]", "f32[1]"], "s4", "dtype must be s8, u8, f8_e4m3 or f8_e5m2, got s4"),
+    (["f32[2,3]", "f32[2]"], "s8", r"per_tensor takes 'scales' \[\] or \[1\]"),
     (["f32[2,3]", "f32[1]", "s4[1]"], "s8", "'zps' must be s8, u8 or s32, got s4"),
 ])
 def test_rules_of_quantize(infer, types, dtype, match):

@@ -191,6 +191,41 @@ def test_a_transpose_of_the_user_serves_others():
           inputs="x: f32[1,3,4,5], w: f32[6,3,1,1]", count=1)
 
 
+CONV_1D = f'strides=[1], pads_begin=[0], pads_end=[0], dilations=[1], weights_format="OIX", {NCX}'
+TURN = "order=[0,2,1]"
+
+
+@pytest.mark.parametrize("inputs, text, count, transposes", [
+    ("x: f32[1,9,4], w: f32[6,4,3]",
+     f"%a = relu(x)\n %b = static_transpose(%a, {TURN})\n %c = convolution(%b, w, {CONV_1D})\n"
+     f"%d = static_transpose(%c, {TURN})\n return %d", 1, 0),
+    ("x: f32[1,4,9], w: f32[4,4,1], v: f32[5,4,1]",
+     f"%a = convolution(x, w, {CONV_1D})\n %b = static_reshape(%a, shape=[1,9,4], special_zero=false)\n"
+     f"%c = static_transpose(%b, {TURN})\n %d = convolution(%c, v, {CONV_1D})\n return %d", 2, 3),
+    ("x: f32[1,9,4], z: f32[1,4,9], w: f32[4,4,1]",
+     f"%a = static_transpose(x, {TURN})\n %b = relu(%a)\n %c = static_transpose(%b, {TURN})\n"
+     f"%d = convolution(z, w, {CONV_1D})\n return %c, %d", 2, 2),
+    ("x: f32[1,9,7,4], z: f32[1,4,9,7], w: f32[4,4,1,1]",
+     f"%a = static_transpose(x, order=[0,3,1,2])\n %b = add(%a, z)\n %c = convolution(%b, w, {CONV}, {NCX})\n"
+     f"%d = static_transpose(%c, order=[0,2,3,1])\n return %d", 2, 1),
+    ("x: f32[1,4,9,7], w: f32[4,4,1,1], v: f32[1,9,7,4]",
+     f"%a = convolution(x, w, {CONV}, {NCX})\n %b = static_transpose(%a, order=[0,2,3,1])\n %c = add(%b, v)\n"
+     "return %c", 1, 1),
+    ("x: f32[1,4,9,7], w: f32[4,4,1,1]", f"%h = relu(w)\n %a = convolution(x, %h, {CONV}, {NCX})\n return %a", 1, 2),
+    ("x: f32[1,4,4,5], w: f32[4,4,1,1], k: f32[1,4,4,5]",
+     f"%a = convolution(x, w, {CONV}, {NCX})\n %b = add(%a, k)\n %c = matmul(%b, %b, transpose_b=true)\n"
+     "return %c", 2, 2)],
+    ids=["given", "after_a_reshape", "given_then_last", "added_to_given", "last", "weights", "constant"])
+def test_layouts_that_a_graph_has(inputs, text, count, transposes):
+    """Constants cost nothing to reorder; weights, and what has no channels first, keep their layout."""
+    g = parse(f"graph({inputs}) {{ {text} }}")
+    g = g.specialize({}, {"k": np.ones((1, 4, 4, 5), np.float32)} if "k:" in inputs else {})
+    out = g.copy()
+    assert channels_last(out) == count
+    assert sum(n.op.name == "static_transpose" and n.inputs[0].data is None for n in out.nodes) == transposes
+    check_same_numbers(g, out, rtol=1e-5, atol=1e-5)
+
+
 def test_names_and_facts_of_values_stay():
     g = parse(f"""graph(x: f32[1,3,4,5], w: f32[6,3,1,1]) {{
         %c = convolution(x, w, {CONV}, {NCX})

@@ -19,7 +19,7 @@ from graphq.passes import (
     fold_dequantized_constants,
     fold_dequantized_operands,
 )
-from graphq.passes.cleanup import _attributes, _operands
+from graphq.passes.cleanup import _attributes, _operands, share_constants
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
 
@@ -52,6 +52,21 @@ def test_equal_constants():
           return %2, %3""", """%0 = constant(value=f32[4]{1, 2, nan, 4})
           %1 = add(x, %0)
           return %1, %1""", count=2)
+
+
+def test_constants_are_shared_and_other_nodes_are_not():
+    check(share_constants, """%0 = constant(value=f32[4]{1, 2, nan, 4})
+          %1 = constant(value=f32[4]{1, 2, nan, 5})
+          %2 = constant(value=f32[4]{1, 2, nan, 4})
+          %3 = add(x, %0)
+          %4 = add(x, %2)
+          %5 = add(x, %1)
+          return %3, %4, %5""", """%0 = constant(value=f32[4]{1, 2, nan, 4})
+          %1 = constant(value=f32[4]{1, 2, nan, 5})
+          %2 = add(x, %0)
+          %3 = add(x, %0)
+          %4 = add(x, %1)
+          return %2, %3, %4""", count=1)
 
 
 @pytest.mark.parametrize("a,b", [
