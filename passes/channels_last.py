@@ -66,7 +66,7 @@ class _Placement:
     last.
     """
 
-    def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
+    def __init__(self, graph: Graph, forms: dict[Node, Form]) -> None:
         self.graph, self.forms = graph, forms
         self.turns = _turns(graph, forms)
         self.last = self._cheapest()
@@ -89,7 +89,7 @@ class _Placement:
         if not any(GIVEN in pins for pins, _ in edges):  # no node needs the given layout
             return set(self.forms)
         given = _given_side(edges)
-        return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}
+        return set(self.forms) - given
 
     def _values(self) -> Iterator[Value]:
         """Yield the values that cost something to reorder: values with two layouts, except constants."""
@@ -103,15 +103,15 @@ class _Placement:
     def _maker(self, value: Value) -> Node | str:
         """GIVEN or LAST if `value` is computed in a fixed layout; otherwise the node that computes it."""
         node = value.node
-        if node is None or node in self.turns:
-            return GIVEN if node is None or self.turns[node] == LAST else LAST
+        if node in self.turns:
+            return GIVEN if self.turns[node] == LAST else LAST
         return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
 
     def _user(self, use: Use) -> Node | str:
         """GIVEN or LAST if the user needs a fixed layout; otherwise the user."""
         node = use.node
-        if node is None or node in self.turns:
-            return GIVEN if node is None else self.turns[node]
+        if node in self.turns:
+            return self.turns[node]
         return self._side(node) if node in self.forms and self.forms[node].operands[use.number] == "moves" else GIVEN
 
     def rewrite(self) -> int:
