@@ -12,6 +12,7 @@ import onnx
 import onnx.defs
 from onnx.reference.ops import aionnxml, load_op
 
+from graphq.onnx.importers import by_reference
 from graphq.onnx.importers.importer import IMPORTERS, MICROSOFT, RANDOM, importer_of
 
 import_module("graphq.onnx.loading")  # fills IMPORTERS
@@ -52,7 +53,8 @@ def numbers(parameters: Iterable[onnx.defs.OpSchema.FormalParameter]) -> bool:
 def section(schema: onnx.defs.OpSchema) -> str:
     """Return the section of an operator."""
     key = schema.domain, schema.name
-    if importer_of(*key) is not None:
+    importer = importer_of(*key)
+    if importer is not None and importer.__module__ != by_reference.__name__:
         return "native"
     if schema.domain == "" and schema.name in RANDOM:
         return "random"

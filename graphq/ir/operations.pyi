@@ -647,16 +647,6 @@ class Operations:
     def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
         """Axis k of the result is axis `order[k]` of `src` (oneDNN StaticTranspose). `order` may be negative."""
 
-    def trees(self, src: Number, feature: Number, split: Number, mode: Number, missing: Number, true: Number,
-              false: Number, roots: Number, weights: Number, base: Number, /, *, depth: int,
-              name: str | None = None) -> Value:
-        """Sum decision trees: for each row, `base` plus the weights of its leaf in each tree, in order (ONNX TreeEnsemble).
-
-        At a node, the row's `feature` is compared with `split` (see COMPARE), and the row goes to node `true` or `false`.
-        NaN goes to `true` if `missing` is set. A leaf's `true` and `false` are the leaf itself. After `depth` steps all
-        rows are at leaves.
-        """
-
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
         """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 

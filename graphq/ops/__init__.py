@@ -6,5 +6,5 @@ from graphq.base.collector import collector_paused
 with collector_paused():
     for _family in ("arithmetic", "attention", "binary", "control", "conv", "detect", "dropout", "dynamic_quant",
                     "eltwise", "grid_sample", "integer", "interpolate", "logic", "matmul", "move", "normalize", "pick",
-                    "pool", "quant", "recurrent", "reduce", "structure", "trees"):
+                    "pool", "quant", "recurrent", "reduce", "structure"):
         import_module(f"graphq.ops.{_family}")  # the import registers the family's operations in OPS

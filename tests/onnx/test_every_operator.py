@@ -48,7 +48,6 @@ REFUSED = {
     "ai.onnx.ml.LinearRegressor": "post_transform", "ai.onnx.ml.SVMClassifier": "support vector machines",
     "ai.onnx.ml.SVMRegressor": "support vector machines", "ai.onnx.ml.TreeEnsemble": "transforms, and a minimum",
     "ai.onnx.ml.TreeEnsembleRegressor": "transforms, and a minimum",
-    "ai.onnx.ml.TreeEnsembleClassifier": "transforms|two or more classes",
 }
 """Why forms of an operator are refused when they are loaded, most of them since ONNX's reference has them wrong."""
 
@@ -70,11 +69,10 @@ BY_REFERENCE = dict.fromkeys("""Acos Acosh Asin Asinh Atan Atanh BitCast Col2Im 
     EyeLike Hardmax MaxUnpool Mod NonZero Pow Range ReduceLogSumExp Resize ReverseSequence RoiAlign Sinh Tan
     TensorScatter Unique Upsample ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.Binarizer ai.onnx.ml.FeatureVectorizer
     ai.onnx.ml.Imputer ai.onnx.ml.LinearClassifier ai.onnx.ml.Normalizer ai.onnx.ml.SVMClassifier
-    ai.onnx.ml.SVMRegressor ai.onnx.ml.Scaler""".split(), "") | {
+    ai.onnx.ml.SVMRegressor ai.onnx.ml.Scaler ai.onnx.ml.TreeEnsemble ai.onnx.ml.TreeEnsembleClassifier
+    ai.onnx.ml.TreeEnsembleRegressor""".split(), "") | {
     "AveragePool": "dilations", "BatchNormalization": "training_mode", "Cast": r"to=\d\d", "Clip": r"float32\[\][,)]",
-    "Dropout": "-> 2", "LayerNormalization": "-> 3", "LpPool": "dilations", "ReduceL1": "noop", "ReduceL2": "noop",
-    "ai.onnx.ml.TreeEnsemble": "aggregate_function=0", "ai.onnx.ml.TreeEnsembleRegressor": "AVERAGE",
-    "ai.onnx.ml.TreeEnsembleClassifier": "SOFTMAX_ZERO"}
+    "Dropout": "-> 2", "LayerNormalization": "-> 3", "LpPool": "dilations", "ReduceL1": "noop", "ReduceL2": "noop"}
 """Where ONNX's reference runs nodes that read only f32, by a pattern of the mode. An importer that fails falls back to
 it: the numbers stay right, so only this table tells."""
 

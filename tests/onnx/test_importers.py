@@ -269,15 +269,6 @@ def test_factors_that_leave_f32_scale_the_operands_apart(sa, sb, sy):
     assert got.tolist() == [[255 if sa > 1 else 5]]
 
 
-def test_trees_are_added_in_their_order():
-    """In f32, (1e8 - 1e8) + 1 is not (1 - 1e8) + 1e8."""
-    attrs = {"n_targets": 1, "nodes_treeids": [0, 1, 2], "nodes_nodeids": [0] * 3, "nodes_featureids": [0] * 3,
-             "nodes_values": [0.0] * 3, "nodes_modes": ["LEAF"] * 3, "nodes_truenodeids": [0] * 3,
-             "nodes_falsenodeids": [0] * 3, "target_treeids": [0, 1, 2], "target_nodeids": [0] * 3,
-             "target_ids": [0] * 3, "target_weights": [1e8, -1e8, 1.0]}
-    assert run("TreeEnsembleRegressor", np.ones((1, 1), np.float32), opset=17, domain=ML, **attrs).tolist() == [[1]]
-
-
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("simple", [False, True])
 def test_norms_of_sums(bias, simple):
@@ -364,17 +355,6 @@ def test_unique_rows(axis, ordered):
     want = [[0, 9], [1, 2], [3, 4]] if ordered else [[3, 4], [1, 2], [0, 9]]
     assert y.tolist() == want and counts.sum() == 4
     assert np.array_equal(x[first], y) and np.array_equal(y[inverse], x)
-
-
-@pytest.mark.parametrize("dtype, x", [(np.float64, [0.5, 0.5 + 1e-12]), (np.int64, [0, 1]), (np.float32, [0.5, 0.75])])
-def test_sources_of_trees(dtype, x):
-    """f64 is compared as it is, integers as f32."""
-    attrs = {"n_targets": 1, "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
-             "nodes_values": [0.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
-             "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0],
-             "target_weights": [2.0, 3.0]}
-    got = run("TreeEnsembleRegressor", np.array(x, dtype)[:, None], opset=17, domain=ML, **attrs)
-    assert got.tolist() == [[2], [3]]
 
 
 @pytest.mark.parametrize("equation", ["i,i->i", "i,j->ij", "i,i->", "ij,ij->ij", "ij,ij->i", "ij,i->i", "ij,j->ij",

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from one_onnx_node import ML, run
+from one_onnx_node import run
 from onnx import TensorProto, helper, numpy_helper
 
 import graphq as gq
@@ -120,20 +120,6 @@ def test_nodes_that_break_a_rule(opset, text, message):
         gq.load_onnx(model)
 
 
-@pytest.mark.parametrize("attribute, value, message", [
-    ("post_transform", "LOGISTIC", "transforms, and a"),
-    ("aggregate_function", "MAX", "a minimum or maximum of several targets")])
-def test_trees_that_are_refused(attribute, value, message):
-    attrs = {"n_targets": 2, "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
-             "nodes_values": [0.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
-             "nodes_falsenodeids": [2, 0, 0], "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 1],
-             "target_weights": [2.0, 3.0]}
-    x = np.float32([[0.4], [0.6]])
-    np.testing.assert_array_equal(run("TreeEnsembleRegressor", x, opset=17, domain=ML, **attrs), [[2, 0], [0, 3]])
-    with pytest.raises(GraphError, match=message):
-        run("TreeEnsembleRegressor", x, opset=17, domain=ML, **{**attrs, attribute: value})
-
-
 def test_constants_of_one_value_elsewhere():
     """`sparse_value`: elements by flat places, or by tuples of indices."""
     for indices in (np.int64([1, 5]), np.int64([[0, 1], [1, 2]])):
@@ -145,28 +131,6 @@ def test_constants_of_one_value_elsewhere():
                                   [helper.make_empty_tensor_value_info("y")])
         g = gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
         np.testing.assert_array_equal(gq.reference(g, x=np.ones((2, 3), np.float32)), [[1, 3, 1], [1, 1, 4]])
-
-
-@pytest.mark.parametrize("what, attrs", [
-    ("of one class", {"classlabels_int64s": [5]}), ("transformed otherwise", {"post_transform": "PROBIT"}),
-    ("of three classes with scores of one", {"classlabels_int64s": [5, 6, 7]}),
-    ("with the scores of the second class", {"class_ids": [1, 1]})])
-def test_classes_that_graphq_has_no_trees_of(what, attrs):
-    """ONNX's reference runs them."""
-    usual = {"nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
-             "nodes_values": [0.5, 0, 0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
-             "nodes_falsenodeids": [2, 0, 0], "class_treeids": [0, 0], "class_nodeids": [1, 2], "class_ids": [0, 0],
-             "class_weights": [-0.25, 0.75], "classlabels_int64s": [5, 6], "post_transform": "NONE"}
-
-    def loaded(more):
-        node = helper.make_node("TreeEnsembleClassifier", ["x"], ["y", "z"], domain=ML, **{**usual, **more})
-        graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 1])],
-                                  [helper.make_empty_tensor_value_info(n) for n in "yz"])
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 1)]
-        return {n.op.name for n in gq.load_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=8)).nodes}
-
-    assert "trees" in loaded({}) and "onnx_node" not in loaded({})
-    assert "trees" not in loaded(attrs) and "onnx_node" in loaded(attrs)
 
 
 def test_cubic_sizes_are_not_linear():

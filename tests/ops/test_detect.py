@@ -83,3 +83,36 @@ def test_types():
                                 ("score_threshold", TensorType(f32, (1, 1)), "'score_threshold' must be one number")):
         with pytest.raises(GraphError, match=message):
             infer(**{name: type})
+
+
+BOXES = np.float32([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [2, 1, 1, 0], [0, 0, 0, 1], [0.5, 0, 1.5, 1]]])
+SCORES = np.float32([[[0.9, 0.75, 0.6, 0.95, 0.9]]])
+
+
+@pytest.mark.parametrize("most, overlap, least, picked", [
+    (9, 0.5, None, [3, 0, 4, 2]), (9, 0.9, None, [3, 0, 4, 1, 2]), (9, 0, None, [3, 0, 2]), (2, 0.5, None, [3, 0]),
+    (9, None, None, [3, 0, 2]), (9, 0.5, 0.6, [3, 0, 4]), (9, 0.5, 0.9, [3]), (0, 0.5, None, []),
+    (None, 0.5, None, []), (9, 1 / 3 - 1e-6, None, [3, 0, 2]), (9, 1 / 3 + 1e-6, None, [3, 0, 4, 2])])
+def test_boxes_picked_by_hand(most, overlap, least, picked):
+    """Of equal scores the first; a box without an area overlaps with none, boxes that touch do not; corners in any
+    order."""
+    options = [None if x is None else dtype(x).reshape(1) for x, dtype in
+               ((most, np.int64), (overlap, np.float32), (least, np.float32))]
+    assert non_max_suppression(BOXES, SCORES, *options).tolist() == [[0, 0, k] for k in picked]
+
+
+def test_boxes_by_their_centers_in_each_image_and_class():
+    centers = np.float32([[[0, 0, 2, 2], [0.5, 0, 2, 2], [5, 0, 2, 2]], [[0, 0, 2, 2], [0, 3, 2, 2], [0, 0, 2, 2]]])
+    scores = np.float32([[[1, 2, 3], [3, 2, 1]], [[1, 1, 2], [0, 5, 0]]])
+    got = non_max_suppression(centers, scores, np.array(2), np.float32(0.5), center_point_box=True)
+    assert got.tolist() == [[0, 0, 2], [0, 0, 1], [0, 1, 0], [0, 1, 2], [1, 0, 2], [1, 0, 1], [1, 1, 1], [1, 1, 0]]
+
+
+def test_what_non_max_suppression_refuses(infer):
+    assert infer("non_max_suppression", "f32[1,?,4]", "f32[?,3,7]", "s64[1]", "f32[]") == "s64[?,3]"
+    for types in (("f16[1,7,4]", "f32[1,3,7]"), ("f32[1,7,5]", "f32[1,3,7]"), ("f32[1,7,4]", "f32[1,3,8]"),
+                  ("f32[1,7,4]", "f32[2,3,7]"), ("f32[7,4]", "f32[1,3,7]"), ("f32[1,7,4]", "f32[1,7]"),
+                  ("f32[1,7,4]", "f32[1,3,7]", "s32[]"), ("f32[1,7,4]", "f32[1,3,7]", "s64[2]"),
+                  ("f32[1,7,4]", "f32[1,3,7]", None, "f32[2]"), ("f32[1,7,4]", "f32[1,3,7]", None, None, "f64[]")):
+        with pytest.raises(GraphError):
+            infer("non_max_suppression", *types)

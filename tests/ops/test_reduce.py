@@ -1,10 +1,11 @@
-"""The reductions against ONNX's reference evaluator and NumPy in f64."""
+"""The reductions against ONNX's reference evaluator and NumPy in f64; histogram by hand."""
 import numpy as np
 import pytest
 
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ir.op import lookup
+from graphq.kernels.numbers.observed import BINS, SHIFT
 
 rng = np.random.default_rng(6)
 NAMES = ["reduce_l1", "reduce_l2", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]
@@ -88,3 +89,15 @@ def test_rules(infer, types, attrs, match):
 def test_bad_axes_in_a_tensor(axes, match):
     with pytest.raises(GraphError, match=match):
         lookup("reduce_max").reference(np.zeros((2, 3), np.float32), np.int32(axes), axes=(), keep_dims=False)
+
+
+def test_histogram(run):
+    x = np.float32([1, 1.01, -1, 0, -0.0, 2, np.inf])
+    counts, extremes = run("histogram", x)
+    bins = {int(k): int(n) for k, n in enumerate(counts) if n}
+    assert bins == {int(np.float32(v).view(np.uint32)) >> SHIFT: n for v, n in
+                    ((1, 2), (-1, 1), (0, 1), (-0.0, 1), (2, 1), (np.inf, 1))}
+    assert extremes.tolist() == [-1, np.inf] and counts.shape == (BINS,)
+    assert np.isnan(run("histogram", np.append(x, np.float32(np.nan)))[1][1])
+    counts, extremes = run("histogram", np.empty((0, 3), np.float32))
+    assert not counts.any() and extremes.tolist() == [np.inf, -np.inf]

@@ -97,7 +97,7 @@ OWN = {  # operations that oneDNN has not, or that are ONNX's: their attributes
     "scatter_elements": {"axis": 0, "reduction": "none"}, "scatter_nd": {"reduction": "none"},
     "slice": dict.fromkeys(("axes", "starts", "ends", "steps"), REQ), "softmax": {
         "axis": 1, "mode": "none", "dtype": None, "keep_stats": False},
-    "top_k": {"k": REQ, "axis": -1, "largest": True}, "trees": {"depth": REQ}, "trilu": {"upper": True, "k": 0}}
+    "top_k": {"k": REQ, "axis": -1, "largest": True}, "trilu": {"upper": True, "k": 0}}
 
 
 def attributes(op):

@@ -5,12 +5,17 @@ correctly, or refuses the node.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import networkx as nx
 import numpy as np
+from numpy.typing import ArrayLike
 
 from graphq.dtypes import bf16, f16, f32
-from graphq.ir import Value
+from graphq.ir import Dim, Value
 from graphq.onnx.importers.composed import standard
-from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.importer import ML, Call, Outputs, imports, width
+from graphq.onnx.importers.shape import limited
 
 
 @imports("Det", "DeformConv")
@@ -53,24 +58,6 @@ def unique(c: Call) -> Outputs:
     return standard(c, "Unique", row, c.outputs, opset=c.scope.opsets[""], **c.attrs)
 
 
-ML = "ai.onnx.ml"
-TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
-"""For each supported value of the attribute `post_transform`, the ONNX operator that computes it ("" for none)."""
-
-
-@imports("LinearRegressor", domain=ML)
-def linear_regressor(c: Call) -> Outputs:
-    """Import LinearRegressor: `transform(x @ coefficients.T + intercepts)`; coefficients have one row per target."""
-    x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
-    if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:
-        c.refuse(f"post_transform {transform} of {x.type} is not supported")
-    rows = np.float32(c.attr("coefficients")).reshape(targets, -1)
-    y = g.matmul(x if x.dtype == f32 else g.cast(x, dtype=f32), g.constant(np.ascontiguousarray(rows.T)))
-    if c.attr("intercepts"):
-        y = g.add(y, g.constant(np.array(c.attr("intercepts"), np.float32)))
-    return standard(c, TRANSFORMS[transform], [y]) if TRANSFORMS[transform] else y
-
-
 @imports("LinearClassifier", domain=ML)
 def linear_classifier(c: Call) -> Outputs:
     """Leave LinearClassifier to the reference; refuse it unless each label has a row of coefficients."""
@@ -80,19 +67,55 @@ def linear_classifier(c: Call) -> Outputs:
     return None
 
 
-@imports("Normalizer", domain=ML)
-def normalizer(c: Call) -> Outputs:
-    """Import Normalizer. MAX divides a row by its maximum; the reference would divide by its greatest magnitude."""
-    x, g = c.input(0), c.graph
-    if c.attr("norm", "MAX") != "MAX":
-        return None
-    wide = x if x.dtype == f32 else g.cast(x, dtype=f32)
-    return g.divide(wide, g.reduce_max(wide, axes=[-1], keep_dims=True))
-
-
 @imports("SVMClassifier", "SVMRegressor", domain=ML)
 def support_vectors(c: Call) -> Outputs:
     """Leave support vector machines to the reference; refuse integers and probabilities."""
     if c.input(0).dtype.name.startswith("s") or c.attr("prob_a"):
         c.refuse("support vector machines of integers or with probabilities are not supported")
     return None
+
+
+@imports("TreeEnsemble", "TreeEnsembleRegressor", "TreeEnsembleClassifier", domain=ML)
+def tree_ensembles(c: Call) -> Outputs:
+    """Leave tree ensembles to the reference; refuse attributes that it ignores, and trees without an end."""
+    if c.node.op_type != "TreeEnsembleClassifier":
+        targets = c.attr("n_targets")
+        limited((1, targets), np.dtype(np.float32))
+        extreme = c.attr("aggregate_function") in (2, 3, "MIN", "MAX")
+        if c.attr("post_transform") not in (None, 0, "NONE") or extreme and targets > 1:
+            c.refuse("transforms, and a minimum or maximum of several targets, are not supported")
+    if not nx.is_directed_acyclic_graph(nx.DiGraph(list(_branches(c)))):
+        c.refuse("trees: the nodes of a tree form a cycle")
+    return None
+
+
+def _branches(c: Call) -> Iterator[tuple[object, object]]:
+    """The branches of all trees that lead from a node to a node."""
+    modes = c.attr("nodes_modes")
+    inner = [mode != b"LEAF" for mode in modes]
+    features = [k for k, branches in zip(c.attr("nodes_featureids"), inner, strict=False) if branches]
+    _expect_numbers(c, "features", features, width(c.input(0)))
+    if c.node.op_type != "TreeEnsemble":
+        nodes = list(zip(c.attr("nodes_treeids"), c.attr("nodes_nodeids"), inner, strict=False))
+        for name in ("nodes_truenodeids", "nodes_falsenodeids"):
+            yield from (((tree, node), (tree, other)) for (tree, node, branches), other
+                        in zip(nodes, c.attr(name, ()), strict=False) if branches)
+        return
+    roots = np.asarray(c.attr("tree_roots"))
+    _expect_numbers(c, "nodes", roots, len(modes))
+    ways = [(np.asarray(c.attr(f"nodes_{name}nodeids")), np.asarray(c.attr(f"nodes_{name}leafs"), bool))
+            for name in ("true", "false")]
+    (true, ends), (false, also) = ways
+    if (ends & also & (true == false) & (true != np.arange(len(modes))))[roots].any():
+        c.refuse("trees of one leaf are not supported")  # the reference would take the root's number for the leaf's
+    for ids, leaf in ways:
+        _expect_numbers(c, "leaves", ids[leaf], len(c.attr("leaf_weights")))
+        _expect_numbers(c, "nodes", ids[~leaf], len(modes))
+        yield from zip(np.flatnonzero(~leaf), ids[~leaf], strict=True)
+
+
+def _expect_numbers(c: Call, what: str, numbers: ArrayLike, count: Dim) -> None:
+    """Refuse numbers of `what` outside [0, count); a count of None is not known yet."""
+    ids = np.asarray(numbers)
+    if ids.size and (ids.min() < 0 or isinstance(count, int) and ids.max() >= count):
+        c.refuse(f"trees: numbers of {what} must be in [0, {count}), got from {ids.min()} to {ids.max()}")

@@ -45,7 +45,7 @@ from graphq.passes.masks import is_large_mask
 Outputs: TypeAlias = "Value | Sequence[Value] | None"
 Importer: TypeAlias = "Callable[[Call], Outputs]"
 
-MICROSOFT = "com.microsoft"
+MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
 DOMAINS = {"ai.onnx": ""}
 """Aliases of operator domains, and the names that graphq uses."""
 

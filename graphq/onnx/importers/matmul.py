@@ -1,4 +1,4 @@
-"""Importers of Gemm, and of Einsum as transposes, matmuls and sums."""
+"""Importers of Gemm, LinearRegressor, and of Einsum as transposes, matmuls and sums."""
 from __future__ import annotations
 
 from collections import Counter
@@ -6,11 +6,14 @@ from collections.abc import Collection, Sequence
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
+from graphq.dtypes import f32
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
-from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.importer import ML, Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of
 from graphq.ops.rules import FLOATS
 
@@ -25,6 +28,23 @@ def gemm(c: Call) -> Outputs:
     if c.version < 7 and c.input(0).dtype not in FLOATS:
         return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
     return plus_bias(c, product(c, c.input(0), c.input(1)))
+
+
+TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
+"""For each supported value of the attribute `post_transform`, the ONNX operator that computes it ("" for none)."""
+
+
+@imports("LinearRegressor", domain=ML)
+def linear_regressor(c: Call) -> Outputs:
+    """Import LinearRegressor: `transform(x @ coefficients.T + intercepts)`; coefficients have one row per target."""
+    x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
+    if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:
+        c.refuse(f"post_transform {transform} of {x.type} is not supported")
+    rows = np.float32(c.attr("coefficients")).reshape(targets, -1)
+    y = g.matmul(x if x.dtype == f32 else g.cast(x, dtype=f32), g.constant(np.ascontiguousarray(rows.T)))
+    if c.attr("intercepts"):
+        y = g.add(y, g.constant(np.array(c.attr("intercepts"), np.float32)))
+    return standard(c, TRANSFORMS[transform], [y]) if TRANSFORMS[transform] else y
 
 
 def product(c: Call, a: Value, b: Value) -> Value:

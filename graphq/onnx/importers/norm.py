@@ -14,7 +14,7 @@ from graphq.ir import Graph, Value
 from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, by_body, imports
+from graphq.onnx.importers.importer import MICROSOFT, ML, Call, Outputs, by_body, imports
 from graphq.onnx.importers.shape import dims_of
 from graphq.ops.rules import FLOATS, normal_axis
 
@@ -246,3 +246,13 @@ def simplified_layer_normalization(c: Call) -> Outputs:
     axes = list(range(axis, 0 if axis < 0 else len(dims_of(x))))
     mean = g.reduce_mean(g.square(wide), axes=axes, keep_dims=True)
     return [y, g.reciprocal(g.sqrt(g.add(mean, one(mean, c.attr("epsilon", 1e-5)))))]
+
+
+@imports("Normalizer", domain=ML)
+def normalizer(c: Call) -> Outputs:
+    """Import Normalizer. MAX divides a row by its maximum; the reference would divide by its greatest magnitude."""
+    x, g = c.input(0), c.graph
+    if c.attr("norm", "MAX") != "MAX":
+        return None
+    wide = x if x.dtype == f32 else g.cast(x, dtype=f32)
+    return g.divide(wide, g.reduce_max(wide, axes=[-1], keep_dims=True))
