@@ -16,6 +16,47 @@ def test_zero_points_are_one_or_by_rows_and_columns_or_broadcast(run, za, zb):
     assert np.array_equal(run("matmul_integer", A, B, x, y), a @ (B.astype(int) - y))
 
 
+@pytest.mark.parametrize("za, zb", [((3,), None), (None, (5,)), (None, None)])
+def test_either_zero_point_may_be_absent(run, za, zb):
+    x, y = (None if z is None else rng.integers(0, 128, z).astype(t.dtype) for z, t in ((za, A), (zb, B)))
+    less_x, less_y = (0 if z is None else z.astype(int) for z in (None if x is None else x[:, None], y))
+    assert np.array_equal(run("matmul_integer", A, B, x, y), (A.astype(int) - less_x) @ (B.astype(int) - less_y))
+
+
+@pytest.mark.parametrize("zx, zw", [(None, None), ((), (2,)), ((1,), ()), ((1,), (1,)), (None, (2,)), ((), None)])
+@pytest.mark.parametrize("attrs", [{}, {"pads_begin": [0, 1], "pads_end": [2, 3]},
+                                   {"strides": [2, 1], "dilations": [1, 2]},
+                                   {"auto_pad": "same_upper", "strides": [2, 3]}, {"groups": 2}])
+def test_conv_integer_is_a_convolution_of_differences(run, zx, zw, attrs):
+    """What is padded counts as 0: it has the value of the zero point."""
+    shape = {"strides": [1, 1], "dilations": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], **attrs}
+    groups = attrs.get("groups", 1)
+    x = rng.integers(0, 256, (2, 2, 5, 6)).astype(np.uint8)
+    w = rng.integers(-128, 128, (2, 2 // groups, 3, 2)).astype(np.int8)
+    a, b = (None if z is None else rng.integers(1, 128, z).astype(v.dtype) for z, v in ((zx, x), (zw, w)))
+    less = [v.astype(np.float32) - (np.float32(0) if z is None else z.astype(np.float32).reshape(-1, 1, 1, 1))
+            for v, z in ((x, a), (w, b))]
+    want = run("convolution", *less, data_format="NCX", weights_format="OIX", **shape)
+    np.testing.assert_array_equal(run("conv_integer", x, w, a, b, **shape), want)
+
+
+@pytest.mark.parametrize("name, types, match", [
+    ("matmul_integer", ["s32[2,3]", "s8[3,2]"], "'a' must be s8 or u8"),
+    ("matmul_integer", ["s8[2,3]", "f32[3,2]"], "'b' must be s8 or u8"),
+    ("matmul_integer", ["s8[2,3]", "u8[3,2]", "u8[]"], "the zero point of 'a' must be s8, got u8"),
+    ("matmul_integer", ["s8[2,3]", "u8[3,2]", None, "s8[]"], "the zero point of 'b' must be u8, got s8"),
+    ("conv_integer", ["s32[1,2,3]", "s8[4,2,1]"], "'src' must be s8 or u8"),
+    ("conv_integer", ["s8[1,2,3]", "s16[4,2,1]"], "'weights' must be s8 or u8"),
+    ("conv_integer", ["s8[1,2,3]", "s8[4,2,1]", "u8[1]"], "the zero point of 'src' must be s8"),
+    ("conv_integer", ["s8[1,2,3]", "s8[4,2,1]", "s8[2]"], "the zero point of 'src' must be one number"),
+    ("conv_integer", ["s8[1,2,3]", "s8[4,2,1]", None, "u8[4]"], "the zero point of 'weights' must be s8"),
+    ("dynamic_range", ["f16[2]"], "'src' must be f32")])
+def test_what_is_refused(infer, name, types, match):
+    attrs = {"strides": [1], "pads_begin": [0], "pads_end": [0], "dilations": [1]} if name == "conv_integer" else {}
+    with pytest.raises(GraphError, match=match):
+        infer(name, *types, **attrs)
+
+
 def test_sums_wrap(run):
     k = 2**31 // 255**2 + 1
     y = run("matmul_integer", np.full((1, k), 255, np.uint8), np.full((k, 1), 255, np.uint8))

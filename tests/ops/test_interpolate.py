@@ -58,12 +58,15 @@ def test_asymmetric_by_hand(run):
     assert run("interpolate", SIX, mode="linear", sizes=[12], **plain).tolist() == [[
         [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5]]]
     assert run("interpolate", SIX, mode="nearest", sizes=[4], **plain).tolist() == [[[0, 2, 3, 5]]]
+    assert run("interpolate", SIX, mode="nearest", sizes=[12], **plain).tolist() == [[
+        [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5]]]
 
 
 def test_align_corners_by_hand(run):
     corners = {"coordinate_transformation_mode": "align_corners", **NCX}
     assert run("interpolate", SIX, mode="linear", sizes=[3], **corners).tolist() == [[[0, 2.5, 5]]]
     assert run("interpolate", SIX, mode="nearest", sizes=[3], **corners).tolist() == [[[0, 3, 5]]]
+    assert run("interpolate", SIX, mode="nearest", sizes=[4], **corners).tolist() == [[[0, 2, 3, 5]]]
     assert run("interpolate", SIX, mode="nearest", sizes=[1], **corners).tolist() == [[[0]]]
 
 
@@ -83,8 +86,9 @@ def test_sizes_in_a_tensor():
     op = lookup("interpolate")
     attrs = op.complete({"mode": "linear", **NCX})
     x = rng.standard_normal((1, 2, 3, 4)).astype(np.float32)
-    want = op.reference(x, **{**attrs, "sizes": (5, 2)})
-    np.testing.assert_array_equal(op.reference(x, np.int32([5, 2]), **attrs), want)
+    for sizes in ((5, 2), (1, 2)):
+        want = op.reference(x, **{**attrs, "sizes": sizes})
+        np.testing.assert_array_equal(op.reference(x, np.int32(sizes), **attrs), want)
     with pytest.raises(GraphError, match=r"spatial sizes must be positive, got \[0, 2\]"):
         op.reference(x, np.int32([0, 2]), **attrs)
 
@@ -111,6 +115,7 @@ def test_infinities_stay_alone(run):
     (["f16[*]"], {"sizes": [4]}, "f16[?,4,?]"),
     (["f32[1,2,3,4]", "s32[2]"], NCX, "f32[1,2,?,?]"), (["f32[*]", "s32[2]"], NCX, "f32[?,?,?,?]"),
     (["f32[*]", "s32[?]"], NCX, "f32[*]"), (["f32[1,2,3]", "s32[*]"], {}, "f32[1,?,3]"),
+    (["f32[1,2,3]", "s32[?]"], {}, "f32[1,?,3]"),
 ])
 def test_types(infer, types, attrs, want):
     assert infer("interpolate", *types, mode="linear", **attrs) == want
@@ -122,6 +127,9 @@ def test_types(infer, types, attrs, want):
     (["f32[1,2,3]", "s32[1]"], {"sizes": [1]}, "got sizes and sizes_tensor"),
     (["f32[1,2,3]"], {"sizes": [1, 2]}, r"sizes must have one value per spatial axis of f32\[1,2,3\], got \[1, 2\]"),
     (["f32[1,2]"], {"sizes": [1]}, "sizes must have one value per spatial axis"),
+    (["f32[3]", "s32[*]"], {}, "sizes_tensor must have one value per spatial axis"),
+    (["f32[1,0,3]"], {"sizes": [2]}, r"spatial sizes must be positive, got \[2\] for f32\[1,0,3\]"),
+    (["f32[1,1,3]"], {"scales": [2.0**31]}, "sizes below"),
     (["f32[1,2,3]"], {"sizes": [0]}, r"spatial sizes must be positive, got \[0\]"),
     (["f32[1,2,3]"], {"scales": [0.1], **NCX}, r"spatial sizes must be positive, got \[0\]"),
     (["f32[1,2,3]"], {"scales": [-1.0]}, "scales must be finite and positive"),

@@ -101,6 +101,12 @@ def test_types(infer, a, b, attrs, want):
     assert infer("matmul", a, b, **attrs) == want
 
 
+@pytest.mark.parametrize("weights, bias", [("f32[5,3]", "f32[7,3]"), ("f32[2,5,3]", "f32[7,1]"),
+                                           ("f32[5,3]", "f32[?]")])
+def test_a_bias_of_a_product_of_unknown_rank_needs_its_columns_only(infer, weights, bias):
+    assert infer("matmul", "f32[*]", weights, bias) == "f32[*]"
+
+
 @pytest.mark.parametrize("a, b, bias, attrs, match", [
     ("f32[4,5]", "f32[6,3]", None, {}, r"k must agree, got 5 and 6 in \[4,5\] times \[6,3\]"),
     ("f32[4,5]", "f32[5,3]", None, {"transpose_b": True}, r"k must agree, got 5 and 3 in \[4,5\] times \[3,5\]"),

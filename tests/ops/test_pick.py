@@ -89,7 +89,9 @@ def test_trilu(run, onnx_node, k, upper):
     ("scatter_nd", [X, np.zeros((2, 4), int), X], {}, "do not fit"),
     ("scatter_nd", [X, np.zeros((2, 0), int), X], {}, "do not fit"), ("cum_sum", [X], {"axis": 3}, "axis must be"),
     ("equal", [X, X.astype(np.float64)], {}, "same dtype"), ("logical_and", [X, X], {}, "must be boolean"),
-    ("logical_not", [X], {}, "must be boolean"), ("is_nan", [I34], {}, "must be")])
+    ("logical_not", [X], {}, "must be boolean"), ("is_nan", [I34], {}, "must be"),
+    ("equal", [np.zeros(2, DTYPES["u4"].numpy)] * 2, {}, "'src_0' must be"),
+    ("gather", [X, X], {}, "'indices' must be s32 or s64")])
 def test_refused_types(name, arrays, attrs, match):
     op = lookup(name)
     with pytest.raises(GraphError, match=match):
