@@ -55,7 +55,7 @@ Exit codes: 0 success; 1 results differ, or a case failed; 2 wrong option, file 
 `graphq COMMAND --help` lists a command's options; docs/command_line.md has examples and the fields of --json."""
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A parser that reports an error in one line."""
 
     options: Sequence[str] = ()
@@ -98,7 +98,8 @@ def _fail(message: str) -> int:
 def _parser(named: str | None) -> argparse.ArgumentParser:
     """A parser that knows all commands, but only the arguments of the command `named`."""
     raw = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False, formatter_class=raw)
+    parser = CommandParser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+                           formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"graphq {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():

@@ -40,7 +40,7 @@ from graphq.kernels.threads.team import run_until_settled
 from graphq.model.files import load_graph
 
 
-class Side(NamedTuple):
+class Variant(NamedTuple):
     """One row of the table: graphq at an ISA level, or another engine, with `threads` threads."""
 
     name: str
@@ -77,31 +77,31 @@ def run(options: argparse.Namespace) -> int:
     wanted: list[np.ndarray] = []
     compared = None
     with tempfile.TemporaryDirectory() as folder:
-        sides = [_ours(graph, argparse.Namespace(**vars(options) | {"isa": level, "threads": threads,
+        variants = [_ours(graph, argparse.Namespace(**vars(options) | {"isa": level, "threads": threads,
                                                                     "precision": precision}))
                  for threads, level, precision in product(counts, options.isa or [None], options.precision or ["f32"])]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
             wanted, compared = as_written(path, graph, arrays)
-            sides += [Side(name, threads, model_file(name, path, arrays, threads), None)
+            variants += [Variant(name, threads, model_file(name, path, arrays, threads), None)
                       for threads, name in product(counts, peers)]
-        sides.sort(key=lambda side: counts.index(side.threads))
-        for side in sides:
-            run_until_settled(partial(side.run, arrays))
-        results = [side.run(arrays) for side in sides]
-        times = alternate([partial(side.run, arrays) for side in sides], options.seconds * len(sides))
+        variants.sort(key=lambda variant: counts.index(variant.threads))
+        for variant in variants:
+            run_until_settled(partial(variant.run, arrays))
+        results = [variant.run(arrays) for variant in variants]
+        times = alternate([partial(variant.run, arrays) for variant in variants], options.seconds * len(variants))
     rows: list[dict[str, Any]] = []
-    for side, result, spent in zip(sides, results, times, strict=True):
-        first = next(k for k, x in enumerate(sides) if x.threads == side.threads)
+    for variant, result, spent in zip(variants, results, times, strict=True):
+        first = next(k for k, x in enumerate(variants) if x.threads == variant.threads)
         median, base = statistics.median(spent), times[first]
         speedup, of_least = median / statistics.median(base), min(spent) / min(base)
-        rows.append({"name": side.name, "threads": side.threads, "median_ms": median, "least_ms": min(spent),
+        rows.append({"name": variant.name, "threads": variant.threads, "median_ms": median, "least_ms": min(spent),
                      "speedup": speedup, "speedup_of_least": of_least,
                      "ratio": speedup, "ratio_of_least": of_least,  # the same numbers by their earlier names
                      "runs": len(spent),
                      "difference": max(map(difference, results[first], result), default=0.0),
                      "cosine": min(map(cosine, wanted, result), default=None)})
-    ours = [[result for side, result in zip(sides, results, strict=True) if side.precision == p]
+    ours = [[result for variant, result in zip(variants, results, strict=True) if variant.precision == p]
             for p in get_args(Precision)]
     equal = all(_equal(results[0], other) for results in ours for other in results[1:])
     title = f"; {source}; cosines to {compared}" if peers else ""
@@ -133,14 +133,14 @@ def _peer(name: str) -> str:
     return PEERS[name]
 
 
-def _ours(graph: Graph, options: argparse.Namespace) -> Side:
+def _ours(graph: Graph, options: argparse.Namespace) -> Variant:
     model, precision = compiled(graph, options), options.precision
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return list(named_outputs(model.outputs, model(arrays)).values())
 
     name = f"graphq {model.level.name}" + f", {precision}" * (precision != "f32")
-    return Side(name, options.threads, call, precision)
+    return Variant(name, options.threads, call, precision)
 
 
 def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:

@@ -10,7 +10,7 @@ from onnx import ModelProto, helper
 from graphq.base.paths import path_of
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node
-from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer, exports, names_of
+from graphq.onnx.exporters.writer import IR_VERSION, OPSET, GraphWriter, exports, names_of
 from graphq.onnx.older import to_opset
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.tensors import value_info
@@ -20,11 +20,11 @@ DOMAIN = "graphq.partition"
 
 
 @exports("partition")
-def partition(w: Writer, node: Node) -> None:
+def partition(w: GraphWriter, node: Node) -> None:
     """Write a local function and its call. Constant operands of the partition stay initializers of the model."""
     body: Graph = node.attrs["body"]
     name = f"{node.attrs['anchor']}_{len(w.functions)}"
-    inner = Writer(w.functions)
+    inner = GraphWriter(w.functions)
     inputs = [inner.claim(str(v.name)) for v in body.inputs]
     inner.names.update(zip(body.inputs, inputs, strict=True))
     for n in body.nodes:
@@ -55,7 +55,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = OPSET)
 
 def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
     """Convert a graph to the ModelProto that `save_onnx` writes."""
-    w = Writer()
+    w = GraphWriter()
     w.of_values = names_of(graph)
     w.taken.update(graph.output_names)
     for v in graph.inputs:

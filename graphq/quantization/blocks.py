@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import kept, replace_operand
-from graphq.quantization.products import Product, products
+from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import scales_of
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.units import Units, in_unit
@@ -70,7 +70,7 @@ def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
     return scales
 
 
-def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[str, np.ndarray]:
+def hessians(graph: Graph, chosen: list[LinearLayer], batches: Batches) -> Mapping[str, np.ndarray]:
     """For each layer, by name, the sum of x^T x over all rows of its input x, computed by a compiled model."""
     g = graph.copy()
     names = {p.name for p in chosen if 0 in p.activations}

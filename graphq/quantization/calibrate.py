@@ -29,14 +29,14 @@ Batch: TypeAlias = Mapping[str, Any]
 
 
 @runtime_checkable
-class Reader(Protocol):
+class DataReader(Protocol):
     """A source of batches like onnxruntime.quantization's CalibrationDataReader."""
 
     def get_next(self) -> Batch | None:
         """The next batch, or None at the end."""
 
 
-Batches: TypeAlias = Iterable[Batch | Sequence[Any]] | Reader
+Batches: TypeAlias = Iterable[Batch | Sequence[Any]] | DataReader
 
 PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
 
@@ -126,7 +126,7 @@ def channel_axes(graph: Graph) -> dict[str, int]:
 
 def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch]:
     """Yield the batches, split to the number of rows that inputs take. Raises InputError for an invalid batch."""
-    if isinstance(batches, Reader):
+    if isinstance(batches, DataReader):
         batches = iter(batches.get_next, None)
     types = {str(v.name): v.type for v in inputs}
     if isinstance(batches, Mapping) or not isinstance(batches, Iterable):

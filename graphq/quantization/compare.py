@@ -17,7 +17,7 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import GOOD_ENOUGH, Comparison, TensorDifference
-from graphq.quantization.products import PRODUCTS, Product, prepared, products, right_after, values_by_name
+from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, right_after, values_by_name
 from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
@@ -55,7 +55,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     _check_outputs(left, right)
     limits = _limits(made)
     have, want = _observing(left, names), _observing(right, names)
-    sums = {name: _Sums(limits.get(name)) for name in names}
+    sums = {name: _Differences(limits.get(name)) for name in names}
     wanted, losses = [], []
     for k, batch in enumerate(progress(kept, "batches")):
         got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
@@ -120,7 +120,7 @@ def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
     return [x for x in arrays if x.dtype.kind not in "iub"] or arrays
 
 
-class _Sums:
+class _Differences:
     """A tensor's sums of squares and products, its largest difference, and how many of its elements are out of range.
 
     Equal infinities are left out. The difference between a NaN and any number is infinite.
@@ -242,7 +242,7 @@ def _observing(graph: Graph, names: Sequence[str]) -> CompiledGraph:
     return compile(g, cache="kernels")
 
 
-def switch(g: Graph, product: Product, shared: Collection[str]) -> bool:
+def switch(g: Graph, product: LinearLayer, shared: Collection[str]) -> bool:
     """Add a boolean input to a quantized graph that switches one layer to f32. Returns False if this is not possible.
 
     The f32 layer starts from the nearest inputs and `shared` tensors before the layer, with the values that the

@@ -56,7 +56,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     if not max_drop >= 0:
         raise InputError(f"max_drop must not be negative, got {max_drop}")
     search = Search(graph, batches)
-    trial = _Trials(search, evaluate, None if state is None else Path(state), report)
+    trial = _Measurements(search, evaluate, None if state is None else Path(state), report)
     accuracy_f32, time_f32 = trial.run("f32", compile(search.graph, cache="kernels"))
     setting = chosen_setting(search)
     order = search.ranked(setting)
@@ -79,7 +79,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     return Controlled(trial.made(setting, excluded), accuracy_f32, accuracy, time_f32, milliseconds, excluded)
 
 
-class _Trials:
+class _Measurements:
     """Measured accuracies and times, including those that an earlier run saved."""
 
     def __init__(self, search: Search, evaluate: Evaluate, path: Path | None,

@@ -16,8 +16,16 @@ from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import quantizes_state
 from graphq.passes.ranges_by_row import quantized_rows
 from graphq.quantization.bodies import replaced
-from graphq.quantization.insert import LARGEST, Weights, channels_lost, insert_weights, integers, kept, replace_operand
-from graphq.quantization.products import Product
+from graphq.quantization.insert import (
+    LARGEST,
+    QuantizedWeights,
+    channels_lost,
+    insert_weights,
+    integers,
+    kept,
+    replace_operand,
+)
+from graphq.quantization.products import LinearLayer
 from graphq.quantization.ranges import MOST, SMALLEST
 from graphq.quantization.scheme import Scheme
 
@@ -30,7 +38,7 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
     """
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
-    weights = Weights()
+    weights = QuantizedWeights()
     for product in kept(graph, scheme):
         if _is_small(product, scheme):
             continue
@@ -47,7 +55,7 @@ def unheld(graph: Graph, scheme: Scheme) -> dict[str, str]:
     return channels_lost(graph, [p.name for p in kept(graph, scheme) if p.name not in found], scheme) | found
 
 
-def _is_small(p: Product, scheme: Scheme) -> bool:
+def _is_small(p: LinearLayer, scheme: Scheme) -> bool:
     """Whether scales of weights times scales of activations may be too small for f32."""
     return 0 < p.largest < SMALLEST * LARGEST[scheme.weight_bits]
 
@@ -55,13 +63,13 @@ def _is_small(p: Product, scheme: Scheme) -> bool:
 def insert_layers(graph: Graph, scheme: Scheme) -> None:
     """Quantize the states of a `prepared` graph's LSTMs in place, and the matmuls of their inputs."""
     pairs: dict[Value, Value] = {}
-    weights = Weights()
+    weights = QuantizedWeights()
     for product, layer in layers(graph, scheme):
         quantize_states(layer, scheme)
         _by_tensor(product, scheme, pairs, weights)
 
 
-def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
+def layers(graph: Graph, scheme: Scheme) -> list[tuple[LinearLayer, Node]]:
     """The LSTMs whose states can be quantized, each with the 8-bit matmul of its input.
 
     Raises GraphError if the scheme has states but the graph has no such LSTM.
@@ -74,7 +82,7 @@ def layers(graph: Graph, scheme: Scheme) -> list[tuple[Product, Node]]:
     return found
 
 
-def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value], weights: Weights) -> None:
+def _by_tensor(product: LinearLayer, scheme: Scheme, pairs: dict[Value, Value], weights: QuantizedWeights) -> None:
     """Quantize a layer's activations per tensor; `pairs` caches the dequantized tensors."""
     node, own = product.node, product.node.graph
     for k in product.activations:
@@ -88,13 +96,13 @@ def _by_tensor(product: Product, scheme: Scheme, pairs: dict[Value, Value], weig
     insert_weights(product, scheme, None, weights)
 
 
-def _has_rows(p: Product) -> bool:
+def _has_rows(p: LinearLayer) -> bool:
     """Whether a layer can have a range per row: f32 must hold sums of its weights times integers."""
     return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"] \
         and p.largest * p.channels() < MOST / 2**8
 
 
-def _by_rows(product: Product, scheme: Scheme, weights: Weights) -> None:
+def _by_rows(product: LinearLayer, scheme: Scheme, weights: QuantizedWeights) -> None:
     node, (x, w), bias = product.node, product.factors, product.bias
     graph = node.graph
     with graph.before(node):
@@ -109,10 +117,10 @@ def _by_rows(product: Product, scheme: Scheme, weights: Weights) -> None:
     if name is not None:
         graph.rename(y, name)
     assert sums.node is not None
-    insert_weights(Product(sums.node), scheme, None, weights)
+    insert_weights(LinearLayer(sums.node), scheme, None, weights)
 
 
-def layer_of(product: Product) -> Node | None:
+def layer_of(product: LinearLayer) -> Node | None:
     """The LSTM whose gates this matmul computes, if the LSTM's state can be quantized."""
     (use, *others) = product.node.output.uses or (None,)
     node = None if use is None or others or use.number else use.node

@@ -19,7 +19,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.names import choice
 from graphq.quantization.between import insert_between, pair, quantized_between, share
 from graphq.quantization.bodies import with_bodies
-from graphq.quantization.products import Product, products
+from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import LEAST, MOST, Parameters, holds, parameters, scales_of
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics
@@ -28,7 +28,7 @@ LARGEST = {7: 64, 8: 127}
 """The largest magnitude of weights, by their number of bits."""
 
 
-def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
+def quantized_weights(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
     """Weights as s8 integers in the range of `scheme.weight_bits`, and their scales.
 
     A scale maps the largest weight of its output channel, or of the tensor, to the largest integer. Nothing is clipped:
@@ -37,7 +37,7 @@ def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> 
     return integers(weights, *_along(product, scheme))
 
 
-def _along(product: Product, scheme: Scheme) -> tuple[int | None, int]:
+def _along(product: LinearLayer, scheme: Scheme) -> tuple[int | None, int]:
     """The axis of weights with one scale per index (None for one scale), and the largest integer."""
     return product.weight_axes()[0] if scheme.per_channel else None, LARGEST[scheme.weight_bits]
 
@@ -50,7 +50,7 @@ def integers(weights: np.ndarray, axis: int | None, most: int) -> tuple[np.ndarr
     return np.clip(np.rint(weights / along), -most, most).astype(np.int8), p
 
 
-def weight_steps(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
+def weight_steps(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
     """The scales of quantized weights: f32, one per output channel or one for all."""
     return _scales(weights, *_along(product, scheme))
 
@@ -76,14 +76,14 @@ def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[
     return found
 
 
-def dequantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
+def dequantized_weights(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
     """The f32 weights that the quantized weights represent."""
     q, p = quantized_weights(product, weights, scheme)
     along = [-1 if k == p.axis else 1 for k in range(weights.ndim)]
     return np.asarray(q.astype(np.float32) * np.array(p.scales, np.float32).reshape(along))
 
 
-def rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
+def rest_of_weights(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
     """The weights minus the numbers that the quantized weights represent."""
     return np.asarray(weights - dequantized_weights(product, weights, scheme))
 
@@ -149,7 +149,7 @@ def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
     return found
 
 
-def integers_hold(product: Product, activations: Mapping[int, Parameters], statistics: Statistics,
+def integers_hold(product: LinearLayer, activations: Mapping[int, Parameters], statistics: Statistics,
                   scheme: Scheme) -> bool:
     """Whether integers can hold the numbers of a layer's operands, and f32 can hold the product of their scales.
 
@@ -191,7 +191,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
     smallest term is computed last; the additions and the operations after them run in the same kernel. The f32
     rounding errors of this term are small compared with a step, so few outputs are near a tie.
     """
-    pairs, weights = insert_between(graph, between or {}), Weights()
+    pairs, weights = insert_between(graph, between or {}), QuantizedWeights()
 
     def dequantized(node: Node, x: Value, p: Parameters) -> Value:
         if (x, p) not in pairs:
@@ -225,7 +225,7 @@ def rest_of(p: Parameters) -> Parameters:
     return Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
 
 
-def _add_rests(product: Product, rests: Mapping[int, Value]) -> None:
+def _add_rests(product: LinearLayer, rests: Mapping[int, Value]) -> None:
     graph, node, name = product.node.graph, product.node, product.name
     with graph.before(node):
         total = graph.add_again(node, node.inputs)[0]
@@ -237,7 +237,7 @@ def _add_rests(product: Product, rests: Mapping[int, Value]) -> None:
     graph.rename(total, name)
 
 
-def kept(graph: Graph, scheme: Scheme) -> list[Product]:
+def kept(graph: Graph, scheme: Scheme) -> list[LinearLayer]:
     """The layers that the scheme does not exclude. Raises GraphError if the scheme names an unknown layer."""
     found = list(products(graph))
     names = [p.name for p in found]
@@ -247,13 +247,13 @@ def kept(graph: Graph, scheme: Scheme) -> list[Product]:
     return [p for p in found if p.name not in scheme.exclude]
 
 
-class Weights:
+class QuantizedWeights:
     """The quantized constants of a graph and its bodies; a constant that several layers read is quantized once."""
 
     def __init__(self) -> None:
         self._made: dict[object, tuple[Value, Parameters]] = {}
 
-    def quantized(self, product: Product, number: int, scheme: Scheme, *,
+    def quantized(self, product: LinearLayer, number: int, scheme: Scheme, *,
                   rest: bool = False) -> tuple[Value, Parameters]:
         """The integers and scales of a layer's constant operand or, with `rest`, of its rounding remainder."""
         value, along = product.factors[number], _along(product, scheme)
@@ -266,7 +266,7 @@ class Weights:
         return self._made[key]
 
 
-def insert_weights(product: Product, scheme: Scheme, left: Parameters | None, weights: Weights) -> None:
+def insert_weights(product: LinearLayer, scheme: Scheme, left: Parameters | None, weights: QuantizedWeights) -> None:
     """Quantize a layer's constant operands. The bias stays in f32 if `left`, the parameters of the input, is None."""
     node = product.node
     for k, value in enumerate(product.factors):
@@ -278,12 +278,12 @@ def insert_weights(product: Product, scheme: Scheme, left: Parameters | None, we
             _insert_bias(product, left, p)
 
 
-def _dequantized(product: Product, q: Value, p: Parameters) -> Value:
+def _dequantized(product: LinearLayer, q: Value, p: Parameters) -> Value:
     with product.node.graph.before(product.node):
         return product.node.graph.dequantize(q, **p.attrs)
 
 
-def _insert_bias(product: Product, left: Parameters, right: Parameters) -> None:
+def _insert_bias(product: LinearLayer, left: Parameters, right: Parameters) -> None:
     """b -> dequantize(rint(b / (sx * sw)))"""
     graph, bias = product.node.graph, product.bias
     if bias is None or bias.data is None or len(bias.type.dims) != 1:

@@ -11,7 +11,7 @@ from graphq.ir import Graph
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.insert import Quantized, by_statistics, integers_hold
 from graphq.quantization.parametrized import Difference, Parametrized, bias_of, takes_bias
-from graphq.quantization.products import Product, products
+from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import MOST, Parameters, parameters
 from graphq.quantization.scheme import Candidate, Scheme
 from graphq.quantization.statistics import Statistics, TensorStatistics
@@ -30,7 +30,7 @@ A key has the layer's name, the candidates for its activations, whether activati
 """
 
 
-def key_of(p: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
+def key_of(p: LinearLayer, choices: Mapping[str, Candidate], scheme: Scheme) -> Key:
     """The key of a layer with these candidates for its tensors."""
     candidates = tuple(choices[str(p.factors[k].name)] for k in p.activations)
     return p.name, candidates, p.name in scheme.wide, p.name in scheme.wide_weights, scheme.weight_bits
@@ -48,14 +48,14 @@ class Known:
     products: dict[Key, Quantized | None] = field(default_factory=dict, repr=False)
     shifts: dict[Key, np.ndarray | None] = field(default_factory=dict, repr=False)
 
-    def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
+    def quantized(self, product: LinearLayer, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
         """How a layer is quantized by the candidates in `choices`; None if integers cannot hold the layer's numbers."""
         key = key_of(product, choices, scheme)
         if key not in self.products:
             self.products[key] = self._quantized(product, choices, scheme)
         return self.products[key]
 
-    def _quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
+    def _quantized(self, product: LinearLayer, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized | None:
         activations, factors, wide = {}, None, product.name in scheme.wide
         for k in product.activations:
             name = str(product.factors[k].name)
@@ -114,7 +114,7 @@ def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
     return count
 
 
-def correctable(product: Product, shift: np.ndarray) -> bool:
+def correctable(product: LinearLayer, shift: np.ndarray) -> bool:
     """Whether the shift can be added to a layer's bias: equal shapes, and all sums finite in f32."""
     return takes_bias(product) and shift.shape == bias_of(product).shape \
         and bool((np.abs(bias_of(product) + shift) <= MOST).all())

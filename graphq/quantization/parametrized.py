@@ -26,7 +26,7 @@ from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_inputs
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized, rest_of_weights, weight_steps
-from graphq.quantization.products import Product, products, right_after, values_by_name
+from graphq.quantization.products import LinearLayer, products, right_after, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import along_weights, scaled_weights
@@ -161,7 +161,7 @@ class Parametrized:
                         shift, float(noise.mean()), float(signal.mean()))
         return found
 
-    def _steps(self, p: Product, q: Quantized | None, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
+    def _steps(self, p: LinearLayer, q: Quantized | None, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
         """The steps of the products of weights and factors, per output channel, and of their rounding remainders."""
         assert p.weights is not None
         factors = None if q is None or q.factors is None else q.factors.tobytes()
@@ -191,14 +191,14 @@ def _fake_inputs(name: str, k: int, parts: Mapping[str, np.ndarray] | None) -> d
         f"{name}/{part}{k}": x for part, x in (parts or BYPASS).items()}
 
 
-def takes_bias(p: Product) -> bool:
+def takes_bias(p: LinearLayer) -> bool:
     """Whether a constant bias, one number per output channel, can be added to the bias of a layer."""
     if p.weights is None or p.node.op.name == "conv_transpose" and p.groups > 1:
         return False
     return p.bias is None or p.bias.data is not None and p.bias.data.shape == (p.weights.shape[p.weight_axes()[0]],)
 
 
-def bias_of(p: Product) -> np.ndarray:
+def bias_of(p: LinearLayer) -> np.ndarray:
     """The bias of a layer; zeros if it has none."""
     assert p.weights is not None
     if p.bias is not None and p.bias.data is not None:
@@ -206,7 +206,7 @@ def bias_of(p: Product) -> np.ndarray:
     return np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
 
 
-def _parametrized(p: Product) -> Value:
+def _parametrized(p: LinearLayer) -> Value:
     g, node, name, operands = p.node.graph, p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
 
     def new(part: str, shape: tuple[int, ...] = ()) -> Value:
@@ -228,7 +228,7 @@ def _parametrized(p: Product) -> Value:
     return out
 
 
-def _fake_weights(g: Graph, p: Product, new: Callable[[str, tuple[int, ...]], Value]) -> Value:
+def _fake_weights(g: Graph, p: LinearLayer, new: Callable[[str, tuple[int, ...]], Value]) -> Value:
     """The weights times the factors, rounded to multiples of their steps, plus the rounded remainder."""
     assert p.weights is not None
     w, (out, _) = p.factors[1], p.weight_axes()

@@ -12,7 +12,7 @@ from graphq.ir import Graph, Node, TensorType
 from graphq.kernels.target.level import Level
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
-from graphq.quantization.products import Product, products
+from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
@@ -92,11 +92,11 @@ class Price:
                                       for v in self.graph.inputs})
 
     @lazy_property
-    def sized(self) -> list[Product]:
+    def sized(self) -> list[LinearLayer]:
         """The layers at the sizes of the batch, without layers whose shapes stay unknown."""
         return [p for p in products(self.at_sizes) if all(x.type.known for x in (*p.factors, p.node.output))]
 
-    def faster_in_floats(self, product: Product) -> bool:
+    def faster_in_floats(self, product: LinearLayer) -> bool:
         """Whether a layer takes less time in f32 than in 8 bits.
 
         This is true only for depthwise convolutions. They multiply little per element, so quantizing inputs and

@@ -1,6 +1,6 @@
-"""The class Product, a layer that integer kernels can run, and `prepared`, the first step of quantization.
+"""The class LinearLayer, a layer that integer kernels can run, and `prepared`, the first step of quantization.
 
-A Product is a matmul, a convolution or a transposed convolution in f32. Each of its two multiplied operands is an
+A LinearLayer is a matmul, a convolution or a transposed convolution in f32. Each of its two multiplied operands is an
 activation (computed at run time, described by statistics) or a constant (the weights).
 """
 from __future__ import annotations
@@ -38,7 +38,7 @@ BODIES = frozenset({"If", "Loop", "Scan"})
 
 
 @dataclass(frozen=True)
-class Product:
+class LinearLayer:
     """A layer: operands 0 and 1 of `node` are multiplied; operand 2, if present, is the bias."""
 
     node: Node
@@ -122,14 +122,14 @@ class Product:
         return 1 if self.node.attrs.get("data_format") == "NCX" else len(shape) - 1
 
 
-def products(graph: Graph, *, inside: bool = True) -> Iterator[Product]:
+def products(graph: Graph, *, inside: bool = True) -> Iterator[LinearLayer]:
     """The layers of a graph that integer kernels can run, in graph order; with `inside`, then the layers of bodies."""
     graphs = with_bodies(graph) if inside else (graph,)
     for node in [n for g in graphs for n in sorted(g.nodes_of(PRODUCTS), key=GRAPH_ORDER)]:
         factors = node.inputs[:2]
         if node.output.dtype != f32 or any(v is None or v.dtype != f32 or _rank(v) in (0, 1) for v in factors):
             continue
-        product = Product(node)
+        product = LinearLayer(node)
         if product.activations and not all(map(_dequantized, product.factors)):
             yield product
 

@@ -20,7 +20,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.passes.fold_scales import fold_scales
 from graphq.quantization.insert import replace_operand
-from graphq.quantization.products import Product, name_values, products, values_by_name
+from graphq.quantization.products import LinearLayer, name_values, products, values_by_name
 from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
@@ -108,7 +108,7 @@ def equalize(graph: Graph) -> int:
     return count
 
 
-def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: np.ndarray) -> None:
+def divide_channels(graph: Graph, x: Value, users: Sequence[LinearLayer], factors: np.ndarray) -> None:
     """Let `users` read x / factors, and multiply their weights by the factors."""
     axis = users[0].source_axis()
     assert axis is not None and x.shape is not None
@@ -164,7 +164,7 @@ def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> fl
     return float(total)
 
 
-def _factors(channels: Channels, users: Sequence[Product], alpha: float | None) -> np.ndarray | None:
+def _factors(channels: Channels, users: Sequence[LinearLayer], alpha: float | None) -> np.ndarray | None:
     loads = [_load(p) for p in users]
     if any(load.squares.size != len(channels.low) for load in loads):
         return None
@@ -191,12 +191,12 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(np.clip(logs, -np.log(LARGEST), np.log(LARGEST))))
 
 
-def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
+def _sources(graph: Graph) -> list[tuple[Value, list[LinearLayer]]]:
     """The activations of layers with constant weights, each with the layers that sum it along the same axis.
 
     An activation is left out if dividing it would copy weights, because another layer shares these weights.
     """
-    found: dict[Value, list[Product]] = {}
+    found: dict[Value, list[LinearLayer]] = {}
     readers: dict[Value, set[Node]] = {}
     for p in products(graph, inside=False):
         readers.setdefault(p.factors[1], set()).add(p.node)
@@ -206,7 +206,7 @@ def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
                 users.append(p)
     common = {w for w, nodes in readers.items() if w.data is not None and len(nodes) > 1}
 
-    def copies(x: Value, users: list[Product]) -> bool:
+    def copies(x: Value, users: list[LinearLayer]) -> bool:
         maker, nodes = _maker(x), {p.node for p in users}
         return maker is not None and maker.factors[1] in common or any(
             p.factors[1] in common and not readers[p.factors[1]] <= nodes for p in users)
@@ -214,7 +214,7 @@ def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
     return [(x, users) for x, users in found.items() if not (common and copies(x, users))]
 
 
-def along_weights(p: Product, factors: np.ndarray) -> np.ndarray:
+def along_weights(p: LinearLayer, factors: np.ndarray) -> np.ndarray:
     """The factors of input channels, in a shape that broadcasts with the weights."""
     assert p.weights is not None
     out, into = p.weight_axes()
@@ -226,13 +226,13 @@ def along_weights(p: Product, factors: np.ndarray) -> np.ndarray:
     return np.moveaxis(table.reshape(outputs, inputs, *[1] * (rank - 2)), (0, 1), (out, into))
 
 
-def scaled_weights(p: Product, factors: np.ndarray) -> np.ndarray:
+def scaled_weights(p: LinearLayer, factors: np.ndarray) -> np.ndarray:
     """The weights times the factors of input channels."""
     assert p.weights is not None
     return p.weights * along_weights(p, factors).astype(np.float32)
 
 
-def _load(p: Product) -> _Load:
+def _load(p: LinearLayer) -> _Load:
     assert p.weights is not None
     out, into = p.weight_axes()
     w = np.moveaxis(p.weights, (out, into), (0, 1)) if p.weights.ndim > 1 else p.weights
@@ -240,7 +240,7 @@ def _load(p: Product) -> _Load:
     return _Load(np.abs(w).max(axis=3), np.square(w, dtype=np.float64).sum(axis=(1, 3)), w.shape[3])
 
 
-def _maker(x: Value) -> Product | None:
+def _maker(x: Value) -> LinearLayer | None:
     """The layer with constant weights that computes x, perhaps before a ReLU, if nothing else reads its result."""
     node = x.node
     while node is not None and node.op.name in ("relu", "add", "bias_add") and len(list(node.operands)) <= 2:

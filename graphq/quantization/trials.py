@@ -25,7 +25,7 @@ from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
-from graphq.quantization.products import Product, name_values, prepared, rename_divided, values_by_name
+from graphq.quantization.products import LinearLayer, name_values, prepared, rename_divided, values_by_name
 from graphq.quantization.ranges import Parameters, holds
 from graphq.quantization.scheme import Candidate, Scheme, Setting
 from graphq.quantization.selection import resolved
@@ -92,7 +92,7 @@ class Trials:
         slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p) and not self._said(p)]
         return replace(scheme, exclude=(*scheme.exclude, *slow))
 
-    def _said(self, product: Product) -> bool:
+    def _said(self, product: LinearLayer) -> bool:
         """Whether the user asks for 16 bits in the layer, limits of its inputs, or integer states of its LSTM."""
         said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits), *self.of_states}
         return not said.isdisjoint((product.name, str(product.factors[0].name)))

@@ -69,7 +69,7 @@ class Predictor:
         if not isinstance(convert, bool):
             raise CompileError(f"convert must be True or False, got {convert!r}")
         self.threads, self.batch, self.pad_to, self.convert = threads, batch, pad_to, convert
-        self._rows: _Rows | None = None
+        self._rows: _BatchedModel | None = None
         self.path: str | None = None
         self._graph: tuple[Graph, Options] | None = None
         self._key: tuple[Any, ...] = (uuid.uuid4().hex, threads)
@@ -112,10 +112,10 @@ class Predictor:
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
 
-    def _prepared(self) -> _Rows:
+    def _prepared(self) -> _BatchedModel:
         """The model, and the way it runs on rows. The first call loads the model."""
         if self._rows is None:
-            self._rows = _Rows(self._model(), self.batch, self.pad_to)
+            self._rows = _BatchedModel(self._model(), self.batch, self.pad_to)
         return self._rows
 
     def _model(self) -> CompiledGraph:
@@ -147,7 +147,7 @@ def _keep(key: tuple[Any, ...], model: CompiledGraph) -> None:
         _models[key] = model
 
 
-class _Rows:
+class _BatchedModel:
     """A model that runs on any number of rows.
 
     `shared` has the names of inputs that are one number for all rows, and `batched` the types of the other inputs.

@@ -58,14 +58,14 @@ def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: 
     (`_size`), so the search ends, at the latest after `trials` calls of `interesting`. The function `interesting` gets
     only valid graphs, must not change them, and may raise.
     """
-    search = _Search(graph, interesting, trials)
+    search = _Reducer(graph, interesting, trials)
     search.cut()
     while search.simplify():
         pass
     return search.graph
 
 
-class _Search:
+class _Reducer:
     """A search that has the smallest interesting graph so far in `graph`."""
 
     def __init__(self, graph: Graph, interesting: Callable[[Graph], bool], trials: int) -> None:

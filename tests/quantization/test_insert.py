@@ -22,7 +22,7 @@ from graphq.quantization.insert import (
     rest_of_weights,
 )
 from graphq.quantization.parametrized import Difference, bias_of, limits, takes_bias
-from graphq.quantization.products import Product, products
+from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import SMALLEST, Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import LARGEST, _bounded, _load, along_weights, divide_channels, expected_ranges, noise
@@ -269,7 +269,7 @@ def test_biases_that_can_be_shifted():
     def product(*bias, op="matmul", **attrs):
         g = gq.Graph()
         x = g.input("x", dtype="f32", shape=(5, 2))
-        return Product(g.matmul(x, g.constant(W), *(b if isinstance(b, gq.ir.Value) else g.constant(np.float32(b))
+        return LinearLayer(g.matmul(x, g.constant(W), *(b if isinstance(b, gq.ir.Value) else g.constant(np.float32(b))
                                                     for b in bias)).node)
 
     assert takes_bias(product()) and bias_of(product()).tolist() == [0, 0, 0] and bias_of(product()).dtype == np.float32
@@ -277,5 +277,5 @@ def test_biases_that_can_be_shifted():
     assert not takes_bias(product([1])) and not takes_bias(product([[1, 2, 3]]))
     g = gq.Graph()
     x, y, b = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (2, 2)), ("y", (2, 2)), ("b", (2,))))
-    assert not takes_bias(Product(g.matmul(x, y).node))
-    assert not takes_bias(Product(g.matmul(x, g.constant(W[:, :2]), b).node))
+    assert not takes_bias(LinearLayer(g.matmul(x, y).node))
+    assert not takes_bias(LinearLayer(g.matmul(x, g.constant(W[:, :2]), b).node))

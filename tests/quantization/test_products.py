@@ -5,7 +5,7 @@ import pytest
 import graphq as gq
 from graphq.quantization import Scheme, automatic, quantize
 from graphq.quantization.products import (
-    Product,
+    LinearLayer,
     left_in_floats,
     name_values,
     prepared,
@@ -80,14 +80,14 @@ def test_which_operations_are_products():
 def test_open_ranks():
     g = gq.Graph()
     y = g.matmul(g.input("x", dtype="f32", shape=None), g.constant(weights(4, 3)))
-    p = Product(y.node)
+    p = LinearLayer(y.node)
     assert p.source_axis() is None and not p.has_channels and (y.shape is not None or p.result_axis() is None)
 
 
 def test_a_bias():
     g = gq.Graph()
     x, w, b = g.input("x", dtype="f32", shape=(2, 4)), g.constant(weights(4, 3)), g.constant(weights(3))
-    assert Product(g.matmul(x, w, b).node).bias is b and Product(g.matmul(x, w).node).bias is None
+    assert LinearLayer(g.matmul(x, w, b).node).bias is b and LinearLayer(g.matmul(x, w).node).bias is None
 
 
 def test_values_get_names_after_their_operations():

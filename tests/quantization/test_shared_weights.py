@@ -5,7 +5,7 @@ import pytest
 
 import graphq as gq
 from graphq.quantization import Scheme, calibrate, quantize
-from graphq.quantization.insert import Weights
+from graphq.quantization.insert import QuantizedWeights
 from graphq.quantization.products import prepared, products
 from graphq.quantization.smooth import smoothing
 
@@ -51,7 +51,7 @@ def test_each_product_has_scales_of_its_own_columns():
     x, w = g.input("x", shape=(4, SIZE), dtype="f32"), g.constant(w)
     for transposed in (False, True):
         g.output(g.matmul(x, w, transpose_b=transposed), name=f"y{transposed}")
-    weights = Weights()
+    weights = QuantizedWeights()
     made = [weights.quantized(product, 1, Scheme()) for product in products(prepared(g))]
     assert [p.axis for _, p in made] == [1, 0] and made[0][0] is not made[1][0]
 

@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.op import OPS
 from graphq.kernels.numbers.recurrent import offset_of
-from graphq.onnx.exporters.writer import MICROSOFT, Writer, exports, rank
+from graphq.onnx.exporters.writer import MICROSOFT, GraphWriter, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD
 from graphq.onnx.importers.norm import REDUCTIONS
 from graphq.onnx.protos.tensors import element_of
@@ -20,14 +20,14 @@ FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
 
 @exports("square", "squared_difference")
-def square(w: Writer, node: Node) -> None:
+def square(w: GraphWriter, node: Node) -> None:
     """Write square as a Mul, and squared_difference as a Sub and a Mul."""
     x = w.name(node.inputs[0]) if node.op.name == "square" else w.add("Sub", [w.name(v) for v in node.inputs])
     w.add("Mul", [x, x], [w.name(node.output)])
 
 
 @exports("arithmetic")
-def arithmetic(w: Writer, node: Node) -> None:
+def arithmetic(w: GraphWriter, node: Node) -> None:
     """Write integer arithmetic: Mod for remainders, otherwise the operator that floats have as well."""
     function = node.attrs["function"]
     if function in OPS:
@@ -37,7 +37,7 @@ def arithmetic(w: Writer, node: Node) -> None:
 
 
 @exports("pow", "clamp")
-def with_scalars(w: Writer, node: Node) -> None:
+def with_scalars(w: GraphWriter, node: Node) -> None:
     """Write Pow or Clip, with the exponent or the limits as initializers."""
     names = ("beta",) if node.op.name == "pow" else ("min", "max")
     w.node(node, "Pow" if node.op.name == "pow" else "Clip",
@@ -45,19 +45,19 @@ def with_scalars(w: Writer, node: Node) -> None:
 
 
 @exports("gelu")
-def gelu(w: Writer, node: Node) -> None:
+def gelu(w: GraphWriter, node: Node) -> None:
     """Write Gelu; the mode becomes its `approximate`."""
     w.node(node, "Gelu", approximate="none" if node.attrs["mode"] == "gelu_erf" else "tanh")
 
 
 @exports("type_cast", "cast")
-def cast(w: Writer, node: Node) -> None:
+def cast(w: GraphWriter, node: Node) -> None:
     """Write Cast to the attribute's dtype."""
     w.node(node, "Cast", to=element_of(node.attrs["dtype"]))
 
 
 @exports("prelu", "bias_add")
-def along_channels(w: Writer, node: Node) -> None:
+def along_channels(w: GraphWriter, node: Node) -> None:
     """Write PRelu or Add. A vector along channels-first data is reshaped to [channels, 1, ...]."""
     x, vector = node.operands
     name, first = w.name(vector), node.attrs["data_format"] == "NCX"
@@ -67,7 +67,7 @@ def along_channels(w: Writer, node: Node) -> None:
 
 
 @exports("softmax", "log_softmax")
-def softmax(w: Writer, node: Node) -> None:
+def softmax(w: GraphWriter, node: Node) -> None:
     """Write Softmax or LogSoftmax; raises GraphError for statistics or a result of another dtype.
 
     ONNX's operators round f16 and bf16 in each step, graphq's operation may round only once. The file then casts to
@@ -91,7 +91,7 @@ def _same_dtype(node: Node) -> None:
 
 
 @exports("matmul")
-def matmul(w: Writer, node: Node) -> None:
+def matmul(w: GraphWriter, node: Node) -> None:
     """Write MatMul, with a Transpose before transposed operands and an Add for the bias."""
     _same_dtype(node)
     a, b = (_swapped(w, node.inputs[k], node.attrs[name]) for k, name in enumerate(("transpose_a", "transpose_b")))
@@ -101,14 +101,14 @@ def matmul(w: Writer, node: Node) -> None:
         w.add("Add", [w.add("MatMul", [a, b]), w.name(node.inputs[2])], [w.name(node.output)])
 
 
-def _swapped(w: Writer, x: Value | None, transposed: bool) -> str:
+def _swapped(w: GraphWriter, x: Value | None, transposed: bool) -> str:
     assert x is not None
     if not transposed or rank(x) < 2:
         return w.name(x)
     return w.add("Transpose", [w.name(x)], perm=[*range(rank(x) - 2), rank(x) - 1, rank(x) - 2])
 
 
-def _channels(w: Writer, node: Node, op_type: str, weights: list[str], attrs: dict[str, Any]) -> None:
+def _channels(w: GraphWriter, node: Node, op_type: str, weights: list[str], attrs: dict[str, Any]) -> None:
     """Write a node with channels first. If the operation has channels last, a Transpose precedes and follows it."""
     x = next(node.operands)
     r = rank(x)
@@ -131,7 +131,7 @@ def _windows(node: Node) -> dict[str, Any]:
 
 
 @exports("convolution", "conv_transpose")
-def convolution(w: Writer, node: Node) -> None:
+def convolution(w: GraphWriter, node: Node) -> None:
     """Write Conv with weights in format OIX, or ConvTranspose with weights in format IOX."""
     _same_dtype(node)
     transposed = node.op.name == "conv_transpose"
@@ -159,7 +159,7 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 
 
 @exports("max_pool", "avg_pool")
-def pool(w: Writer, node: Node) -> None:
+def pool(w: GraphWriter, node: Node) -> None:
     """Write MaxPool, AveragePool or GlobalAveragePool; raises GraphError for output sizes that are rounded up."""
     a = node.attrs
     if a["rounding_type"] == "ceil":
@@ -177,13 +177,13 @@ def pool(w: Writer, node: Node) -> None:
 
 
 @exports("batch_norm_inference")
-def batch_norm(w: Writer, node: Node) -> None:
+def batch_norm(w: GraphWriter, node: Node) -> None:
     """Write BatchNormalization in its inference form."""
     _channels(w, node, "BatchNormalization", [w.name(v) for v in node.inputs[1:]], {"epsilon": node.attrs["epsilon"]})
 
 
 @exports("group_norm")
-def group_norm(w: Writer, node: Node) -> None:
+def group_norm(w: GraphWriter, node: Node) -> None:
     """Write GroupNormalization; raises GraphError without a scale and bias, or with statistics as results."""
     if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
         raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
@@ -192,13 +192,13 @@ def group_norm(w: Writer, node: Node) -> None:
 
 
 @exports("lrn")
-def lrn(w: Writer, node: Node) -> None:
+def lrn(w: GraphWriter, node: Node) -> None:
     """Write LRN with channels first."""
     _channels(w, node, "LRN", [], {name: value for name, value in node.attrs.items() if name != "data_format"})
 
 
 @exports("layer_norm")
-def layer_norm(w: Writer, node: Node) -> None:
+def layer_norm(w: GraphWriter, node: Node) -> None:
     """Write LayerNormalization; raises GraphError without a scale, or with statistics as results."""
     if node.attrs["keep_stats"] or len(node.inputs) < 2 or not node.attrs["use_affine"]:
         raise GraphError("LayerNormalization has other statistics and needs a scale")
@@ -206,7 +206,7 @@ def layer_norm(w: Writer, node: Node) -> None:
 
 
 @exports(*REDUCTIONS.values(), "integer_sum")
-def reduction(w: Writer, node: Node) -> None:
+def reduction(w: GraphWriter, node: Node) -> None:
     """Write a reduction with its axes as an initializer; without axes, write Identity."""
     if len(node.inputs) > 1:
         raise GraphError("axes as an operand are s32 in graphq and s64 in ONNX: make them an attribute")
@@ -217,13 +217,13 @@ def reduction(w: Writer, node: Node) -> None:
 
 
 @exports("conv_integer")
-def conv_integer(w: Writer, node: Node) -> None:
+def conv_integer(w: GraphWriter, node: Node) -> None:
     """Write ConvInteger."""
     w.node(node, "ConvInteger", group=node.attrs["groups"], **_windows(node))
 
 
 @exports("interpolate")
-def interpolate(w: Writer, node: Node) -> None:
+def interpolate(w: GraphWriter, node: Node) -> None:
     """Write Resize, with the sizes of the result as an initializer."""
     linear = node.attrs["mode"] != "nearest"
     dims = node.output.type.dims
@@ -235,13 +235,13 @@ def interpolate(w: Writer, node: Node) -> None:
 
 
 @exports("dynamic_range")
-def dynamic_range(w: Writer, node: Node) -> None:
+def dynamic_range(w: GraphWriter, node: Node) -> None:
     """Write DynamicQuantizeLinear, and use its scale and zero point."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])
 
 
 @exports("lstm", "gru", "rnn")
-def recurrent(w: Writer, node: Node) -> None:
+def recurrent(w: GraphWriter, node: Node) -> None:
     """Write an LSTM, GRU or RNN of one direction.
 
     ONNX's layer multiplies its input by weights; graphq's operation reads these products as `gates`. If a matmul with
@@ -356,7 +356,7 @@ def integers_of_states(weights: Value, scales: Value) -> list[np.ndarray]:
 
 
 @exports("cached_attention")
-def cached_attention(w: Writer, node: Node) -> None:
+def cached_attention(w: GraphWriter, node: Node) -> None:
     """Write com.microsoft's GroupQueryAttention."""
     names = [w.name(v) for v in node.inputs] + [""] * (14 - len(node.inputs))
     query, lengths, total, key, value, past_key, past_value, *others, key_scale, value_scale = names

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from onnx import GraphProto, helper
 
 from graphq.ir import Graph, Node, Value
-from graphq.onnx.exporters.writer import Writer, exports, names_of
+from graphq.onnx.exporters.writer import GraphWriter, exports, names_of
 from graphq.onnx.protos.tensors import value_info
 
 
 @exports("if_else")
-def if_else(w: Writer, node: Node) -> None:
+def if_else(w: GraphWriter, node: Node) -> None:
     """Write If."""
     cond, *srcs = (w.name(v) for v in node.inputs)
     _add(w, node, "If", [cond], then_branch=_body(w, node.attrs["then_body"], srcs),
@@ -19,14 +19,14 @@ def if_else(w: Writer, node: Node) -> None:
 
 
 @exports("loop")
-def loop(w: Writer, node: Node) -> None:
+def loop(w: GraphWriter, node: Node) -> None:
     """Write Loop."""
     names, count = [w.name(v) for v in node.inputs], 2 + node.attrs["states"]
     _add(w, node, "Loop", names[:count], body=_body(w, node.attrs["body"], names[count:]))
 
 
 @exports("scan")
-def scan(w: Writer, node: Node) -> None:
+def scan(w: GraphWriter, node: Node) -> None:
     """Write Scan."""
     a = node.attrs
     names, count = [w.name(v) for v in node.inputs], a["states"] + a["scanned"]
@@ -36,13 +36,13 @@ def scan(w: Writer, node: Node) -> None:
          **{name: list(map(int, x)) for name, x in lists.items() if x})  # ONNX has no empty lists
 
 
-def _add(w: Writer, node: Node, op: str, inputs: list[str], **attrs: GraphProto | int | list[int]) -> None:
+def _add(w: GraphWriter, node: Node, op: str, inputs: list[str], **attrs: GraphProto | int | list[int]) -> None:
     w.add(op, inputs, [w.name(v) for v in node.outputs], **attrs)
 
 
-def _body(w: Writer, body: Graph, captured: Sequence[str]) -> GraphProto:
+def _body(w: GraphWriter, body: Graph, captured: Sequence[str]) -> GraphProto:
     """Write the body as an ONNX graph. Its last inputs are values of the outer graph, named in `captured`."""
-    inner = Writer(w.functions)
+    inner = GraphWriter(w.functions)
     inner.taken = w.taken  # one set, because names must be unique in the whole model
     inner.of_values = w.of_values | names_of(body)
     count = len(body.inputs) - len(captured)

@@ -5,13 +5,13 @@ from onnx import version_converter
 
 from graphq.errors import GraphError
 from graphq.ir import Node
-from graphq.onnx.exporters.writer import OPSET, Writer, exports
+from graphq.onnx.exporters.writer import OPSET, GraphWriter, exports
 from graphq.onnx.protos.fallback import parsed
 from graphq.onnx.protos.tensors import array_of
 
 
 @exports("static_reshape")
-def static_reshape(w: Writer, node: Node) -> None:
+def static_reshape(w: GraphWriter, node: Node) -> None:
     """Write Reshape to the result's dimensions if all are known, otherwise to the attribute `shape`."""
     if node.output.type.known:
         w.node(node, "Reshape", w.integers(*node.output.type.dims), allowzero=1)
@@ -20,20 +20,20 @@ def static_reshape(w: Writer, node: Node) -> None:
 
 
 @exports("static_transpose")
-def static_transpose(w: Writer, node: Node) -> None:
+def static_transpose(w: GraphWriter, node: Node) -> None:
     """Write Transpose, with axes counted from the front."""
     order = node.attrs["order"]
     w.node(node, "Transpose", perm=[k % len(order) for k in order])
 
 
 @exports("top_k")
-def top_k(w: Writer, node: Node) -> None:
+def top_k(w: GraphWriter, node: Node) -> None:
     """Write TopK, with k as an initializer."""
     w.node(node, "TopK", w.integers(node.attrs["k"]), axis=node.attrs["axis"], largest=int(node.attrs["largest"]))
 
 
 @exports("pad")
-def pad(w: Writer, node: Node) -> None:
+def pad(w: GraphWriter, node: Node) -> None:
     """Write Pad, with the pads and the value as initializers."""
     (x,) = node.operands
     value = w.typed(x.dtype, node.attrs["value"]) if node.attrs["mode"] == "constant" else ""
@@ -41,7 +41,7 @@ def pad(w: Writer, node: Node) -> None:
 
 
 @exports("onnx_node")
-def onnx_node(w: Writer, node: Node) -> None:
+def onnx_node(w: GraphWriter, node: Node) -> None:
     """Write the ONNX node that the operation runs, converted to the file's operator set if necessary."""
     model = parsed(node.attrs["model"].tobytes())
     opsets = {i.domain: i.version for i in model.opset_import}

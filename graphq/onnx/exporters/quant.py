@@ -7,12 +7,12 @@ from graphq import dtypes as t
 from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node
-from graphq.onnx.exporters.writer import Writer, exports
+from graphq.onnx.exporters.writer import GraphWriter, exports
 from graphq.onnx.protos.tensors import element_of
 
 
 @exports("quantize", "dequantize")
-def static(w: Writer, node: Node) -> None:
+def static(w: GraphWriter, node: Node) -> None:
     """Write the operator; scales and zero points become initializers: scalars, or vectors along the axis."""
     a = node.attrs
     if a.get("group_axis") is not None:
@@ -30,7 +30,7 @@ def static(w: Writer, node: Node) -> None:
 
 
 @exports("dynamic_quantize", "dynamic_dequantize")
-def dynamic(w: Writer, node: Node) -> None:
+def dynamic(w: GraphWriter, node: Node) -> None:
     """Write the operator with scales and zero points as operands; zero points must have the quantized dtype."""
     a = node.attrs
     quantize = node.op.name == "dynamic_quantize"
@@ -54,7 +54,7 @@ def dynamic(w: Writer, node: Node) -> None:
 
 
 @exports("quantize_linear", "dequantize_linear")
-def linear(w: Writer, node: Node) -> None:
+def linear(w: GraphWriter, node: Node) -> None:
     """Write the operator with the same attributes; raises GraphError if it needs an operator set above 21."""
     a = node.attrs
     src, scale, *rest = node.inputs

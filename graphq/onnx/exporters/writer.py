@@ -1,4 +1,4 @@
-"""The table of exporters, and Writer, the class that collects nodes, constants and names of an ONNX graph."""
+"""The table of exporters, and GraphWriter, the class that collects nodes, constants and names of an ONNX graph."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ OPSET, IR_VERSION = 21, 10
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
-Exporter: TypeAlias = "Callable[[Writer, Node], None]"
+Exporter: TypeAlias = "Callable[[GraphWriter, Node], None]"
 
 EXPORTERS: dict[str, Exporter] = {}
 
@@ -46,7 +46,7 @@ def names_of(graph: Graph) -> frozenset[str]:
     return frozenset(v.name for n in graph.nodes for v in n.outputs if v.name is not None)
 
 
-class Writer:
+class GraphWriter:
     """Collect nodes, initializers and names of an ONNX graph. All writers of a model share `functions`."""
 
     def __init__(self, functions: list[FunctionProto] | None = None) -> None:
@@ -139,7 +139,7 @@ class Writer:
             raise GraphError(f"save: {node.graph.describe(node)}: {e}") from None
 
 
-def declared(w: Writer, node: Node) -> None:
+def declared(w: GraphWriter, node: Node) -> None:
     """Write the ONNX operator that `Op.onnx` names. Attributes that are inputs of the operator become initializers."""
     op = node.op
     assert op.onnx is not None

@@ -22,7 +22,7 @@ from graphq.ops.quant import QUANTIZED, check_granularity
 from graphq.ops.rules import FLOATS, normal_axis
 
 
-class Parameters(NamedTuple):
+class QuantizationOperands(NamedTuple):
     """The scale and zero point of a tensor, and the axis along which they vary."""
 
     scale: Value
@@ -84,7 +84,7 @@ def dequantize_linear_microsoft(c: Call) -> Outputs:
     return dequantized(c, c.input(0), _microsoft(c, c.optional(2)), None)
 
 
-def _microsoft(c: Call, zp: Value | None) -> Parameters:
+def _microsoft(c: Call, zp: Value | None) -> QuantizationOperands:
     scale = c.input(1)
     if "axis" not in c.attrs and scale.shape not in ((), (1,), None):
         c.refuse(f"without an axis the scale must be one number, got {scale.type}")
@@ -136,11 +136,11 @@ def qlinear_conv(c: Call) -> Outputs:
         y = c.graph.convolution(_units(c, x, px), _units(c, w, pw), sums, **attrs)
         return _scaled(c, y, factor if pw.per_tensor else factor.reshape(-1, *[1] * (0 if last else spatial(x))))
     if bias is not None:
-        bias = dequantized(c, bias, Parameters(scale_product(c, px.scale, pw.scale), None, 0))
+        bias = dequantized(c, bias, QuantizationOperands(scale_product(c, px.scale, pw.scale), None, 0))
     return result(c, c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, **attrs), 6, x.dtype)
 
 
-def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
+def _factor(c: Call, p: QuantizationOperands, q: QuantizationOperands) -> np.ndarray | None:
     """The f32 factor of integer sums in ONNX Runtime and ONNX's reference: `p.scale * q.scale / y_scale`.
 
     Returns None unless all scales are f32 constants, p and y per-tensor, and the factors finite.
@@ -156,10 +156,10 @@ def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
     return factor if np.isfinite(factor).all() else None
 
 
-def _units(c: Call, x: Value, p: Parameters) -> Value:
+def _units(c: Call, x: Value, p: QuantizationOperands) -> Value:
     """`x` minus its zero point in f32, without the scale."""
     ones = c.graph.constant(np.ones(p.scale.type.dims, np.float32))
-    return dequantized(c, x, Parameters(ones, p.zero_point, p.axis))
+    return dequantized(c, x, QuantizationOperands(ones, p.zero_point, p.axis))
 
 
 def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
@@ -175,7 +175,7 @@ def result(c: Call, y: Value, k: int, default: DType) -> Value:
     return quantized(c, y, parameters(c, y, c.input(k), zp, 1), default if zp is None else zp.dtype)
 
 
-def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool = True,
+def quantized(c: Call, x: Value, p: QuantizationOperands, dtype: DType, *, saturate: bool = True,
               precision: DType = t.f32) -> Value:
     """Quantize `x` to `dtype` by the simplest operation that can express the parameters."""
     plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
@@ -190,7 +190,7 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
                                    saturate=saturate, precision=precision)
 
 
-def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -> Value:
+def dequantized(c: Call, x: Value, p: QuantizationOperands, dtype: DType | None = t.f32) -> Value:
     """Dequantize `x` to `dtype`, or to the scale's dtype if `dtype` is None."""
     zp = p.zero_point
     if x.dtype in WIDER and x.data is not None and (zp is None or zp.data is not None and zp.dtype == x.dtype):
@@ -216,7 +216,7 @@ def _wider(c: Call, x: Value) -> Value:
     return c.graph.constant(x.data.astype(np.int8).astype(WIDER[x.dtype].numpy))
 
 
-def _group(x: Value, p: Parameters) -> list[int] | None:
+def _group(x: Value, p: QuantizationOperands) -> list[int] | None:
     """The group_shape of a dynamic_dequantize: empty without blocks, None if blocks do not divide the axis."""
     if not p.block_size:
         return []
@@ -227,7 +227,7 @@ def _group(x: Value, p: Parameters) -> list[int] | None:
 
 
 def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0, *,
-               mixed: bool = False) -> Parameters:
+               mixed: bool = False) -> QuantizationOperands:
     """Check the scale and zero point of `x`; returns them with the axis counted from the front.
 
     If `mixed`, one of the two may be per-tensor and the other not. Raises Refused if they do not fit `x`.
@@ -249,7 +249,7 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
     if zp is not None and zp.type.known and zp.shape != scale.shape:  # one shape is [], the other [1]
         zp = c.graph.static_reshape(zp, shape=scale.type.dims) if zp.data is None else \
             c.graph.constant(zp.data.reshape(scale.type.dims))
-    return Parameters(scale, zp, axis, block_size)
+    return QuantizationOperands(scale, zp, axis, block_size)
 
 
 def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
@@ -260,7 +260,7 @@ def _repeated(c: Call, x: Value, dims: tuple[int, ...]) -> Value:
     return c.graph.expand(c.graph.static_reshape(x, shape=[1] * len(dims)), shape=dims)
 
 
-def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:
+def _check_constant(c: Call, p: QuantizationOperands, *, zeros: bool = True) -> None:
     """Refuse constant scales that are NaN or -inf and, if `zeros` is False, scales of 0.
 
     Scales of +inf are allowed: quantizers write them after calibration with masks of -inf. Negative scales are allowed:
@@ -275,13 +275,13 @@ def _check_constant(c: Call, p: Parameters, *, zeros: bool = True) -> None:
         c.refuse(f"scales must not be NaN{' or -inf' if zeros else ', -inf or 0'}, got {bad[0]}")
 
 
-def _scales(p: Parameters) -> list[float]:
+def _scales(p: QuantizationOperands) -> list[float]:
     assert p.scale.data is not None
     scales: list[float] = p.scale.data.astype(np.float64).ravel().tolist()
     return scales
 
 
-def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
+def _zero_points(c: Call, p: QuantizationOperands, dtype: DType) -> list[int] | None:
     """The zero points as an attribute; None for floats and s32, whose zero points must be 0."""
     if p.zero_point is None:
         return None

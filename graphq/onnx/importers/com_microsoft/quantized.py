@@ -16,7 +16,7 @@ from graphq.onnx.importers.eltwise import in_f32, one
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.matmul import expect_bias
 from graphq.onnx.importers.pool import channels_first
-from graphq.onnx.importers.quant import Parameters, dequantized, parameters, result, scale_product
+from graphq.onnx.importers.quant import QuantizationOperands, dequantized, parameters, result, scale_product
 from graphq.ops.rules import normal_axis
 
 F32: TypeAlias = Any
@@ -164,7 +164,7 @@ def qgemm(c: Call) -> Outputs:
         if alpha != 1:
             scale = scale_product(c, scale, g.constant(np.asarray(alpha, np.float32)))
         if scale.shape in ((), (1,)) or width(bias) == width(y):
-            y = g.add(y, dequantized(c, bias, Parameters(scale, None, len(bias.shape or (0,)) - 1)))
+            y = g.add(y, dequantized(c, bias, QuantizationOperands(scale, None, len(bias.shape or (0,)) - 1)))
         else:
             y = g.add(y, g.multiply(g.dequantize(bias, scales=[1.0]), scale))
     return result(c, y, 7, c.input(0).dtype) if c.has(7) else y
@@ -232,7 +232,7 @@ def matmul_n_bits(c: Call) -> Outputs:
             w = np.pad(w, [(0, more), (0, 0)])
             x = g.pad(x, pads_begin=[0] * len(x.shape), pads_end=[*[0] * (len(x.shape) - 1), more]) if more else x
             x = quantized_in_blocks(g, x, k + more, block)
-        p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(whole.astype(dtype.numpy)), 0, block)
+        p = QuantizationOperands(g.constant(np.ascontiguousarray(s)), g.constant(whole.astype(dtype.numpy)), 0, block)
         weights = dequantized(c, g.constant(np.ascontiguousarray(w.astype(dtype.numpy))), p)
     y = g.matmul(x, weights)
     y = y if bias is None else g.add(y, bias)
