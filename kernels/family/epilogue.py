@@ -133,7 +133,7 @@ class EpilogueBuilder:
         if all(d == 1 for d in shape):
             return "scalar"
         last = -1 if self.anchored else max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
-        if len(shape) < -last or shape[last] == 1:
+        if shape[last] == 1:
             return "row"
         return "column" if self.anchored and prod(shape) == shape[last] else "vector"
 

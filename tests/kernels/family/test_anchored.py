@@ -18,6 +18,7 @@ from graphq.kernels.family.anchored import (
     zero_points_of,
 )
 from graphq.kernels.family.epilogue import EpilogueBuilder
+from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import evaluate
 
@@ -84,7 +85,7 @@ def test_a_product_of_one_takes_no_operation():
 
 @pytest.mark.parametrize("dtype, zps, wanted", [
     ("u8", 0, 255), ("u8", 255, 255), ("u8", 100, 155), ("u8", 200, 200), ("s8", 0, 128), ("s8", 127, 255),
-    ("s8", -128, 255), ("s8", [1, -9, 3], 136), ("u8", [100, 120], 155)])
+    ("s8", -128, 255), ("s8", [1, -9, 3], 136), ("u8", [100, 120], 155), ("s8", [], 0)])
 def test_how_far_integers_reach(dtype, zps, wanted):
     assert reach(dtype, known(zps, np.shape(zps))) == wanted
     assert reach(dtype, QuantParameter(dtype)) == 255
@@ -107,14 +108,24 @@ def test_parameters_of_each_dequantize():
     assert (zps.dtype, zps.shape, zps.index, zps.data) == ("u8", (3,), 2, None)
     assert scales_of(without, BODY, constants, (3,)).shape == ()
     assert zero_points_of(without, BODY, constants, (3,)).absent
-    now = [None, np.float32([7, 8, 9]), np.uint8([1, 2, 3]), None, None]
-    assert scales_of(by_tensors, BODY, now, (3,)).data.tolist() == [7, 8, 9]
+    now = [None, np.float32([7, 8.5, 9]), np.uint8([1, 2, 3]), None, None]
+    assert scales_of(by_tensors, BODY, now, (3,)).data.tolist() == [7, 8.5, 9]
     assert zero_points_of(by_tensors, BODY, now, (3,)).data.tolist() == [1, 2, 3]
     assert scales_of(by_numbers, BODY, constants, (3,)).data.tolist() == [1, 2, 3]
     assert zero_points_of(by_numbers, BODY, constants, (3,)).data.tolist() == [4, 5, 6]
     assert scales_of(plain, BODY, constants, (3,)).data.tolist() == 0.5
     assert zero_points_of(plain, BODY, constants, (3,)).absent
     assert given(BODY.inputs[1], BODY, constants, (3, 1)).shape == (3, 1)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_constant_scales_that_are_not_positive_do_not_fuse(scale):
+    by_tensors, _, by_numbers, _ = BODY.nodes
+    with pytest.raises(Unsupported):
+        scales_of(by_tensors, BODY, [None, np.float32([7, scale, 9]), None, None, None], (3,))
+    body = gq.parse(f"graph(x: u8[2,3]) {{\n %0 = dequantize(x, scales=[{scale}])\n return %0\n}}")
+    with pytest.raises(Unsupported):
+        scales_of(body.nodes[0], body, [None], ())
 
 
 NODE = gq.parse("graph(x: f32[4,8], w: f32[8,3]) {\n %0 = matmul(x, w)\n return %0\n}").nodes[0]

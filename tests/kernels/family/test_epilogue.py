@@ -135,6 +135,21 @@ def test_what_a_quantize_undoes():
     assert not undone(channels.format(1), 'qtype="per_channel", axis=1, scales=[0.5,1,4]')
     for scale, fits in ((2.0**-99, True), (2.0**-100, False), (2.0**99, True), (2.0**100, False)):
         assert undone(f"scales=[{scale}]", f"scales=[{scale}]") is fits
+        assert undone(*[f'qtype="per_channel", axis=1, scales=[1,{scale},2]'] * 2) is fits
+
+
+@pytest.mark.parametrize("users, returned, skipped", [
+    (["quantize"], False, True), (["quantize", "quantize"], False, True), (["quantize", "relu"], False, False),
+    (["relu", "quantize"], False, False), (["quantize"], True, False), ([], True, False)])
+def test_a_dequantize_is_left_out_if_all_users_undo_it(users, returned, skipped):
+    g = gq.Graph()
+    d = g.dequantize(g.input("x", dtype="u8", shape=(4, 3)), scales=[0.5], zps=[3])
+    for name in users:
+        g.output(g.relu(d) if name == "relu" else g.quantize(d, dtype="u8", scales=[0.5], zps=[3]))
+    if returned:
+        g.output(d)
+    x = load(0, "u8", "vector")
+    assert (EpilogueBuilder((4, 3)).dequantized(x, d.node, d) is x) is skipped
 
 
 def test_nodes_above_a_value():
@@ -154,6 +169,11 @@ def test_functions_of_bytes():
                     " %1 = dequantize(%0, scales=[0.5])\n %2 = tanh(%1)\n return %2\n}")
     e = EpilogueBuilder((4,))
     assert of_bytes(translate(e, body)) and not of_bytes(op("tanh", acc("f32")))
+    sums = gq.parse("graph(x: f32[4]) {\n %0 = relu(x)\n %1 = quantize(%0, dtype=u8, scales=[0.5])\n"
+                    " %2 = dequantize(%1, scales=[0.5])\n %3 = tanh(%2)\n return %3, %0\n}")
+    e = EpilogueBuilder((4,), anchored=True)
+    assert of_bytes(translate(e, sums, (sums.nodes[0], lambda args: acc("f32"))))
+    assert not of_bytes(e.values[sums.nodes[0].output])
     assert of_bytes(load(0, "f32", "vector")) and not of_bytes(acc("f32") + load(0, "f32", "vector"))
 
 
