@@ -86,7 +86,7 @@ def _kernels_are_compiled_once():
         patch.setattr(compiling, "MOST_WORKERS", 1)
         patch.setattr(compiling, "IDLE_SECONDS", 3600.0)
         patch.setattr(compiling, "POLL_SECONDS", 0.004)  # tests wait most of the time
-        patch.setattr(compiling, "_later", deque(maxlen=0))
+        patch.setattr(compiling.pool, "later", deque(maxlen=0))
         yield
 
 

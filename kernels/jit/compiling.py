@@ -6,7 +6,7 @@ queue. Workers are threads of this process. Each worker has a process of its own
 for a while end, and so do their processes. If no process can be started, the thread that waits for a job does the job
 itself.
 
-A plan for open sizes also has kernels that the first call does not need. The *background worker* (`_IdleWorker`)
+A plan for open sizes also has kernels that the first call does not need. The *background worker* (`IdleWorker`)
 compiles them once the other workers have nothing to do, on cores that nobody else needs. If such a job becomes wanted,
 another worker does it as well.
 """
@@ -44,7 +44,7 @@ IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 PATIENT_SECONDS = 0.02
 
-_CHILD = """
+CHILD = """
 import sys
 from importlib.util import find_spec, module_from_spec
 sys.path[:] = {path!r}
@@ -77,7 +77,7 @@ class Job:
         if wanted:
             self.want()
         else:
-            _later.append(self)
+            pool.later.append(self)
 
     def want(self) -> None:
         """Put the job into the queue, unless that has happened."""
@@ -86,10 +86,10 @@ class Job:
                 self._ticket = [self]
             self.process = os.getpid()
             if self.first:
-                _first.append(self)
-            _queue.put(self)
+                pool.first.append(self)
+            pool.queue.put(self)
             start_workers()
-            if not _workers:
+            if not pool.workers:
                 self.here = True
 
     def take(self) -> bool:
@@ -104,7 +104,7 @@ class Job:
         """Wait until the job is done or wanted. Give up if no background worker can do it, or if Python is ending."""
         while not self.done and not self.process and threading.main_thread().is_alive():
             _start_idle_worker()
-            if _idle is None or not _idle.is_alive():  # no background worker is left
+            if pool.idle is None or not pool.idle.is_alive():  # no background worker is left
                 break
             time.sleep(PATIENT_SECONDS)
 
@@ -115,15 +115,16 @@ class Job:
         """
         while not self.done:
             self.want()
-            if self.here or not any(worker.is_alive() for worker in list(_workers)):
-                self._run_here()
+            if self.here or not any(worker.is_alive() for worker in list(pool.workers)):
+                self.run_here()
             else:
                 time.sleep(POLL_SECONDS)
         if self.error is not None:
             raise KernelError(f"a kernel cannot be compiled: {self.error}")
         return self.answer
 
-    def _run_here(self) -> None:
+    def run_here(self) -> None:
+        """Do the job in this thread, unless it is done."""
         from graphq.kernels.jit import codegen
 
         with llvm_lock.hold:
@@ -151,20 +152,29 @@ class Job:
             self.done = True
 
 
-_queue: SimpleQueue[Job] = SimpleQueue()
-_first: deque[Job] = deque()
-"""Jobs that overtake other jobs. They are in `_queue` as well."""
-_later: deque[Job] = deque()
-"""Jobs that were not wanted when they were created. The background worker does them."""
+class WorkerPool:
+    """The jobs that wait, and the workers that do them.
+
+    Jobs in `first` overtake other jobs; they are in `queue` as well. Jobs in `later` were not wanted when they were
+    created: the background worker `idle` does them. `processes_work` is True once a process has answered, and False if
+    no process can be started, or if the first died without an answer.
+    """
+
+    def __init__(self, processes_work: bool | None = None) -> None:
+        self.queue: SimpleQueue[Job] = SimpleQueue()
+        self.first: deque[Job] = deque()
+        self.later: deque[Job] = deque()
+        self.workers: set[Worker] = set()
+        self.idle: IdleWorker | None = None
+        self.processes_work = processes_work
+
+
+pool = WorkerPool()
 _starting = Lock(fork_waits=True)
-"""Held while workers or processes start. No fork may happen then, because its child closes `_workers`' connections."""
-_workers: set[_Worker] = set()
-_idle: _IdleWorker | None = None
-_processes_work: bool | None = None
-"""True once a process has answered. False if no process can be started, or if the first died without an answer."""
+"""Held while workers or processes start. No fork may happen then, because its child closes the workers' connections."""
 
 
-class _Process:
+class Process:
     """A compiling process and its forks, with one connection to each. An `idle` process yields to all other work."""
 
     def __init__(self, count: int, idle: bool = False) -> None:
@@ -177,8 +187,8 @@ class _Process:
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
         descriptors = [theirs.fileno() for _, theirs in pipes]
-        code = _CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors,
-                             package=list(sys.modules["graphq"].__path__), idle=idle)
+        code = CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors,
+                            package=list(sys.modules["graphq"].__path__), idle=idle)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
         environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
         try:
@@ -203,23 +213,26 @@ class _Process:
         self.popen.returncode = 0
 
 
-class _Worker(threading.Thread):
+class Worker(threading.Thread):
+    """A thread whose process does one job after another."""
+
     idle = False
 
-    def __init__(self, process: _Process | None, number: int) -> None:
+    def __init__(self, process: Process | None, number: int) -> None:
         super().__init__(name=f"graphq-compiling-{number}", daemon=True)
         self.process, self.connection = process, process.connections[number] if process else None
         self.jobs = 0  # jobs done by the current process
 
     def run(self) -> None:
+        """Do jobs until none comes for a while."""
         while True:
             try:
                 job = _next_job()
             except Empty:
-                _workers.discard(self)  # from here on, new jobs start new workers
-                if _queue.empty():
+                pool.workers.discard(self)  # from here on, new jobs start new workers
+                if pool.queue.empty():
                     return self.leave()
-                _workers.add(self)
+                pool.workers.add(self)
             else:
                 if job.take():
                     self.do(job)
@@ -229,10 +242,9 @@ class _Worker(threading.Thread):
 
         If the process ends without an answer, a new process tries once more: lack of memory may have killed the first.
         """
-        global _processes_work
         for _ in range(2):
             with _starting.hold:
-                self.process = self.process or _start_process(1, self.idle)
+                self.process = self.process or start_process(1, self.idle)
             if self.process is None:
                 break
             self.connection = self.connection or self.process.connections[0]
@@ -241,9 +253,9 @@ class _Worker(threading.Thread):
                 answer, error = self.connection.recv()
             except Exception:  # the connection broke, or memory is full
                 self.leave()
-                _processes_work = _processes_work or False
+                pool.processes_work = pool.processes_work or False
             else:
-                _processes_work = True
+                pool.processes_work = True
                 job.end(answer, error)
                 self.jobs += 1
                 if self.jobs >= MOST_JOBS:
@@ -251,27 +263,29 @@ class _Worker(threading.Thread):
                 return
         if self.idle:
             return
-        if _processes_work:
+        if pool.processes_work:
             job.end(None, "the process that compiles it ended, twice")
         else:
             job.here = True
 
     def leave(self) -> None:
+        """Let the process end; the next job starts another."""
         if self.process is not None and self.connection is not None:
             self.process.leave(self.connection)
         self.process = self.connection = None
         self.jobs = 0
 
 
-class _IdleWorker(_Worker):
+class IdleWorker(Worker):
     """The background worker: it does jobs that nobody has wanted yet, and ends after the last job."""
 
     idle = True
 
     def run(self) -> None:
+        """Do the jobs that nobody has wanted yet."""
         with suppress(IndexError):
             while True:
-                job = _later.popleft()
+                job = pool.later.popleft()
                 if not job.process:
                     self.do(job)
         self.leave()
@@ -280,63 +294,58 @@ class _IdleWorker(_Worker):
 def _next_job() -> Job:
     """Take the next wanted job. Raises Empty if none comes for a while."""
     with suppress(IndexError):
-        return _first.popleft()
+        return pool.first.popleft()
     with suppress(Empty):
-        return _queue.get_nowait()
+        return pool.queue.get_nowait()
     _start_idle_worker()
-    return _queue.get(timeout=IDLE_SECONDS)
+    return pool.queue.get(timeout=IDLE_SECONDS)
 
 
 def _start_idle_worker() -> None:
-    global _idle
     with _starting.hold:
-        if _later and (_idle is None or not _idle.is_alive()):
-            _idle = _IdleWorker(None, MOST_WORKERS)
+        if pool.later and (pool.idle is None or not pool.idle.is_alive()):
+            pool.idle = IdleWorker(None, MOST_WORKERS)
             with suppress(RuntimeError):  # no more threads can be started, or Python is ending
-                _idle.start()
+                pool.idle.start()
 
 
-def _start_process(count: int, idle: bool = False) -> _Process | None:
-    global _processes_work
-    if _processes_work is not False:
+def start_process(count: int, idle: bool = False) -> Process | None:
+    """Start a process with `count - 1` forks. Returns None if no process can be started."""
+    if pool.processes_work is not False:
         with suppress(OSError):
-            return _Process(count, idle)
-        _processes_work = False
+            return Process(count, idle)
+        pool.processes_work = False
     return None
 
 
 def start_workers() -> None:
     """Start the workers unless they are running. They can compile after about a second."""
     with _starting.hold:
-        if any(worker.is_alive() for worker in list(_workers)):
+        if any(worker.is_alive() for worker in list(pool.workers)):
             return
         count = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-        process = _start_process(count)
+        process = start_process(count)
         for number in range(count if process else 1):
-            worker = _Worker(process, number)
-            _workers.add(worker)
+            worker = Worker(process, number)
+            pool.workers.add(worker)
             try:
                 worker.start()
             except RuntimeError:  # no more threads can be started, or Python is ending
-                _workers.discard(worker)
+                pool.workers.discard(worker)
                 worker.leave()
 
 
 def _in_child() -> None:
-    global _queue, _idle
-    for worker in (*_workers, *([_idle] if _idle else [])):
+    global pool
+    for worker in (*pool.workers, *([pool.idle] if pool.idle else [])):
         if worker.process is not None:
             worker.process.forget()
-    _workers.clear()
-    _idle = None
-    _queue = SimpleQueue()
-    _first.clear()
-    _later.clear()
+    pool = WorkerPool(pool.processes_work)
 
 
 os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-    _processes_work = False  # sys.executable is another program, for example one that embeds Python
+    pool.processes_work = False  # sys.executable is another program, for example one that embeds Python
 
 
 def serve(descriptors: list[int], idle: bool = False) -> None:

@@ -1,7 +1,4 @@
 """Fixtures of tests that start compiling processes."""
-from collections import deque
-from queue import SimpleQueue
-
 import pytest
 
 from graphq.kernels.jit import codegen, compiling, modules
@@ -23,15 +20,10 @@ def here(monkeypatch):
 @pytest.fixture
 def fresh(monkeypatch, here):
     """No worker runs, no module is loaded, and it is not known whether processes work."""
-    monkeypatch.setattr(compiling, "_workers", set())
-    monkeypatch.setattr(compiling, "_idle", None)
-    monkeypatch.setattr(compiling, "_queue", SimpleQueue())
-    monkeypatch.setattr(compiling, "_first", deque())
-    monkeypatch.setattr(compiling, "_later", deque())
-    monkeypatch.setattr(compiling, "_processes_work", None)
+    monkeypatch.setattr(compiling, "pool", compiling.WorkerPool())
     monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.1)
     monkeypatch.setattr(modules, "_modules", {})
     yield
-    for worker in [*compiling._workers, *filter(None, [compiling._idle])]:
+    for worker in [*compiling.pool.workers, *filter(None, [compiling.pool.idle])]:
         if worker.ident is not None:
             worker.join()

@@ -16,7 +16,7 @@ from kernel_factories import divided_by_zero, multiples
 from graphq.errors import KernelError
 from graphq.kernels.jit import codegen, compiling, modules
 from graphq.kernels.jit.codegen import Source
-from graphq.kernels.jit.compiling import Job, _Worker
+from graphq.kernels.jit.compiling import Job, Worker
 
 BROKEN = Source(divided_by_zero, ())
 ENDING = """
@@ -66,8 +66,8 @@ def test_what_is_wanted_comes_first_and_nothing_comes_twice(fresh, monkeypatch):
     monkeypatch.setattr(compiling, "start_workers", lambda: None)
     jobs = [Job("object_code", Source(multiples, (n,)), wanted=n in (2, 4), first=n == 4) for n in range(5)]
     done = []
-    monkeypatch.setattr(_Worker, "do", lambda self, job: (done.append(job), jobs[3].want()))
-    _Worker(None, 0).run()
+    monkeypatch.setattr(Worker, "do", lambda self, job: (done.append(job), jobs[3].want()))
+    Worker(None, 0).run()
     assert [jobs.index(job) for job in done] == [4, 2, 3, 0, 1]
 
 
@@ -85,17 +85,17 @@ def test_a_fork_begins_what_a_worker_of_its_parent_does(fresh, monkeypatch):
 
 def test_no_process_is_started_for_what_nobody_wants(fresh):
     job = Job("object_code", Source(multiples, (7,)), wanted=False)
-    assert not compiling._workers and not job.done
+    assert not compiling.pool.workers and not job.done
     job.want()
-    assert compiling._workers and "times" in job.result()[1]
+    assert compiling.pool.workers and "times" in job.result()[1]
 
 
 @pytest.mark.parametrize("can_start", [True, False])
 def test_who_can_wait_leaves_a_job_to_the_background_worker(fresh, monkeypatch, can_start):
-    monkeypatch.setattr(compiling, "_later", deque())
+    monkeypatch.setattr(compiling.pool, "later", deque())
     job = Job("object_code", Source(multiples, (11,)), wanted=False)
     if not can_start:
-        monkeypatch.setattr(compiling, "_start_process", lambda count, idle=False: None)
+        monkeypatch.setattr(compiling, "start_process", lambda count, idle=False: None)
     job.wait()
     assert (job.done, job.process) == (can_start, 0)
     assert "times" in job.result()[1]
@@ -111,7 +111,7 @@ def waiting(source, function="object_code", keep=None):
 @pytest.fixture(scope="module")
 def processes():
     """A process and its fork."""
-    made = compiling._Process(2)
+    made = compiling.Process(2)
     yield made
     for connection in made.connections:
         if not connection.closed:
@@ -147,7 +147,7 @@ def test_workers_compile_the_same_as_we(here):
 
 def test_processes_take_one_job_after_another_and_tell_defects(processes, here):
     for number in range(2):
-        worker = compiling._Worker(processes, number)
+        worker = compiling.Worker(processes, number)
         for source, error in ((BROKEN, "ZeroDivisionError: division by zero"), (Source(multiples, (3,)), None)) * 2:
             job = waiting(source)
             worker.do(job)
@@ -176,15 +176,15 @@ def test_an_answer_that_cannot_be_kept_is_there_all_the_same(here, caplog):
         raise OSError("no space left")
 
     job = waiting(Source(multiples, (9,)), keep=keep)
-    job._run_here()
+    job.run_here()
     assert job.done and job.result()[1] == ("block", "times") and here == [job.source]
     assert "a compiled kernel is not kept: OSError: no space left" in caplog.text
 
 
 def test_a_process_that_is_killed_is_replaced(processes, here, monkeypatch):
     """First the fork, then the process that it is a fork of."""
-    monkeypatch.setattr(compiling, "_processes_work", True)
-    workers = [compiling._Worker(processes, number) for number in range(2)]
+    monkeypatch.setattr(compiling.pool, "processes_work", True)
+    workers = [compiling.Worker(processes, number) for number in range(2)]
     for worker in workers:
         worker.do(waiting(Source(multiples, (4,))))
     (fork,) = children(processes.popen.pid)
@@ -210,15 +210,15 @@ def test_a_process_that_is_killed_is_replaced(processes, here, monkeypatch):
 
 def test_a_process_that_ends_at_each_job_is_an_error_and_no_end_of_the_others(here, monkeypatch):
     """As one that is killed because it needs too much memory: this process would be, too."""
-    monkeypatch.setattr(compiling, "_processes_work", True)
-    worker = compiling._Worker(None, 0)
+    monkeypatch.setattr(compiling.pool, "processes_work", True)
+    worker = compiling.Worker(None, 0)
     job = waiting(Source(multiples, (8,)))
     with monkeypatch.context() as m:
-        m.setattr(compiling, "_CHILD", ENDING)
+        m.setattr(compiling, "CHILD", ENDING)
         worker.do(job)
     with pytest.raises(KernelError, match="the process that compiles it ended, twice"):
         job.result()
-    assert here == [] and compiling._processes_work and worker.process is None
+    assert here == [] and compiling.pool.processes_work and worker.process is None
 
 
 # -- without processes or threads -----------------------------------------------------------------------------------
@@ -227,21 +227,21 @@ def test_a_process_that_ends_at_each_job_is_an_error_and_no_end_of_the_others(he
 def test_where_no_process_works_modules_are_compiled_here(fresh, here, monkeypatch, executable):
     monkeypatch.setattr(sys, "executable", executable)
     assert (times(load(2)), times(load(3))) == (20, 30)
-    assert len(here) == 2 and compiling._processes_work is False
+    assert len(here) == 2 and compiling.pool.processes_work is False
 
 
 def test_a_first_process_that_ends_at_its_first_job_is_the_last(fresh, here, monkeypatch):
-    monkeypatch.setattr(compiling, "_CHILD", ENDING)
+    monkeypatch.setattr(compiling, "CHILD", ENDING)
     assert (times(load(2)), times(load(3))) == (20, 30)
-    assert len(here) == 2 and compiling._processes_work is False
+    assert len(here) == 2 and compiling.pool.processes_work is False
 
 
 def test_an_application_with_python_inside_is_not_started_again(fresh, here, monkeypatch):
     def refuse(count):
         raise AssertionError
 
-    monkeypatch.setattr(compiling, "_processes_work", False)
-    monkeypatch.setattr(compiling, "_Process", refuse)
+    monkeypatch.setattr(compiling.pool, "processes_work", False)
+    monkeypatch.setattr(compiling, "Process", refuse)
     assert times(load(2)) == 20 and len(here) == 1
     with pytest.raises(KernelError, match="ZeroDivisionError"):
         modules.load("test", divided_by_zero, cache=False).address("f")
@@ -253,7 +253,7 @@ def test_where_no_thread_starts_modules_are_compiled_here(fresh, here, monkeypat
 
     monkeypatch.setattr(threading.Thread, "start", start)
     assert (times(load(2)), times(load(3))) == (20, 30)
-    assert len(here) == 2 and not compiling._workers
+    assert len(here) == 2 and not compiling.pool.workers
 
 
 def test_an_interrupted_start_leaves_nothing_that_jobs_wait_for(fresh, here, monkeypatch):
@@ -264,7 +264,7 @@ def test_an_interrupted_start_leaves_nothing_that_jobs_wait_for(fresh, here, mon
         m.setattr(threading.Thread, "start", start)
         with pytest.raises(KeyboardInterrupt):
             compiling.start_workers()
-    (idle,) = compiling._workers
+    (idle,) = compiling.pool.workers
     assert times(load(2)) == 20
     for connection in idle.process.connections:
         idle.process.leave(connection)
@@ -277,27 +277,27 @@ def test_nothing_is_imported_from_the_current_folder(fresh, here, monkeypatch, t
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [x for x in sys.path if x not in ("", ".")])
     assert times(load(2)) == 20
-    assert not here and compiling._processes_work
+    assert not here and compiling.pool.processes_work
 
 
 def test_workers_end_when_idle_and_start_again(fresh, here, monkeypatch):
     """Their processes end with them."""
     monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(compiling, "_CHILD", ECHO)
+    monkeypatch.setattr(compiling, "CHILD", ECHO)
     for text in ("first", "second"):
         assert Job("object_code", text).result().startswith(text)
-        processes = {worker.process for worker in compiling._workers} - {None}
-        while workers := list(compiling._workers):
+        processes = {worker.process for worker in compiling.pool.workers} - {None}
+        while workers := list(compiling.pool.workers):
             workers[0].join()
         assert all(process.popen.poll() is not None for process in processes)
 
 
 def test_a_process_ends_after_its_most_jobs_and_another_goes_on(here, monkeypatch):
-    monkeypatch.setattr(compiling, "_CHILD", ECHO)
-    monkeypatch.setattr(compiling, "_processes_work", True)
+    monkeypatch.setattr(compiling, "CHILD", ECHO)
+    monkeypatch.setattr(compiling.pool, "processes_work", True)
     monkeypatch.setattr(compiling, "MOST_JOBS", 2)
-    first = compiling._Process(2)
-    worker, other = (compiling._Worker(first, number) for number in range(2))
+    first = compiling.Process(2)
+    worker, other = (compiling.Worker(first, number) for number in range(2))
     for text in ("one", "two"):
         assert worker.process is first
         worker.do(job := waiting(text))
@@ -321,13 +321,13 @@ def test_a_process_ends_after_its_most_jobs_and_another_goes_on(here, monkeypatc
 def busy(fresh, monkeypatch):
     """Workers that are at other work; the function given starts more."""
     start = compiling.start_workers
-    idle = compiling._Worker(None, 0)
+    idle = compiling.Worker(None, 0)
     monkeypatch.setattr(idle, "is_alive", lambda: True)
-    monkeypatch.setattr(compiling, "start_workers", lambda: compiling._workers.add(idle))
+    monkeypatch.setattr(compiling, "start_workers", lambda: compiling.pool.workers.add(idle))
 
     def more():
         monkeypatch.setattr(compiling, "start_workers", start)
-        compiling._workers.discard(idle)
+        compiling.pool.workers.discard(idle)
         start()
 
     return more
@@ -337,7 +337,7 @@ def test_an_interrupt_leaves_a_module_usable(busy, monkeypatch):
     def interrupted(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compiling, "_processes_work", False)
+    monkeypatch.setattr(compiling.pool, "processes_work", False)
     module = load(2)
     for _ in range(2):
         with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
@@ -354,7 +354,7 @@ def test_a_signals_handler_may_need_the_module_that_its_thread_waits_for(busy, m
         busy()
         found.append((times(module), times(load(3))))
 
-    monkeypatch.setattr(compiling, "_processes_work", False)
+    monkeypatch.setattr(compiling.pool, "processes_work", False)
     module = load(2)
     before = signal.signal(signal.SIGALRM, handle)
     try:
@@ -369,15 +369,15 @@ def test_a_signals_handler_may_need_the_module_that_its_thread_waits_for(busy, m
 @pytest.mark.parametrize("started", [False, True])
 def test_a_fork_does_what_its_parent_had_begun(busy, started, monkeypatch):
     """By a process of its own, whether or not its parent has some."""
-    monkeypatch.setattr(compiling, "_CHILD", ECHO)
+    monkeypatch.setattr(compiling, "CHILD", ECHO)
     if started:
-        monkeypatch.setattr(compiling, "_workers", {compiling._Worker(compiling._Process(1), 0)})
-    processes = [worker.process for worker in compiling._workers if worker.process]
+        monkeypatch.setattr(compiling.pool, "workers", {compiling.Worker(compiling.Process(1), 0)})
+    processes = [worker.process for worker in compiling.pool.workers if worker.process]
     job, parent = Job("object_code", "text"), os.getpid()
     child = os.fork()
     if child == 0:
         try:
-            assert not compiling._workers and compiling._queue.empty()
+            assert not compiling.pool.workers and compiling.pool.queue.empty()
             assert all(process.connections[0].closed for process in processes)
             busy()
             assert job.result() == f"text by {os.getpid()}" and job.process == os.getpid() != parent
@@ -386,7 +386,7 @@ def test_a_fork_does_what_its_parent_had_begun(busy, started, monkeypatch):
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     for process in processes:
-        worker = compiling._Worker(process, 0)
+        worker = compiling.Worker(process, 0)
         worker.do(job)
         worker.leave()
         assert job.result() == f"text by {parent}" and process.popen.returncode is not None
@@ -395,7 +395,7 @@ def test_a_fork_does_what_its_parent_had_begun(busy, started, monkeypatch):
 @forks
 def test_a_fork_waits_for_llvm(fresh, monkeypatch):
     """A thread that compiles holds LLVM's and Numba's locks, which a child would wait for for ever."""
-    monkeypatch.setattr(compiling, "_processes_work", False)
+    monkeypatch.setattr(compiling.pool, "processes_work", False)
     stop, done = threading.Event(), []
 
     def compile_others():
