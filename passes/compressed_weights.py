@@ -249,7 +249,7 @@ def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence
         while left > 1:
             (n, inside), *parts = parts
             taken = min(n, left)
-            if n % taken or left % taken or size > 1 and not inside:
+            if n % taken or left % taken or size > 1:
                 return None
             if taken < n:
                 parts = [(n // taken, inside), *parts]

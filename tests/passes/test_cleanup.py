@@ -168,18 +168,43 @@ def test_wide_integers_fold():
           return %1""", count=1)
 
 
+def test_weights_of_tensors_stay_where_a_product_reads_them():
+    check(fold_constants, """%0 = constant(value=u4[2,2]{2, 1, 2, 3})
+          %1 = constant(value=f32[1]{0.5})
+          %2 = dynamic_dequantize(%0, %1)
+          %3 = matmul(x, %2)
+          %4 = dynamic_dequantize(%0, %1)
+          %5 = add(x, %4)
+          %6 = constant(value=f32[2,2]{1, -1, 1, -1})
+          %7 = relu(%6)
+          %8 = matmul(x, %7)
+          return %3, %5, %8""", """%0 = constant(value=u4[2,2]{2, 1, 2, 3})
+          %1 = constant(value=f32[1]{0.5})
+          %2 = dynamic_dequantize(%0, %1)
+          %3 = matmul(x, %2)
+          %4 = constant(value=f32[2,2]{1, 0.5, 1, 1.5})
+          %5 = add(x, %4)
+          %6 = constant(value=f32[2,2]{1, 0, 1, 0})
+          %7 = matmul(x, %6)
+          return %3, %5, %7""", count=2, inputs="x: f32[2,2]")
+
+
 def test_dequantized_operands_fold_but_those_of_anchors():
     check(fold_dequantized_operands, """%0 = constant(value=s8[2,2]{2, 2, 2, 2})
           %1 = dequantize(%0, scales=[0.5])
           %2 = matmul(x, %1)
           %3 = dequantize(%0, scales=[0.5])
           %4 = add(%2, %3)
-          return %4""", """%0 = constant(value=s8[2,2]{2, 2, 2, 2})
+          %5 = constant(value=f32[2]{1, -1})
+          %6 = relu(%5)
+          return %4, %6""", """%0 = constant(value=s8[2,2]{2, 2, 2, 2})
           %1 = dequantize(%0, scales=[0.5])
           %2 = matmul(x, %1)
           %3 = constant(value=f32[2,2]{1, 1, 1, 1})
           %4 = add(%2, %3)
-          return %4""", count=1, inputs="x: f32[2,2]")
+          %5 = constant(value=f32[2]{1, -1})
+          %6 = relu(%5)
+          return %4, %6""", count=1, inputs="x: f32[2,2]")
 
 
 def test_dequantized_constants_fold_last():

@@ -92,6 +92,32 @@ def test_what_a_call_gives_stays():
     assert count == 0 and "not constant" in refusal.reason
 
 
+def in_groups(g):
+    """Weights of a transposed convolution in two groups, with a scale for each channel of each group."""
+    return g.dequantize(g.constant(np.ones((6, 4), np.int8)), qtype="per_channel", axis=1, group_axis=0,
+                        scales=[1, 2, 3, 4, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("rewrite, build", [
+    (MoveWeights(), lambda g: g.static_reshape(blocks(g, (3, 8), 1, 4), shape=[24])),
+    (MoveWeights(), lambda g: g.static_transpose(g.dequantize_linear(
+        g.constant(np.ones((3, 8), np.int8)), g.constant(np.ones(8, np.float32)), axis=1), order=[1, 0])),
+    (CastDequantizedWeights(), lambda g: g.type_cast(g.dynamic_dequantize(
+        g.constant(np.ones((3, 8), np.int8)), g.input("s", shape=(3, 2), dtype="f32"), **GROUPS), dtype="f16")),
+    (GatherWeights(), lambda g: g.gather(g.dynamic_dequantize(
+        g.constant(np.ones((3, 8), np.int8)), g.input("s", shape=(3, 2), dtype="f32"), **GROUPS),
+        g.input("i", shape=(2,), dtype="s64"))),
+    (GatherWeights(), lambda g: g.gather(weights(g, (3, 8), (3, 2), **GROUPS), g.input("i", shape=None, dtype="s64"))),
+    (MoveWeights(), lambda g: g.static_transpose(in_groups(g), order=[1, 0])),
+    (CastDequantizedWeights(), lambda g: g.type_cast(in_groups(g), dtype="f16")),
+    (GatherWeights(), lambda g: g.gather(in_groups(g), g.input("i", shape=(2,), dtype="s64"), axis=1))])
+def test_what_stays(rewrite, build):
+    """Blocks of dequantize_linear are not reshaped, scales for each index are not groups."""
+    g = gq.Graph()
+    g.output(build(g))
+    assert rewrite(g) == 0
+
+
 @pytest.mark.parametrize("scales, attrs, axis, groups", [
     ((6, 2), dict(qtype="per_group", group_shape=[1, 4]), 0, (1, 1, 4)),
     ((3, 8), dict(qtype="per_group", group_shape=[2, 1]), -1, (2, 1, 1)),
@@ -166,6 +192,29 @@ def test_what_needs_or_allows_no_padding(build, dtype):
     padded(build, dtype=dtype, count=0)
 
 
+@pytest.mark.parametrize("x, w, matmul, count", [
+    (lambda g: g.relu(g.input("x", shape=(2, 13), dtype="f32")), lambda g: weights(g, (13, 3), (1,)), {}, 1),
+    (lambda g: g.dequantize(g.input("x", shape=(2, 13), dtype="u8"), scales=[0.5]),
+     lambda g: weights(g, (13, 3), (1,)), {}, 0),
+    (lambda g: g.input("x", shape=(13, 2), dtype="f32"), lambda g: weights(g, (13, 3), (1,)),
+     {"transpose_a": True}, 0),
+    (lambda g: g.input("x", shape=None, dtype="f32"), lambda g: weights(g, (13, 3), (1,)), {}, 0),
+    (lambda g: g.input("x", shape=(2, 13), dtype="f32"), lambda g: weights(g, (2, 13, 3), (1,)), {}, 0),
+    (lambda g: g.input("x", shape=(2, 13), dtype="f32"), lambda g: weights(g, (13, 0), (1,)), {}, 0),
+    (lambda g: g.input("x", shape=(2, 13), dtype="f32"),
+     lambda g: g.dequantize_linear(g.constant(np.ones((13, 3), np.uint16)), g.constant(np.float32(1))), {}, 0),
+    (lambda g: g.input("x", shape=(2, 13), dtype="f32"),
+     lambda g: g.dequantize_linear(g.constant(np.ones((13, 3), np.int8)), g.constant(np.float32([1, 2, 3])), axis=1),
+     {}, 0),
+    (lambda g: g.input("x", shape=(2, 13), dtype="f32"), lambda g: g.dynamic_dequantize(
+        g.constant(np.ones((13, 3), np.int8)), g.input("s", shape=(3,), dtype="f32"), qtype="per_channel"), {}, 0)],
+    ids=["computed", "dequantized", "transposed", "rank", "batch", "empty", "u16", "channels", "run_time"])
+def test_products_that_are_padded(x, w, matmul, count):
+    g = gq.Graph()
+    g.output(g.matmul(x(g), w(g), **matmul))
+    assert PadWeights()(g) == count
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("build, groups", [
     (lambda g: weights(g, (6, 4), (6, 2), qtype="per_group", group_shape=[1, 2]), (1, 2)),
@@ -220,8 +269,8 @@ def test_weights_of_narrower_floats_are_padded(dtype):
 def test_weights_that_are_not_finite(scale, zp, dtype):
     """Of the last two, scales are finite, but their products with zero points are not."""
     g = gq.Graph()
-    numbers = [g.constant(np.float32([scale])), *(g.constant(np.int8([z])) for z in zp)]
-    w = g.dynamic_dequantize(g.constant(np.ones((13, 1), np.int8)), *numbers, dtype=dtype)
+    numbers = [g.constant(np.float32([1, scale])), *(g.constant(np.int8([0, z])) for z in zp)]
+    w = g.dynamic_dequantize(g.constant(np.ones((13, 2), np.int8)), *numbers, qtype="per_channel", dtype=dtype)
     g.output(g.matmul(g.input("x", shape=(2, 13), dtype=dtype), w))
     count, (refusal,) = PadWeights().apply(g, parts=False)
     assert count == 0 and "infinite weights" in refusal.reason

@@ -44,6 +44,13 @@ def test_a_matmul_of_matrices_that_a_call_gives(x, w):
         return %3""")
 
 
+def test_rows_of_all_batches_count_if_weights_are_constant():
+    text = "graph(x: f16[2,4,2]) {{\n %w = constant(value=f16[{}]{{{}}})\n %0 = matmul(x, %w)\n return %0\n}}"
+    for shape, data in (("2,1", "1, 2"), ("2,2,1", "1, 2, 3, 4")):
+        assert WidenProducts()(gq.parse(text.format(shape, data))) == 1
+    assert WidenProducts()(gq.parse("graph(x: f16[2,4,2], w: f16[2,2,1]) {\n %0 = matmul(x, w)\n return %0\n}")) == 0
+
+
 def test_weights_that_stay_compressed():
     """Of any number of rows, as casts of the weights cost no memory."""
     weights = """
@@ -69,6 +76,8 @@ def test_weights_that_stay_compressed():
     ("x: f16[7,2], w: f16[2,1]", "%0 = matmul(x, w)"),
     ("x: f16[5,7,2], w: f16[5,2,1]", "%0 = matmul(x, w)"),
     ("x: f16[8,2], b: f16[1]", "%w = constant(value=f16[2,1]{0.5, 3})\n %0 = matmul(x, %w, b)"),
+    ("x: f16[1,2,9,9], w: f16[1,2,1,1]",
+     f'%0 = convolution(x, w, {LISTS}, data_format="NCX", weights_format="OIX")'),
     ("x: f16[1,2,7,1]", f"%w = constant(value=f16[1,2,1,1]{{1, 2}})\n"
                         f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")'),
     ("x: f16[1,7,1,2]", f"%w = constant(value=f16[2,2,1,1]{{1, 2, 3, 4}})\n"
@@ -209,9 +218,10 @@ def test_convolutions(op, data_format, shape):
     " %2 = type_cast(%1, dtype=f32)\n %0 = matmul(x, %2)",
     "%w = constant(value=f32[2,1]{1, 3})\n %1 = quantize(x, dtype=u8, scales=[0.5])\n"
     " %2 = dequantize(%1, scales=[0.5])\n %0 = matmul(%2, %w)",
+    "%w = constant(value=s8[2,1]{1, 3})\n %1 = dynamic_dequantize(%w, z)\n %0 = matmul(x, %1)",
 ])
 def test_other_types_and_integers_stay(nodes):
-    check_pass(RoundProducts(), before=f"graph(x: f32[8,2]) {{\n {nodes}\n return %0\n}}")
+    check_pass(RoundProducts(), before=f"graph(x: f32[8,2], z: f32[1]) {{\n {nodes}\n return %0\n}}")
 
 
 @pytest.mark.parametrize("data_format, shape", [("NXC", "1,3,3,2"), ("NCX", "1,2,3,3")])
@@ -227,8 +237,9 @@ def test_depthwise_convolutions_stay(data_format, shape):
     assert refusal.reason == "each of its 2 groups has one channel"
 
 
-def test_groups_of_several_channels_do_not():
-    g = gq.parse(f"""graph(x: f32[1,3,3,4]) {{
+@pytest.mark.parametrize("shape", ["1,3,3,4", "*"])
+def test_groups_of_several_channels_do_not(shape):
+    g = gq.parse(f"""graph(x: f32[{shape}]) {{
           %w = constant(value=f32[2,2,1,1]{{1, 2, 3, 4}})
           %0 = convolution(x, %w, {LISTS}, groups=2, data_format="NXC", weights_format="OIX")
           return %0

@@ -99,6 +99,7 @@ def test_batch_norm_takes_dequantized_constants():
 def test_batch_norm_refusals():
     refused(BatchNormAsScale(), normalized(RNG(4), variance=np.full(5, -1, np.float32)), "not finite")
     refused(BatchNormAsScale(), normalized(RNG(4), variance=np.zeros(5, np.float32), epsilon=0), "not finite")
+    refused(BatchNormAsScale(), normalized(RNG(4), variance=np.float32([1, 1, -1, 1, 1])), "not finite")
     refused(BatchNormAsScale(), normalized(RNG(4), shape=None), "rank is not known")
     g = Graph()
     x, v = g.input("x", dtype="f32", shape=(2, 5)), g.input("v", dtype="f32", shape=(5,))
@@ -226,6 +227,12 @@ def test_scale_needs_constants():
     g.set_outputs([g.multiply(y, np.ones(6, np.float32)), g.multiply(g.matmul(x, f32(RNG(9), 4, 6)), a)], ["y", "z"])
     refused(ScaleIntoWeights(), g, "must be constants")
     refused(ScaleIntoWeights(), g, "must be an f32 constant")
+    for weights in (lambda g: g.relu(g.constant(f32(RNG(9), 4, 6))),
+                    lambda g: g.dequantize(g.input("w", dtype="u8", shape=(4, 6)), scales=[0.5])):
+        g = Graph()
+        y = g.matmul(g.input("x", dtype="f32", shape=(3, 4)), weights(g))
+        g.output(g.multiply(y, np.ones(6, np.float32)))
+        refused(ScaleIntoWeights(), g, "must be constants")
 
 
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
