@@ -56,6 +56,6 @@ def lower_partition(node: Node, level: Level | None = None) -> Lowered:
     no family has the partition's anchor.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
-    lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants,
+    lowered = attach(body, family_named(node.attrs["anchor"]).lowered(body, constants), constants,
                      settle=node.attrs["ties"] == "settled")
     return lowered if level is None else lowered.tabulated(constants, level)

@@ -34,7 +34,8 @@ class Graph(Operations):
     """A graph of operations, built by its methods (one for each operation) or loaded from a file.
 
     `inputs` and `outputs` are values. `output_names` are the names of the results of a call. `meta` has facts about the
-    file that the graph was loaded from. `labels` names values in texts.
+    file that the graph was loaded from. `notes` has what was computed from the graph, for use later; copies and files
+    leave it out. `labels` names values in texts.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -47,6 +48,7 @@ class Graph(Operations):
         self._output_names: set[str] = set()
         self.nodes: list[Node] = []
         self.meta: Mapping[str, Any] = {}
+        self.notes: dict[str, Any] = {}
         self._names: set[str] = set()
         self._by_op: dict[str, dict[Node, None]] = {}
         self._before: Node | None = None

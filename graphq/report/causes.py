@@ -14,7 +14,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import refuses
-from graphq.kernels.family.lower import Unsupported
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
 from graphq.report.coverage import is_quantized, is_scale

@@ -7,8 +7,8 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.families import FAMILIES, family_named
-from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.family.record import Family
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse
 from graphq.report.coverage import is_quantized, kind_of
 from graphq.report.given import QUANTIZES, REORDERS, Given, spread

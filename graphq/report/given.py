@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from graphq.ir import Graph, Node, Value
 from graphq.ir.names import Origin
-from graphq.kernels.family.lower import Axes, Mention, Unsupported, called_axes
+from graphq.kernels.family.unsupported import Axes, Mention, Unsupported, called_axes
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.move_quantization import kept_axis
 from graphq.passes.simplify_moves import transpose_order

@@ -8,8 +8,8 @@ from graphq.dtypes import f32, s8, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.families import FAMILIES
-from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.family.record import Family
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.native import NATIVE
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from graphq.ir import Node, Value
 from graphq.ir.names import listing
-from graphq.kernels.family.lower import Unsupported
 from graphq.kernels.family.record import MAX_EPILOGUE
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.report.given import MOVES, Given
 
 SHOWN = 3

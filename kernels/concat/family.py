@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from graphq.ir import Node
-from graphq.kernels.concat.lower import Concat, Part, check_concat, lower_concat
+from graphq.kernels.concat.lower import Concat, ResultSlice, lower_concat
 from graphq.kernels.eltwise import family as eltwise
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
@@ -37,7 +37,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             _computed(b, node, part, target, strides)
 
 
-def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
+def _computed(b: PlanBuilder, node: Node, part: ResultSlice, target: Ref, strides: tuple[int, ...]) -> None:
     x = part.lowered
     operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]
@@ -51,4 +51,4 @@ def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tupl
     b.run(step, {}, [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)])
 
 
-CONCAT = Family("concat", ("concat",), check_concat, lower_concat, concat_steps, any_operands("concat"))
+CONCAT = Family("concat", ("concat",), lower_concat, concat_steps, any_operands("concat"))

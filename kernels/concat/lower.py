@@ -14,22 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import EpilogueBuilder
-from graphq.kernels.family.lower import (
-    Arrays,
-    Axes,
-    Lowered,
-    Unsupported,
-    check_eltwise,
-    check_loads,
-    lower_eltwise,
-    result_dims,
-)
+from graphq.kernels.family.epilogue import EpilogueBuilder, check_loads
+from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.target.level import Level
 
 
-class Part(NamedTuple):
+class ResultSlice(NamedTuple):
     """A slice of the result from index `start` on. `lowered` computes it from the partition's inputs `inputs`."""
 
     start: int
@@ -49,7 +41,7 @@ class Concat(Lowered):
     """A lowered concat along `axis`, with its parts in order."""
 
     axis: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ResultSlice, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
         """Replace operations on single bytes by table look-ups in each part, like `Lowered.tabulated`."""
@@ -62,17 +54,8 @@ class Concat(Lowered):
                                else p.lowered.formula([inputs[k] for k in p.inputs]) for p in self.parts], self.axis)
 
 
-class _Chain(NamedTuple):
-    """A part before it is lowered: lane-wise nodes (none for a copy) that read the partition's inputs `inputs`."""
-
-    start: int
-    body: Graph
-    inputs: tuple[int, ...]
-    result: Value
-
-
-def check_concat(body: Graph, constants: Arrays = ()) -> tuple[int, list[_Chain]]:
-    """Find the axis and the parts of a body of dequantizes, a concat and an epilogue. Raises Unsupported."""
+def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
+    """Lower a body of dequantizes, a concat and an epilogue. Raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "concat")
     if node.output.type.dims != out:
@@ -86,26 +69,11 @@ def check_concat(body: Graph, constants: Arrays = ()) -> tuple[int, list[_Chain]
     for value in node.operands:
         parts.append(_part(rest, node, value, numbers, body.outputs[0], axis, start))
         start += value.type.dims[axis]
-    return axis, parts
-
-
-def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
-    """Lower a body, or raise Unsupported if `check_concat` refuses it."""
-    axis, chains = check_concat(body)
-    parts = tuple(Part(c.start, _lowered(c), c.inputs) for c in chains)
-    return Concat(body.outputs[0].type.dims, parts[0].lowered.store, (), axis=axis, parts=parts)
-
-
-def _lowered(chain: _Chain) -> Lowered:
-    if chain.result.node is not None:
-        return lower_eltwise(chain.body)
-    e = EpilogueBuilder(chain.result.type.dims)
-    store = Store(e.input(chain.body.inputs.index(chain.result), chain.result), chain.result.dtype.name)
-    return Lowered(e.out, store, tuple(e.sources))
+    return Concat(out, parts[0].lowered.store, (), axis=axis, parts=tuple(parts))
 
 
 def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Value, int], result: Value, axis: int,
-          start: int) -> _Chain:
+          start: int) -> ResultSlice:
     """Make the part of operand `source`: a copy of the body that reads the operand instead of the concat.
 
     `rest` are the body's nodes, without the nodes that compute the concat's operands. `numbers` maps each input of the
@@ -129,12 +97,13 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
         operands = [None if v is None else new[v] for v in n.inputs]
         new[n.output] = part.add_node(n.op, operands, attrs)[0]
     result = new[result]
-    if result.node is None:
-        check_loads(result)
-    else:
+    if result.node is not None:
         part.output(result, name="out")
-        check_eltwise(part)
-    return _Chain(start, part, inputs, result)
+        return ResultSlice(start, lower_eltwise(part), inputs)
+    check_loads(result)
+    e = EpilogueBuilder(result.type.dims)
+    store = Store(e.input(part.inputs.index(result), result), result.dtype.name)
+    return ResultSlice(start, Lowered(e.out, store, tuple(e.sources)), inputs)
 
 
 def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:

@@ -14,7 +14,7 @@ from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.depthwise import floats, packing
 from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.depthwise.tiles import pair_tiles, quad_tiles
-from graphq.kernels.family.epilogue import Source
+from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.slots import Operand, store_slots
 from graphq.kernels.jit import modules
@@ -60,7 +60,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     weights = _weights(b, node, c, factors, how)
     along_columns = (*(0,) * (len(lowered.out) - 1), 4)
 
-    def compensation(_: Source) -> Operand:
+    def compensation(_: OperandSource) -> Operand:
         assert isinstance(c, IntegerConvolution) and value.data is not None
         return Ref(b.constant(c.compensation(c.matrix(value.data)))), along_columns
 

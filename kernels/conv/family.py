@@ -15,13 +15,7 @@ from graphq.ir import Node
 from graphq.kernels.conv import padding
 from graphq.kernels.conv.depthwise import depthwise_steps
 from graphq.kernels.conv.filter import Phase
-from graphq.kernels.conv.lower import (
-    CONVOLUTIONS,
-    Convolution,
-    IntegerConvolution,
-    check_convolution,
-    lower_convolution,
-)
+from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolution, lower_convolution
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
@@ -306,6 +300,6 @@ def _axes(node: Node, rank: int) -> tuple[int, ...]:
 
 
 CONVOLUTION = Family(
-    "convolution", CONVOLUTIONS, check_convolution, lower_convolution, convolution_steps, quantized,
+    "convolution", CONVOLUTIONS, lower_convolution, convolution_steps, quantized,
     any_operands(*CONVOLUTIONS), channels_last=CONVOLUTIONS,
     macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,14 +40,14 @@ from graphq.kernels.family.anchored import (
     anchored,
     dequantized_products,
     known,
+    parameters_of,
     reach,
     scaled,
-    scales_of,
     wrapped,
-    zero_points_of,
 )
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source
-from graphq.kernels.family.lower import Arrays, Axes, Lowered, Products, Unsupported, check_lanes, result_dims
+from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource
+from graphq.kernels.family.lower import Arrays, Lowered, StatedSum, result_dims
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums, tile_sums
@@ -249,21 +249,13 @@ class FloatConvolution(Convolution):
         return sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
 
 
-class _Checked(NamedTuple):
-    """The result of `check_convolution`: the node of the convolution, and its operands as a `Convolution`.
+def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
+    """Lower a body of a convolution; both operands or neither may be dequantized. Raises Unsupported.
 
-    For integers, `producers` dequantize the operands, and `scales` has the scales of activations and weights.
+    Integer kernels ignore the activations' zero point in sums, so the outputs' expression begins with a correction.
     """
-
-    node: Node
-    convolution: Convolution
-    scales: tuple[QuantParameter, QuantParameter] | None
-    producers: list[Node]
-
-
-def check_convolution(body: Graph, constants: Arrays) -> _Checked:
-    """Find a body's convolution and its quantization. Raises Unsupported if kernels cannot compute the body."""
     out = result_dims(body)
+    e = EpilogueBuilder(out, anchored=True)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:
         how = "quantize before the operation that changes the shape"
@@ -272,35 +264,18 @@ def check_convolution(body: Graph, constants: Arrays) -> _Checked:
         raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
     source, weights, *_ = node.operands
     producers = [v.node for v in (source, weights) if v.node is not None]
-    c: Convolution
-    scales = None
-    if producers:
-        c, scales = _quantized(body, node, constants)
-    else:
-        c = FloatConvolution(**_geometry(body, node, source, weights))
-    check_lanes(body, out, node, producers, range(2), anchored=True)
-    return _Checked(node, c, scales, producers)
-
-
-def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body, or raise Unsupported if `check_convolution` refuses it.
-
-    Integer kernels ignore the activations' zero point in sums, so the outputs' expression begins with a correction.
-    """
-    node, c, scales, producers = check_convolution(body, constants)
-    e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
-    total = accumulated = acc("f32")
-    products = None
-    if scales is not None:
-        assert isinstance(c, IntegerConvolution)
-        accumulated = _compensated(e, c, constants[c.b])
-        total = scaled(e, op("to_f32", accumulated), *scales)
-        products = _products(node, total, c, scales, constants[c.b])
+    if not producers:
+        floats = FloatConvolution(**_geometry(body, node, source, weights))
+        return anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
+    c, scales = _quantized(body, node, constants)
+    accumulated = _compensated(e, c, constants[c.b])
+    total = scaled(e, op("to_f32", accumulated), *scales)
+    products = _products(node, total, c, scales, constants[c.b])
     return anchored(e, body, node, total, producers, c, accumulated, products)
 
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
-              data: np.ndarray | None) -> Products | None:
+              data: np.ndarray | None) -> StatedSum | None:
     """Describe the f32 sum that the graph states. Transposed convolutions add products tap by tap."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
@@ -366,7 +341,7 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
     Raises Unsupported for per-channel scales if an output channel reads several input channels.
     """
     if left.attrs["qtype"] == "per_tensor":
-        return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
+        return parameters_of(left, body, constants)
     k, rank = left.attrs["axis"], len(filter.dims)
     if left.op.name != "dequantize" or not filter.multiplier or k % rank != rank - 1:
         raise Unsupported(_INSIDE, PER_TENSOR, 0, own=Axes(next(left.operands), (k,)))
@@ -386,7 +361,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
         return _of_groups(right, filter, body, constants)
     k = right.attrs["axis"] % len(filter.dims) if right.attrs["qtype"] == "per_channel" else None
     counts = () if k is None else (filter.dims[k],)
-    numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
+    numbers = parameters_of(right, body, constants, counts)
     if k is None or k == filter.axes[0] and not filter.transposed:
         return numbers
     if k == filter.axes[0]:
@@ -409,7 +384,7 @@ def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> t
     if blocks != (filter.columns, filter.groups, *[1] * len(filter.taps)):
         raise Unsupported(f"the weights have scales of groups of {list(sizes)}, but the convolution has other groups",
                           "give the weights one scale, or one per output channel", 1)
-    numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
+    numbers = parameters_of(right, body, constants, counts)
     scale, zp = (_spread(n, filter, lambda x: x.transpose(filter.axes).reshape(blocks[:2]).T.ravel()) for n in numbers)
     return scale, zp
 
@@ -435,5 +410,5 @@ def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray 
         return acc()
     shape = (e.out[-1],)
     if weights is not None and zx.data is not None:
-        return acc() + e.slot(Source("compensation", "s32", shape))
-    return acc() - e.slot(Source("column sums", "s32", shape)) * zx.expr(e)
+        return acc() + e.slot(OperandSource("compensation", "s32", shape))
+    return acc() - e.slot(OperandSource("column sums", "s32", shape)) * zx.expr(e)

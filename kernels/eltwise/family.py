@@ -8,7 +8,7 @@ from __future__ import annotations
 from graphq.base.sizes import largest, numbers
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
-from graphq.kernels.family.lower import Lowered, at_rows, check_eltwise, lower_eltwise
+from graphq.kernels.family.lower import Lowered, at_rows, lower_eltwise
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.slots import store_slots
 from graphq.kernels.jit import modules
@@ -96,4 +96,4 @@ def floats(g: PatternBuilder) -> PatternLike:
     return g.repeat(lane_wise_operations(), max=MAX_CHAIN, where=refuses)
 
 
-ELTWISE = Family("eltwise", (), check_eltwise, lower_eltwise, eltwise_steps, floats=floats, follows=at_rows)
+ELTWISE = Family("eltwise", (), lower_eltwise, eltwise_steps, floats=floats, follows=at_rows)

@@ -11,10 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source, translate
-from graphq.kernels.family.lower import Accumulator, Arrays, Lowered, Products, expect_positive
+from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource, expect_positive
+from graphq.kernels.family.lower import Accumulator, Arrays, Lowered, StatedSum, lower_body
 from graphq.kernels.lanes.expression import COMPUTE, Expr
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order
 
 RANGES = {"u8": (0, 255), "s8": (-128, 127)}
@@ -55,11 +54,11 @@ class QuantParameter:
     def expr(self, e: EpilogueBuilder) -> Expr:
         """The epilogue's expression for the numbers; integers wrap modulo 2**32."""
         if self.data is None:
-            x = e.slot(Source("input", self.dtype, self.shape, self.index))
+            x = e.slot(OperandSource("input", self.dtype, self.shape, self.index))
             return x + self.plus if self.plus else x
         data = np.atleast_1d(self.data) if self.dtype == "f32" else wrapped(self.data)
         dtype: Literal["f32", "s32"] = "f32" if self.dtype == "f32" else "s32"
-        return e.slot(Source("parameter", dtype, self.shape, data=data, role="operand"))
+        return e.slot(OperandSource("parameter", dtype, self.shape, data=data, role="operand"))
 
 
 def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s32"] = "s32") -> QuantParameter:
@@ -77,24 +76,21 @@ def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) 
     return QuantParameter(dtype, () if value.type.size == 1 else shape, index=index)
 
 
-def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The scales of a dequantize or dynamic_dequantize. `shape` is the shape of per-channel scales.
+def parameters_of(node: Node, body: Graph, constants: Arrays,
+                  shape: tuple[int, ...] = ()) -> tuple[QuantParameter, QuantParameter]:
+    """The scales and zero points of a dequantize or dynamic_dequantize. `shape` is the shape of per-channel numbers.
 
     Raises Unsupported if a constant scale is 0 or negative.
     """
-    scales = known(node.attrs["scales"], shape, "f32") if node.op.name == "dequantize" else \
-        given(node.operand(1), body, constants, shape)
+    if node.op.name == "dequantize":
+        scales, zps = known(node.attrs["scales"], shape, "f32"), known(node.attrs["zps"] or 0, shape)
+    else:
+        of_zps = node.inputs[2] if len(node.inputs) > 2 else None
+        scales = given(node.operand(1), body, constants, shape)
+        zps = known(0) if of_zps is None else given(of_zps, body, constants, shape)
     if scales.data is not None:
         expect_positive(scales.data)
-    return scales
-
-
-def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
-    """The zero points of a dequantize or dynamic_dequantize, by default the constant 0."""
-    if node.op.name == "dequantize":
-        return known(node.attrs["zps"] or 0, shape)
-    zps = node.inputs[2] if len(node.inputs) > 2 else None
-    return known(0) if zps is None else given(zps, body, constants, shape)
+    return scales, zps
 
 
 def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParameter) -> Expr:
@@ -129,12 +125,12 @@ def dequantized_products(
         node: Node, total: Expr, k: int, x_scale: QuantParameter, w_scale: QuantParameter, x_zp: QuantParameter,
         w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
         batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
-        ) -> Products | None:
+        ) -> StatedSum | None:
     """Describe the f32 sum of products of dequantized operands that the graph states.
 
     Returns None if scales or zero points are known only at run time, or vary along more than one dimension. `start` is
     the bias if the sums start from it. If the packed weights still contain their zero points, `packed_zps` are these
-    zero points, and `shift` was added to them. The other arguments are fields of Products and DequantizedSum.
+    zero points, and `shift` was added to them. The other arguments are fields of StatedSum and DequantizedSum.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
@@ -143,22 +139,25 @@ def dequantized_products(
                           np.zeros(1, np.float32) if start is None else start.ravel(), taps)
     low, high = (x - int(xz) for x in RANGES[x_dtype])
     zps = wrapped(wz + shift) if packed_zps else np.zeros(1, np.int32)
-    return Products(node, total, sum_, k, (low, high), weights, batch, zps, start is not None)
+    return StatedSum(node, total, sum_, k, (low, high), weights, batch, zps, start is not None)
+
+
+def plus_bias(total: Expr) -> Callable[[list[Any]], Expr]:
+    """Make the function from an anchor's operands to its result: `total`, plus a bias if the anchor has one."""
+    return lambda args: total if len(args) < 3 or args[2] is None else total + args[2]
 
 
 def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
-             accumulated: Expr, products: Products | None = None, own: Container[int] = range(2)) -> Lowered:
+             accumulated: Expr | None = None, products: StatedSum | None = None,
+             own: Container[int] = range(2)) -> Lowered:
     """Lower a body with an anchor, the node `node`. Raises Unsupported.
 
     The anchor's result is `total`, plus a bias if the node has one. `accumulated` is the part of `total` that `anchor`
     computes. `producers` are nodes whose results only the anchor's kernel reads. `own` are the indices of the operands
     that the anchor's kernel reads itself. `products` describes the f32 sum that the graph states.
     """
-    def dense(args: list[Any]) -> Expr:
-        return total if len(args) < 3 or args[2] is None else total + args[2]
-
-    expr = translate(e, body, (node, dense), producers, own=own)
+    lowered = lower_body(e, body, (node, plus_bias(total)), producers, own, anchor=anchor, accumulated=accumulated,
+                         values=e.values, products=products)
     if products is not None and products.starts_at_bias:
-        products = replace(products, total=e.values[node.output])
-    store = Store(expr, body.outputs[0].dtype.name)
-    return Lowered(e.out, store, tuple(e.sources), anchor, accumulated, e.values, products)
+        lowered = replace(lowered, products=replace(products, total=e.values[node.output]))
+    return lowered

@@ -6,7 +6,7 @@ number is its slot.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
@@ -16,12 +16,13 @@ from graphq.base.sizes import Later, later
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ir.op import OPS, keywords
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary, requantize
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, minimum, op, select, walk
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class OperandSource:
     """The origin of an operand slot's data: input `index` of the partition, a parameter array, or the result of a step.
 
     The operand broadcasts to the output from `shape`. A table has the shape () because all elements use the same table.
@@ -36,32 +37,22 @@ class Source:
     data: np.ndarray | None = None
     role: str = ""
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """A key that is equal for sources that share a slot."""
-        data: Any = self.data
-        numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
-        return self.origin, self.dtype, self.shape, self.index, numbers, self.role
 
-
-@dataclass
 class EpilogueBuilder:
     """Collects the operand slots of expressions for an output of shape `out`.
 
     `anchored` is True if the expressions are the epilogue of an anchor, and False if a loop over memory computes them.
-    `sources` has the source of each slot, and `values` maps values of the body to their expressions.
+    `sources` has the source of each slot, at first the sources that an earlier builder collected. `values` maps values
+    of the body to their expressions.
     """
 
-    out: tuple[int, ...]
-    anchored: bool = False
-    sources: list[Source] = field(default_factory=list)
-    values: dict[Value, Expr] = field(default_factory=dict)
-    _slots: dict[Any, Expr] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Make slots for the initial `sources`, collected by an earlier builder."""
-        for n, source in enumerate(self.sources):
-            self._slots[source.key] = self._load(n, source)
+    def __init__(self, out: tuple[int, ...], anchored: bool = False, sources: Iterable[OperandSource] = ()) -> None:
+        self.out, self.anchored = out, anchored
+        self.sources: list[OperandSource] = []
+        self.values: dict[Value, Expr] = {}
+        self._slots: dict[Any, Expr] = {}
+        for source in sources:
+            self.slot(source)
 
     def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
@@ -71,27 +62,26 @@ class EpilogueBuilder:
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
         if data.size == 1 or axis is None:
             shape = ()
-        return self.slot(Source("parameter", dtype, shape, data=data, role=role))
+        return self.slot(OperandSource("parameter", dtype, shape, data=data, role=role))
 
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
         """Load input `index` of the partition, converted to its compute type."""
         shape = value.type.dims if shape is None else shape
         name = value.dtype.name
-        x = self.slot(Source("input", "u8" if name in IN_BYTES else name, shape, index))
+        x = self.slot(OperandSource("input", "u8" if name in IN_BYTES else name, shape, index))
         return IN_BYTES[name](x) if name in IN_BYTES else x
 
-    def slot(self, source: Source) -> Expr:
-        """The expression that loads `source`. Sources with equal keys share a slot."""
-        key = source.key
+    def slot(self, source: OperandSource) -> Expr:
+        """The expression that loads `source`. Equal sources share a slot."""
+        data: Any = source.data
+        numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
+        key = source.origin, source.dtype, source.shape, source.index, numbers, source.role
         if key not in self._slots:
-            self._slots[key] = self._load(len(self.sources), source)
+            # Kernels load scalars before they compute numbers of rows, such as means: these numbers are never scalars.
+            kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
+            self._slots[key] = load(len(self.sources), source.dtype, kind)
             self.sources.append(source)
         return self._slots[key]
-
-    def _load(self, slot: int, source: Source) -> Expr:
-        # Kernels load scalars before they compute numbers of rows, such as means, so these numbers are never scalars.
-        kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
-        return load(slot, source.dtype, kind)
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
         """The arrays of operands that are constant and equal for all rows, by the expression that loads them."""
@@ -299,28 +289,74 @@ def _groups_broadcast(node: Node) -> bool:
     return shape is not None and all(group in (1, size) for group, size in zip(groups, shape, strict=True))
 
 
+def expect_positive(scales: Sequence[float] | np.ndarray) -> None:
+    """Raise Unsupported if a scale is not positive."""
+    numbers = np.asarray(scales, np.float32).ravel()
+    for scale in numbers[~(numbers > 0)][:1]:
+        raise Unsupported(f"its kernels take positive scales, and a scale is {scale:g}", "make the scales positive")
+
+
+def check_loads(value: Value) -> None:
+    """Raise Unsupported if kernels cannot load the operand's type."""
+    if value.dtype.name not in LOADS:
+        raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 first")
+
+
+def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
+    """Raise Unsupported if an operand of this shape would enlarge the output by broadcasting."""
+    more = len(out) - len(shape)
+    if more < 0 or any([a not in (1, b) for a, b in zip(shape, out[more:], strict=True)]):
+        raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(out)}",
+                          "quantize before the operation that makes the result larger")
+
+
 Anchor = tuple[Node, Callable[[list[Any]], Expr]]
 
 
-def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = (),
+def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, skip: Container[Node | None] = (),
               own: Container[int] = (), result: Value | None = None) -> Expr:
     """Translate a body to the expression of its result, or of `result`, a value that lane-wise nodes compute.
 
     `anchor` is a pair: a node, and the function that makes its expression from its operands' expressions. Values that
     only the anchor's kernel reads have no expression: the results of nodes in `skip`, and the anchor's operands with
-    indices in `own`. The function gets None for these operands. `check_lanes` must accept the body.
+    indices in `own`. The function gets None for these operands.
+
+    Raises Unsupported if an operation, type or shape prevents an expression of the shape `e.out`.
     """
     inner, result = result, body.outputs[0] if result is None else result
-    exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
+    exprs: dict[Value, Expr] = {}
     for node in body.nodes if inner is None else above(inner):
-        if node.output in exprs:
+        if node in skip:
             continue
-        is_anchor = anchor is not None and node is anchor[0]
-        args = [None if is_anchor and k in own else _argument(e, body, node, k, exprs) for k in range(len(node.inputs))]
-        y = anchor[1](args) if anchor and is_anchor else lane_wise(e, node, args)
+        of_anchor = None if anchor is None or node is not anchor[0] else anchor[1]
+        if of_anchor is None and (reason := refuses(node)) is not None:
+            raise Unsupported(reason)
+        _check_fits(node.output.type.dims, e.out)
+        args: list[Any] = []
+        for k, v in enumerate(node.inputs):
+            if v is None or of_anchor is not None and k in own:
+                args.append(None)
+            elif v.node is None:
+                dims = operand_dims(node, k, v)
+                check_loads(v)
+                _check_fits(dims, e.out)
+                args.append(e.input(body.inputs.index(v), v, dims))
+            else:
+                args.append(exprs.get(v))
+        if e.anchored and node.op.name == "quantize":
+            expect_positive(node.attrs["scales"])
+            if node.attrs["dtype"].bits <= 8 and not np.isfinite(inverse_scales(node)).all():
+                raise Unsupported("1/scale of a quantize is not a finite f32",
+                                  "give the quantize a scale above 2**-127")
+        y = of_anchor(args) if of_anchor is not None else lane_wise(e, node, args)
         e.values[node.output] = y
-        exprs[node.output] = y if node.output is result else _intermediate(y, node.output)
-    return exprs[result] if inner is None else _intermediate(exprs[inner], inner)
+        exprs[node.output] = y if inner is None and node.output is result else _intermediate(y, node.output)
+    if result.type.dims != e.out:
+        raise Unsupported("the result {result} does not have the shape " + str(list(e.out)),
+                          "quantize before the operation that changes the shape", result=result)
+    if result.dtype.name not in STORAGE:
+        raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
+    return exprs[result]
 
 
 def above(value: Value) -> list[Node]:
@@ -350,13 +386,6 @@ def _intermediate(y: Expr, value: Value) -> Expr:
         case "u8" | "s8" | "u16" | "s16" as dtype:
             return requantize.quantized(y, dtype)
     return y
-
-
-def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, exprs: dict[Value, Any]) -> Any:
-    value = node.inputs[k]
-    if value is None or value in exprs:
-        return None if value is None else exprs[value]
-    return e.input(body.inputs.index(value), value, operand_dims(node, k, value))
 
 
 def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:

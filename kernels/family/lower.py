@@ -7,128 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.ir.names import listing
-from graphq.kernels.family.epilogue import (
-    LOADS,
-    EpilogueBuilder,
-    Source,
-    above,
-    inverse_scales,
-    operand_dims,
-    refuses,
-    translate,
-)
+from graphq.kernels.family.epilogue import Anchor, EpilogueBuilder, OperandSource, translate
 from graphq.kernels.family.tables import tabulate
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, substitute
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.lanes.vector import least_saved
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 from graphq.kernels.target.level import Level
-
-
-class Axes(NamedTuple):
-    """Axes of a value of a body. Messages show them as `axis 1` or `axes 1 and 2`."""
-
-    value: Value
-    axes: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return called_axes(sorted(k % max(len(self.value.shape or ()), 1) for k in self.axes))
-
-
-def called_axes(axes: list[int]) -> str:
-    """Name axes in a message: `axis 1`, `axes 1 and 2`, `no axes`."""
-    if not axes:
-        return "no axes"
-    return f"{'axis' if len(axes) == 1 else 'axes'} {listing(map(str, axes), 'and')}"
-
-
-Mention: TypeAlias = Value | Axes
-"""A thing in a message that depends on the graph: a value, shown by its type, or axes of a value."""
-
-
-class Unsupported(Exception):  # the name has no "Error", because reports show it as a reason
-    """Kernels cannot compute a body as one partition. The message is the reason that reports show.
-
-    `edit` says how to change the graph to make fusion possible. `operand` is the index of the anchor's operand that is
-    the obstacle, or None. The message may contain placeholders `{name}`; `mentions` maps each name to a value or to
-    axes of the body. Passes may have transposed the body, so reports fill in the types and axes of the user's graph
-    (`told`).
-    """
-
-    def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
-        self.operand, self.mentions = operand, mentions
-        self._texts = reason, edit
-        super().__init__(self._filled(reason, _plain))
-        self.edit = self._filled(edit, _plain)
-
-    def told(self, words: Callable[[Mention], str]) -> Unsupported:
-        """The same refusal with each mention replaced by `words(mention)`."""
-        reason, edit = (self._filled(text, words) for text in self._texts)
-        return Unsupported(reason, edit, self.operand)
-
-    def _filled(self, text: str, words: Callable[[Mention], str]) -> str:
-        return text.format_map({name: words(m) for name, m in self.mentions.items()}) if self.mentions else text
-
-
-def _plain(mention: Mention) -> str:
-    return str(mention) if isinstance(mention, Axes) else str(mention.type)
-
-
-def check_lanes(body: Graph, out: tuple[int, ...], anchor: Node | None = None, skip: Container[Node | None] = (),
-                own: Container[int] = (), result: Value | None = None, *, anchored: bool = False) -> None:
-    """Raise Unsupported if an operation, type or shape prevents `translate` from making an expression of shape `out`.
-
-    The arguments have the same meaning as in `translate` and EpilogueBuilder.
-    """
-    for node in body.nodes if result is None else above(result):
-        if node in skip:
-            continue
-        if node is not anchor and (reason := refuses(node)) is not None:
-            raise Unsupported(reason)
-        _check_fits(node.output.type.dims, out)
-        for k, v in enumerate(node.inputs):
-            if v is not None and v.node is None and not (node is anchor and k in own):
-                check_loads(v)
-                _check_fits(operand_dims(node, k, v), out)
-        if anchored and node.op.name == "quantize":
-            expect_positive(node.attrs["scales"])
-            if node.attrs["dtype"].bits <= 8 and not np.isfinite(inverse_scales(node)).all():
-                raise Unsupported("1/scale of a quantize is not a finite f32",
-                                  "give the quantize a scale above 2**-127")
-    result = body.outputs[0] if result is None else result
-    if result.type.dims != out:
-        raise Unsupported("the result {result} does not have the shape " + str(list(out)),
-                          "quantize before the operation that changes the shape", result=result)
-    if result.dtype.name not in STORAGE:
-        raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
-
-
-def expect_positive(scales: Sequence[float] | np.ndarray) -> None:
-    """Raise Unsupported if a scale is not positive."""
-    numbers = np.asarray(scales, np.float32).ravel()
-    for scale in numbers[~(numbers > 0)][:1]:
-        raise Unsupported(f"its kernels take positive scales, and a scale is {scale:g}", "make the scales positive")
-
-
-def check_loads(value: Value) -> None:
-    """Raise Unsupported if kernels cannot load the operand's type."""
-    if value.dtype.name not in LOADS:
-        raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 first")
-
-
-def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
-    """Raise Unsupported if an operand of this shape would enlarge the output by broadcasting."""
-    more = len(out) - len(shape)
-    if more < 0 or any([a not in (1, b) for a, b in zip(shape, out[more:], strict=True)]):
-        raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(out)}",
-                          "quantize before the operation that makes the result larger")
-
 
 Arrays = Sequence[np.ndarray | None]
 
@@ -142,7 +33,7 @@ class SumsAsWritten(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Products:
+class StatedSum:
     """The f32 sum of `k` products of dequantized numbers that the graph states. Kernels add integers instead.
 
     `node` is the anchor in the body. `total` is the sum's expression, including the bias if the sum starts from it.
@@ -191,11 +82,11 @@ class Lowered:
 
     out: tuple[int, ...]
     store: Store
-    sources: tuple[Source, ...]
+    sources: tuple[OperandSource, ...]
     anchor: Accumulator | None = None
     accumulated: Expr | None = None
     values: Mapping[Value, Expr] = field(default_factory=dict)
-    products: Products | None = None
+    products: StatedSum | None = None
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
@@ -228,16 +119,21 @@ class Lowered:
         return {self.accumulated: acc("f32") if self.accumulated.dtype == "f32" else acc()}
 
 
-Check: TypeAlias = Callable[[Graph, Arrays], Any]
-"""The type of a family's `check(body, constants)`. It raises Unsupported if kernels cannot compute the body.
+Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
+"""The type of a family's `lower(body, constants)`. It raises Unsupported if kernels cannot compute the body.
 
 `constants` has the arrays of the body's inputs, with None for inputs that are not constant.
 """
-Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
-"""The type of a family's `lower(body, constants)`. It runs `check` first, and raises Unsupported if `check` does."""
 
 
-def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+def lower_body(e: EpilogueBuilder, body: Graph, around: Anchor | None = None, skip: Container[Node | None] = (),
+               own: Container[int] = (), **more: Any) -> Lowered:
+    """Lower a body by `translate`; `around` is its anchor. `more` are further fields of the result."""
+    expr = translate(e, body, around, skip, own)
+    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), **more)
+
+
+def operand(source: OperandSource, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     """The array for an operand slot, in a shape that broadcasts to the output; None if only kernels compute it."""
     if source.origin == "table":
         return source.data
@@ -245,25 +141,15 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     return None if data is None else data.view(STORAGE[source.dtype]).reshape(source.shape)
 
 
-def at_rows(lowered: Lowered, number: int, more: Sequence[Source] = ()) -> bool:
+def at_rows(lowered: Lowered, number: int, more: Sequence[OperandSource] = ()) -> bool:
     """Whether all operands (and `more`) that read input `number` have the output's shape up to the last axis."""
     return all(s.shape[:-1] == lowered.out[:-1] for s in (*lowered.sources, *more)
                if s.origin == "input" and s.index == number)
 
 
-def check_eltwise(body: Graph, constants: Arrays = ()) -> tuple[int, ...]:
-    """The shape of the result of lane-wise operations. Raises Unsupported. `constants` are ignored."""
-    out = result_dims(body)
-    check_lanes(body, out)
-    return out
-
-
 def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body of lane-wise operations. Raises Unsupported."""
-    out = check_eltwise(body)
-    e = EpilogueBuilder(out)
-    expr = translate(e, body)
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources))
+    """Lower a body of lane-wise operations. Raises Unsupported. `constants` are ignored."""
+    return lower_body(EpilogueBuilder(result_dims(body)), body)
 
 
 def result_dims(body: Graph) -> tuple[int, ...]:

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.lower import Arrays, Check, Lower, Lowered, Unsupported
+from graphq.kernels.family.lower import Arrays, Lower, Lowered
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike
 
 if TYPE_CHECKING:
@@ -31,8 +34,8 @@ class Family:
     `name` is the anchor's name in reports. `operations` are the possible anchors; a partition has exactly one. Only the
     family of lane-wise operations has no anchors.
 
-    `check` raises Unsupported if kernels cannot compute a body. When a plan is built, `lower` turns the body into
-    expressions and operands, and `steps` adds the plan steps that run the kernels.
+    `lower` turns a body into expressions and operands, or raises Unsupported if kernels cannot compute it. When a plan
+    is built, `steps` adds the plan steps that run the kernels.
 
     Patterns describe the anchor and its operands; the fusion pass adds the epilogue (`passes/fuse.py`). `quantized` is
     matched first, while quantized constants still have a dequantize. This dequantize joins the partition. `floats` is
@@ -53,7 +56,6 @@ class Family:
 
     name: str
     operations: tuple[str, ...]
-    check: Check
     lower: Lower
     steps: Steps
     quantized: Pattern | None = None
@@ -64,14 +66,24 @@ class Family:
     macs: Mapping[str, Count] = field(default_factory=dict)
 
     def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
-        """Why kernels cannot compute a body as one partition, or None. `constants` are arrays of constant inputs."""
+        """Why kernels cannot compute a body as one partition, or None. `constants` are arrays of constant inputs.
+
+        A body that kernels can compute keeps what it is lowered to, for `lowered`.
+        """
         if (refused := self.refuses_sizes(body.nodes, body.outputs[0])) is not None:
             return refused
         try:
-            self.check(body, constants)
+            body.notes["lowered"] = _facts(body, constants), self.lower(body, constants)
         except Unsupported as e:
             return e
         return None
+
+    def lowered(self, body: Graph, constants: Arrays) -> Lowered:
+        """Lower a body, or take what `refuses` has lowered if the body and the constants are still the same."""
+        facts, lowered = body.notes.pop("lowered", ((), None))
+        now = _facts(body, constants)
+        same = len(facts) == len(now) and all(map(_same, facts, now))
+        return lowered if same else self.lower(body, constants)
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
         """The refusal of an epilogue that broadcasts the anchor's result to another size; otherwise None."""
@@ -80,6 +92,15 @@ class Family:
             return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",
                                "quantize before the operation that broadcasts", product=product, result=result)
         return None
+
+
+def _facts(body: Graph, constants: Arrays) -> Sequence[object]:
+    """The objects that decide what a body is lowered to."""
+    return [*constants, *body.outputs, *(x for node in body.nodes for x in (node, *node.inputs))]
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.tobytes() == b.tobytes()
 
 
 def any_operands(*names: str) -> Pattern:

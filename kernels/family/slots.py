@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from graphq.ir import Node
-from graphq.kernels.family.epilogue import Source
+from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import Space, Walk, apart, broadcast_strides, dense, factor
@@ -17,7 +17,8 @@ Operand: TypeAlias = tuple[Ref, Strides]
 """The address of an operand and its byte strides along the output's dimensions; 0 along broadcast dimensions."""
 
 
-def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
+def store_slots(b: PlanBuilder, node: Node, lowered: Lowered,
+                own: Mapping[str, Callable[[OperandSource], Operand]] = {}, *,
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
     """The iteration domain of a partition, and the slots of its Store: the operands, then the output.
 
@@ -51,7 +52,7 @@ def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
     return Walk(None, b.strips.rooms[buffer])
 
 
-def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:
+def operand(b: PlanBuilder, node: Node, source: OperandSource, out: tuple[int, ...]) -> Operand:
     """The buffer of a source (a new constant, or an input of `node`) and its byte strides, broadcast to `out`."""
     if source.origin in ("parameter", "table"):
         assert source.data is not None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.family.epilogue import Source
+from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.lanes.expression import (
     BYTES,
     STORAGE,
@@ -57,8 +57,8 @@ def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
     return len(decides) <= 1 and decides <= bytes_
 
 
-def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None],
-             least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
+def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence[np.ndarray | None],
+             least: int, part: Expr | None = None) -> tuple[Store, tuple[OperandSource, ...], Expr | None]:
     """Replace chains of at least `least` operations on one byte by look-ups.
 
     A shorter chain that only clamps the byte, such as a Clip between quantizes of one scale, becomes `max` and `min`.
@@ -75,7 +75,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
     chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), worth)
     if not chains:
         return _renumbered(store, sources, part)
-    tables: dict[tuple[str, bytes], Source] = {}
+    tables: dict[tuple[str, bytes], OperandSource] = {}
     new: dict[Expr, Expr] = {}
     for node in walk(store.expr):
         if node not in chains:
@@ -88,14 +88,14 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
             continue
         data = chain.table(operands)
         key = chain.dtype, data.tobytes()
-        tables.setdefault(key, Source("table", key[0], (), data=data))
+        tables.setdefault(key, OperandSource("table", key[0], (), data=data))
         slot = len(sources) + list(tables).index(key)
         new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
     looked_up = {node: new[node] for node in chains}
     return _renumbered(store.renamed(looked_up), [*sources, *tables.values()], None if part is None else new[part])
 
 
-def _numbers(store: Store, sources: Sequence[Source],
+def _numbers(store: Store, sources: Sequence[OperandSource],
              constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
     """The operands that are a single constant number: a map from slot to number."""
     numbers = {}
@@ -171,8 +171,8 @@ def _operations(chain: Expr, byte: Expr) -> int:
     return sum(varies[node] and bool(node.args) for node in varies)
 
 
-def _renumbered(store: Store, sources: Sequence[Source],
-                part: Expr | None) -> tuple[Store, tuple[Source, ...], Expr | None]:
+def _renumbered(store: Store, sources: Sequence[OperandSource],
+                part: Expr | None) -> tuple[Store, tuple[OperandSource, ...], Expr | None]:
     """Number the slots from 0 on, without slots that are no longer loaded."""
     loads = store.loads
     if [x[0] for x in loads] == list(range(len(sources))):

@@ -17,7 +17,7 @@ from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
 from graphq.kernels.family.slots import store_slots
-from graphq.kernels.interpolate.lower import Blend, check_interpolate, lower_interpolate
+from graphq.kernels.interpolate.lower import Blend, lower_interpolate
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
@@ -110,5 +110,5 @@ def _weights(scales: Scales | None, outer: np.ndarray, inner: np.ndarray) -> np.
     return means.tables(scales, np.concatenate([outer.ravel(), inner.ravel()]))
 
 
-INTERPOLATE = Family("interpolate", ("interpolate",), check_interpolate, lower_interpolate, interpolate_steps,
+INTERPOLATE = Family("interpolate", ("interpolate",), lower_interpolate, interpolate_steps,
                      any_operands("interpolate"), channels_last=("interpolate",))

@@ -15,10 +15,11 @@ import numpy as np
 
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node
-from graphq.kernels.family.lower import Arrays, Lowered, Unsupported, check_lanes, result_dims
+from graphq.kernels.family.lower import Arrays, Lowered
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.windows import INVALID, Windows, merged
-from graphq.kernels.pool.lower import Pool, dequantize_of, lower_pixels, scales_of, source_of
+from graphq.kernels.pool.lower import Pool, lower_pixels, scales_of, source_of
 from graphq.kernels.pool.means import Scales, dequantized
 from graphq.ops.interpolate import elements
 
@@ -53,23 +54,14 @@ class Blend(NamedTuple):
             return np.asarray(total).reshape(self.out)
 
 
-def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
-    """Find the interpolate, the dequantize before it (or None), and its Pool or Blend. Raises Unsupported."""
-    out = result_dims(body)
-    node = next(n for n in body.nodes if n.op.name == "interpolate")
-    dequantize = dequantize_of(node)
-    value = source_of(body, node, dequantize)
-    anchor = _anchor(node, dequantize, body.inputs.index(value), value.dtype.name, value.type.dims)
-    check_lanes(body, out, node, (dequantize,), own=[0])
-    return node, dequantize, anchor
-
-
 def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body, or raise Unsupported if `check_interpolate` refuses it."""
-    return lower_pixels(body, *check_interpolate(body))
+    """Lower a body of an interpolate, a dequantize of its input, and an epilogue. Raises Unsupported."""
+    return lower_pixels(body, ("interpolate",), _anchor)
 
 
-def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape: tuple[int, ...]) -> Pool | Blend:
+def _anchor(body: Graph, node: Node, dequantize: Node | None) -> Pool | Blend:
+    value = source_of(body, node, dequantize)
+    source, dtype, shape = body.inputs.index(value), value.dtype.name, value.type.dims
     if node.attrs["data_format"] != "NXC":
         raise Unsupported("kernels take channels last, data_format NXC")
     out, mode = node.output.type.dims, node.attrs["mode"]

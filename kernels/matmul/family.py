@@ -13,7 +13,7 @@ from graphq.kernels.family.slots import Strides, in_room, store_slots
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.lower import MATMULS, Matmul, check_matmul, follows, lower_matmul, strided
+from graphq.kernels.matmul.lower import MATMULS, Matmul, follows, lower_matmul, strided
 from graphq.kernels.matmul.row_sums import plan_sums
 from graphq.kernels.matmul.tiles import ActivationLayout
 from graphq.kernels.moves.transpose import plan_transpose
@@ -134,5 +134,5 @@ def macs(node: Node) -> int:
     return node.output.type.size * dims[-2 if node.attrs.get("transpose_a") and len(dims) > 1 else -1]
 
 
-MATMUL = Family("matmul", MATMULS, check_matmul, lower_matmul, matmul_steps, quantized, any_operands("matmul"),
+MATMUL = Family("matmul", MATMULS, lower_matmul, matmul_steps, quantized, any_operands("matmul"),
                 follows=follows, strided=strided, macs=dict.fromkeys(MATMULS, macs))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,13 +28,13 @@ from graphq.kernels.family.anchored import (
     dequantized_products,
     given,
     known,
+    parameters_of,
     reach,
     scaled,
-    scales_of,
-    zero_points_of,
 )
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source
-from graphq.kernels.family.lower import Arrays, Axes, Lowered, Products, Unsupported, at_rows, check_lanes, result_dims
+from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource
+from graphq.kernels.family.lower import Arrays, Lowered, StatedSum, at_rows, result_dims
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
@@ -47,7 +47,11 @@ CHUNK = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Matmul:
-    """The operands of a matmul: their indices among the partition's inputs, dtypes, shapes and transposition."""
+    """The operands of a matmul: their indices among the partition's inputs, dtypes, shapes and transposition.
+
+    Each of the `n` columns of the result has sums of `k` products. `rows` are the other dimensions of the result, batch
+    and m.
+    """
 
     a: int
     b: int
@@ -57,22 +61,9 @@ class Matmul:
     b_shape: tuple[int, ...]
     transpose_a: bool
     transpose_b: bool
-
-    @property
-    def k(self) -> int:
-        """The number of products in each sum."""
-        return self.b_shape[-1] if self.transpose_b else self.b_shape[-2]
-
-    @property
-    def n(self) -> int:
-        """The number of columns of the result."""
-        return self.b_shape[-2] if self.transpose_b else self.b_shape[-1]
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The dimensions of the result without n: batch and m."""
-        shape = self.a_shape
-        return (*shape[:-2], shape[-1]) if self.transpose_a else shape[:-1]
+    rows: tuple[int, ...]
+    n: int
+    k: int
 
     def operands(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The two arrays to multiply, no longer transposed: (..., m, k) or (k,), and (..., k, n)."""
@@ -119,52 +110,27 @@ class FloatMatmul(Matmul):
         return tile_sums(a, b) if a.ndim > 1 else tile_sums(a[None], b)[0]
 
 
-class _Checked(NamedTuple):
-    """The result of `check_matmul`: the matmul node, its operands, and their two scales if they are dequantized.
-
-    `producers` dequantize the operands. `own` are the indices of the operands that only the matmul's kernel reads, not
-    the epilogue.
-    """
-
-    node: Node
-    product: IntegerMatmul | FloatMatmul
-    scales: tuple[QuantParameter, QuantParameter] | None
-    producers: list[Node]
-    own: range
-
-
-def check_matmul(body: Graph, constants: Arrays) -> _Checked:
-    """Find a body's matmul: both operands or neither may be dequantized. Raises Unsupported."""
-    out = result_dims(body)
-    node = next(n for n in body.nodes if n.op.name in MATMULS)
-    producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
-    product: IntegerMatmul | FloatMatmul
-    scales, own = None, range(2)
-    if node.op.name == "matmul_integer":
-        product, own = _integers(body, node, constants), range(4)
-    elif producers:
-        product, scales = _quantized(body, node, constants)
-    else:
-        product = _floats(body, node)
-    check_lanes(body, out, node, producers, own, anchored=True)
-    return _Checked(node, product, scales, producers, own)
-
-
 def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body, or raise Unsupported if `check_matmul` refuses it.
+    """Lower a body of a matmul; both operands or neither may be dequantized. Raises Unsupported.
 
     Integer kernels multiply operands without subtracting zero points, so the outputs' expression begins with a
     correction (`_compensated`).
     """
-    node, product, scales, producers, own = check_matmul(body, constants)
-    e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
-    total = accumulated = _compensated(e, product, constants) if isinstance(product, IntegerMatmul) else acc("f32")
-    products = None
-    if scales is not None:
-        assert isinstance(product, IntegerMatmul)
-        total = scaled(e, op("to_f32", accumulated), *scales)
-        products = _products(body, node, total, product, scales, constants)
-    return anchored(e, body, node, total, producers, product, accumulated, products, own)
+    e = EpilogueBuilder(result_dims(body), anchored=True)
+    node = next(n for n in body.nodes if n.op.name in MATMULS)
+    producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
+    if node.op.name == "matmul_integer":
+        p = _integers(body, node, constants)
+        total = _compensated(e, p, constants)
+        return anchored(e, body, node, total, producers, p, total, own=range(4))
+    if not producers:
+        floats = FloatMatmul(**_operands(body, node, *islice(node.operands, 2)))
+        return anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
+    p, scales = _quantized(body, node, constants)
+    accumulated = _compensated(e, p, constants)
+    total = scaled(e, op("to_f32", accumulated), *scales)
+    products = _products(body, node, total, p, scales, constants)
+    return anchored(e, body, node, total, producers, p, accumulated, products)
 
 
 def follows(lowered: Lowered, number: int) -> bool:
@@ -188,7 +154,7 @@ def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
 
 
 def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
-              constants: Arrays) -> Products | None:
+              constants: Arrays) -> StatedSum | None:
     """Describe the f32 sum that the graph states. If a bias is constant, the sum starts from it, as in ONNX's Gemm."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
@@ -210,24 +176,24 @@ def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tu
         shift=shift(p.b_dtype, signed=True), start=start)
 
 
-def _floats(body: Graph, node: Node) -> FloatMatmul:
-    a, b = (v for v in node.inputs[:2] if v is not None)
-    _check_ranks(a.type.dims, b.type.dims)
-    return FloatMatmul(body.inputs.index(a), body.inputs.index(b), a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
-                       node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"])
-
-
-def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    if len(b) < 2 or len(a) < (2 if len(b) > 2 else 1):
-        raise Unsupported(f"one-dimensional operands {list(a)} and {list(b)}", "reshape both to matrices")
+def _operands(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
+    """The fields of a Matmul that multiplies inputs `a` and `b` of the body. Raises Unsupported."""
+    dims, b_dims = a.type.dims, b.type.dims
+    if len(b_dims) < 2 or len(dims) < (2 if len(b_dims) > 2 else 1):
+        raise Unsupported(f"one-dimensional operands {list(dims)} and {list(b_dims)}", "reshape both to matrices")
+    transpose_a = node.attrs.get("transpose_a", False) and len(dims) > 1
+    transpose_b = node.attrs.get("transpose_b", False)
+    k, n = reversed(b_dims[-2:]) if transpose_b else b_dims[-2:]
+    return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,
+                a_shape=dims, b_shape=b_dims, transpose_a=transpose_a, transpose_b=transpose_b, n=n, k=k,
+                rows=(*dims[:-2], dims[-1]) if transpose_a else dims[:-1])
 
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
-    index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
-    _check_ranks(a.type.dims, b.type.dims)
+    fields = _operands(body, node, a, b)
     if left.attrs["qtype"] != "per_tensor":
         k, rank = left.attrs["axis"], len(a.type.dims)
         summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
@@ -240,25 +206,28 @@ def _quantized(body: Graph, node: Node,
         raise Unsupported("the weights are quantized along {own}, not along the columns",
                           "quantize the weights along the columns, {columns} of {weights}, or per tensor", 1,
                           own=Axes(b, (right.attrs["axis"],)), columns=Axes(b, (columns,)), weights=b)
-    n = (b.type.dims[columns],)
-    product = IntegerMatmul(
-        index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
-        node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"],
-        zero_points_of(left, body, constants, ()), zero_points_of(right, body, constants, n))
-    _refuse_overflow(product, constants[product.b])
-    return product, (scales_of(left, body, constants, ()), scales_of(right, body, constants, n))
+    a_scale, a_zp = parameters_of(left, body, constants)
+    b_scale, b_zp = parameters_of(right, body, constants, (fields["n"],))
+    product = IntegerMatmul(**fields, a_zp=a_zp, b_zp=b_zp)
+    weights, zps = constants[product.b], b_zp.data
+
+    def absolute() -> np.ndarray:
+        assert weights is not None and zps is not None
+        w = weights.swapaxes(-1, -2) if product.transpose_b else weights
+        return np.asarray(np.abs(w.astype(np.int32) - zps).sum(axis=-2, dtype=np.int64))
+
+    refuse_overflow(product.k, reach(product.a_dtype, a_zp), reach(product.b_dtype, b_zp),
+                    None if weights is None or zps is None else absolute)
+    return product, (a_scale, b_scale)
 
 
 def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
     a, b, *zps = (*node.inputs, None, None)[:4]
     assert a is not None and b is not None
-    dims, b_dims = a.type.dims, b.type.dims
-    _check_ranks(dims, b_dims)
-    index = body.inputs.index
+    fields = _operands(body, node, a, b)
     return IntegerMatmul(
-        index(a), index(b), a.dtype.name, b.dtype.name, dims, b_dims, False, False,
-        _zero_points(zps[0], body, constants, (*dims[:-1], 1), -2),
-        _zero_points(zps[1], body, constants, (*b_dims[:-2], 1, b_dims[-1]), -1))
+        **fields, a_zp=_zero_points(zps[0], body, constants, (*fields["rows"], 1), -2),
+        b_zp=_zero_points(zps[1], body, constants, (*b.type.dims[:-2], 1, fields["n"]), -1))
 
 
 def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...],
@@ -302,19 +271,6 @@ def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
     return left, right
 
 
-def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
-    """Refuse sums that could exceed s32; if the weights are constant, their values give a tighter bound."""
-    zps = p.b_zp.data
-
-    def absolute() -> np.ndarray:
-        assert weights is not None and zps is not None
-        w = weights.swapaxes(-1, -2) if p.transpose_b else weights
-        return np.asarray(np.abs(w.astype(np.int32) - zps).sum(axis=-2, dtype=np.int64))
-
-    refuse_overflow(p.k, reach(p.a_dtype, p.a_zp), reach(p.b_dtype, p.b_zp),
-                    None if weights is None or zps is None else absolute)
-
-
 def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
     """Raise Unsupported if sums of `k` products could exceed s32.
 
@@ -333,33 +289,25 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
     """Correct the kernel's sum R = sum a' * w' for the zero points.
 
     a' is a as u8 (s8 + 128) and w' is w as s8 (u8 - 128); their zero points za and zw are shifted in the same way. With
-    d = colsum(w') - k * zw, the accumulator is R - za * d - zw * rowsum(a'), all modulo 2**32.
+    d = colsum(w') - k * zw, the accumulator is R - za * d - zw * rowsum(a'), all modulo 2**32. d is a constant if the
+    weights are a constant matrix, and otherwise comes from sums in the packed weights.
     """
     za, zw = p.a_zp.shifted(shift(p.a_dtype)), p.b_zp.shifted(shift(p.b_dtype, signed=True))
-    total = acc()
-    if not za.absent:
-        d = _centered_column_sums(e, p, zw, constants[p.b])
-        if isinstance(d, Expr):
-            total = total - d * za.expr(e)
-        elif za.data is None or d.data is None or za.data.size != 1:
+    total, weights = acc(), constants[p.b]
+    if not za.absent and weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
+        sums = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
+        d = known(sums - p.k * (zw.data - shift(p.b_dtype, signed=True)), (p.n,))
+        if za.data is None or d.data is None or za.data.size != 1:
             total = total - d.expr(e) * za.expr(e)
         else:
             total = total + known(-int(za.data) * d.data, d.shape).expr(e)
+    elif not za.absent:
+        # If activations are one-dimensional, the result has the shape (n,): drop the leading 1.
+        centered = e.slot(OperandSource("column sums", "s32", (*p.b_shape[:-2], 1, p.n)[-len(e.out):]))
+        if not zw.absent:
+            k = e.parameter(later(np.array, [p.k]), "s32", None) if is_open(p.k) else p.k
+            centered = centered - zw.expr(e) * k
+        total = total - centered * za.expr(e)
     if not zw.absent:
-        total = total - e.slot(Source("row sums", "s32", (*p.rows, 1))) * zw.expr(e)
+        total = total - e.slot(OperandSource("row sums", "s32", (*p.rows, 1))) * zw.expr(e)
     return total
-
-
-def _centered_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
-                         weights: np.ndarray | None) -> QuantParameter | Expr:
-    """The sum of w' - zw over k for every column: a constant, or computed from sums in the packed weights."""
-    if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
-        total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
-        return known(total - p.k * (zw.data - shift(p.b_dtype, signed=True)), (p.n,))
-    # If activations are one-dimensional, the result has the shape (n,): drop the leading 1.
-    shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]
-    sums = e.slot(Source("column sums", "s32", shape))
-    if zw.absent:
-        return sums
-    k = e.parameter(later(np.array, [p.k]), "s32", None) if is_open(p.k) else p.k
-    return sums - zw.expr(e) * k

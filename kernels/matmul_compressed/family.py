@@ -12,7 +12,7 @@ from graphq.kernels.family.slots import store_slots
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.row_sums import plan_sums
-from graphq.kernels.matmul_compressed.lower import CompressedMatmul, check_matmul_compressed, lower_matmul_compressed
+from graphq.kernels.matmul_compressed.lower import CompressedMatmul, lower_matmul_compressed
 from graphq.kernels.matmul_compressed.pack import panel_bytes
 from graphq.kernels.matmul_compressed.tiles import ROUNDED, W_DTYPES
 from graphq.kernels.operands.space import broadcast_strides
@@ -69,5 +69,5 @@ def quantized(g: PatternBuilder) -> PatternLike:
     return g.any_of(g.matmul(x, weights, attrs=ANY), g.matmul(x, weights, Var("bias"), attrs=ANY))
 
 
-MATMUL_COMPRESSED = Family("matmul_compressed", ("matmul",), check_matmul_compressed, lower_matmul_compressed,
+MATMUL_COMPRESSED = Family("matmul_compressed", ("matmul",), lower_matmul_compressed,
                            matmul_compressed_steps, quantized)

@@ -18,17 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import gcd
-from typing import Any
 
 import numpy as np
 
 from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.anchored import RANGES, wrapped
-from graphq.kernels.family.epilogue import EpilogueBuilder, translate
-from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, check_lanes, result_dims
-from graphq.kernels.lanes.expression import STORAGE, Expr, acc
-from graphq.kernels.lanes.stores import Store
+from graphq.kernels.family.anchored import RANGES, plus_bias, wrapped
+from graphq.kernels.family.epilogue import EpilogueBuilder
+from graphq.kernels.family.lower import Arrays, Lowered, lower_body, result_dims
+from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 from graphq.kernels.target.products import shift
@@ -118,13 +117,12 @@ class CompressedMatmul:
         return total
 
 
-def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, CompressedMatmul, list[Node]]:
-    """Check a body of a matmul, a (dynamic) dequantize of its weights, and an epilogue; raises Unsupported.
+def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
+    """Lower a body of a matmul, a (dynamic) dequantize of its weights, and an epilogue. Raises Unsupported.
 
-    Returns the matmul node, its operands, and the nodes that become part of the kernel: the dequantizes and the cast of
-    weights.
+    The dequantizes and the cast of weights become part of the kernel.
     """
-    out = result_dims(body)
+    e = EpilogueBuilder(result_dims(body), anchored=True)
     node = next(n for n in body.nodes if n.op.name == "matmul")
     left, right = (v.node for v in islice(node.operands, 2))
     assert right is not None
@@ -139,20 +137,7 @@ def check_matmul_compressed(body: Graph, constants: Arrays) -> tuple[Node, Compr
     weights = _Weights(body, node, right, constants)
     product = _floats(body, node, weights) if left is None else _integers(body, left, weights)
     producers = [*casts, right] if left is None else [left, *casts, right]
-    check_lanes(body, out, node, producers, range(2), anchored=True)
-    return node, product, producers
-
-
-def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body, or raise Unsupported if `check_matmul_compressed` refuses it."""
-    node, product, producers = check_matmul_compressed(body, constants)
-    e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
-
-    def dense(args: list[Any]) -> Expr:
-        return acc("f32") if len(args) < 3 or args[2] is None else acc("f32") + args[2]
-
-    expr = translate(e, body, (node, dense), producers, range(2))
-    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
+    return lower_body(e, body, (node, plus_bias(acc("f32"))), producers, range(2), anchor=product)
 
 
 class _Weights:

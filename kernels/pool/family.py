@@ -9,7 +9,7 @@ from graphq.kernels.family.slots import store_slots
 from graphq.kernels.pixels.blocks import Pixels
 from graphq.kernels.pool import means
 from graphq.kernels.pool import tiles as pool
-from graphq.kernels.pool.lower import POOLS, Pool, check_pool, lower_pool
+from graphq.kernels.pool.lower import POOLS, Pool, lower_pool
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 
@@ -27,5 +27,5 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     b.run(step, words, slots)
 
 
-POOL = Family("pool", tuple(POOLS), check_pool, lower_pool, pool_steps, any_operands(*POOLS),
+POOL = Family("pool", tuple(POOLS), lower_pool, pool_steps, any_operands(*POOLS),
               any_operands(*POOLS), channels_last=("max_pool", "avg_pool"))

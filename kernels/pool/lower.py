@@ -13,7 +13,7 @@ by the reciprocal.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,10 +21,11 @@ import numpy as np
 
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import EpilogueBuilder, translate
-from graphq.kernels.family.lower import Arrays, Axes, Lowered, Unsupported, check_lanes, expect_positive, result_dims
+from graphq.kernels.family.epilogue import EpilogueBuilder, expect_positive
+from graphq.kernels.family.lower import Arrays, Lowered, lower_body, result_dims
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
-from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.numbers.mean_sums import Order, array_total, pool_order
 from graphq.kernels.operands.windows import Windows, windows
 from graphq.kernels.pool.means import Scales, dequantized
@@ -73,36 +74,28 @@ class Pool(NamedTuple):
         return np.asarray(total).reshape(self.out)
 
 
-def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
-    """Check a body; returns the pool's node, its dequantize (or None) and the Pool. Raises Unsupported."""
-    out = result_dims(body)
-    node = next(n for n in body.nodes if n.op.name in POOLS)
-    dequantize = dequantize_of(node)
-    pool = _pool(body, node, dequantize)
-    check_lanes(body, out, node, (dequantize,), own=[0])
-    return node, dequantize, pool
-
-
 def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body, or raise Unsupported if `check_pool` refuses it."""
-    return lower_pixels(body, *check_pool(body))
+    """Lower a body of a pool, a dequantize of its input, and an epilogue. Raises Unsupported."""
+    return lower_pixels(body, POOLS, _pool)
 
 
-def lower_pixels(body: Graph, node: Node, dequantize: Node | None, anchor: Any) -> Lowered:
-    """Lower the epilogue after `anchor`, a pool or weighted means.
+def lower_pixels(body: Graph, operations: Container[str], find: Callable[[Graph, Node, Node | None], Any]) -> Lowered:
+    """Lower a body around one of `operations`; `find(body, node, dequantize)` makes its Pool or weighted means.
 
     The maximum of quantized integers is dequantized after the pool: the epilogue then begins with `dequantize`. This is
-    exact, because scales are positive and keep the order.
+    exact, because scales are positive and keep the order. Raises Unsupported.
     """
-    e = EpilogueBuilder(body.outputs[0].type.dims)
+    e = EpilogueBuilder(result_dims(body))
+    node = next(n for n in body.nodes if n.op.name in operations)
+    dequantize = dequantize_of(node)
+    anchor = find(body, node, dequantize)
 
     def result(args: list[Any]) -> Expr:
         if isinstance(anchor, Pool) and anchor.how == "max" and dequantize is not None:
             return e.dequantized(acc(), dequantize, node.output)
         return acc("f32")
 
-    expr = translate(e, body, (node, result), [] if dequantize is None else [dequantize], own=[0])
-    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), anchor)
+    return lower_body(e, body, (node, result), (dequantize,), [0], anchor=anchor)
 
 
 def dequantize_of(node: Node) -> Node | None:

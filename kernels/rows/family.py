@@ -13,7 +13,7 @@ from graphq.kernels.family.slots import operand, slot, space_of
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import broadcast_strides
 from graphq.kernels.rows import tiles as row
-from graphq.kernels.rows.lower import ROWS, RowLowering, check_row, follows, lower_row
+from graphq.kernels.rows.lower import ROWS, RowLowering, follows, lower_row
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
@@ -49,4 +49,4 @@ def floats(g: PatternBuilder) -> PatternLike:
     return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))
 
 
-ROW = Family("row", tuple(sorted(ROWS)), check_row, lower_row, row_steps, floats=floats, follows=follows)
+ROW = Family("row", tuple(sorted(ROWS)), lower_row, row_steps, floats=floats, follows=follows)

@@ -16,18 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source, above, translate
-from graphq.kernels.family.lower import (
-    Arrays,
-    Axes,
-    Lowered,
-    Unsupported,
-    at_rows,
-    check_lanes,
-    check_loads,
-    operand,
-    result_dims,
-)
+from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource, above, check_loads, translate
+from graphq.kernels.family.lower import Arrays, Lowered, at_rows, lower_body, operand, result_dims
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers import rows as row_numbers
@@ -45,7 +36,7 @@ class RowLowering(NamedTuple):
     how: str
     dims: tuple[int, ...]
     prologue: Store
-    sources: tuple[Source, ...]
+    sources: tuple[OperandSource, ...]
     epsilon: float = 0.0
 
     @property
@@ -77,12 +68,12 @@ class RowLowering(NamedTuple):
             return row_numbers.reduced(self.how.removeprefix("reduce_"), x)[..., None]
 
 
-def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
-    """Find a body's row operation, and the nodes of its prologue.
+def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body of a row operation, its prologue and its epilogue.
 
     Raises Unsupported if prologue or epilogue is not lane-wise, or if kernels lack an attribute of the operation.
     """
-    out = result_dims(body)
+    e = EpilogueBuilder(result_dims(body))
     node = next(n for n in body.nodes if n.op.name in ROWS)
     _check(node)
     source = next(node.operands)
@@ -90,26 +81,16 @@ def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
     if any(u.node not in (*before, node) for n in before for u in n.output.uses):
         raise Unsupported(f"other operations read the operand of {node.op.name} as well",
                           "quantize and dequantize the input")
-    if source.node is None:
-        check_loads(source)
-    else:
-        check_lanes(body, source.type.dims, result=source)
-    check_lanes(body, out, node, before, own=[0])
-    return node, before
-
-
-def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body, or raise Unsupported if `check_row` refuses it."""
-    node, before = check_row(body)
-    source = next(node.operands)
     dims = source.type.dims
     prologue = EpilogueBuilder(dims)
-    x = prologue.input(body.inputs.index(source), source) if source.node is None else \
-        translate(prologue, body, result=source)
+    if source.node is None:
+        check_loads(source)
+        x = prologue.input(body.inputs.index(source), source)
+    else:
+        x = translate(prologue, body, result=source)
     how = {"inf_as_zero": "softmax_inf_as_zero", "stepwise": f"softmax_stepwise_{source.dtype}"}.get(
         node.attrs.get("mode", "none"), node.op.name)
     row = RowLowering(how, dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
-    e = EpilogueBuilder(body.outputs[0].type.dims)
     y = _result(e, node, dims)
 
     def along(args: list[Any]) -> Expr:
@@ -118,8 +99,7 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
             return y
         return y * args[1] if len(args) < 3 else op("fma", y, args[1], args[2])
 
-    expr = translate(e, body, (node, along), before, own=[0])
-    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), row, y)
+    return lower_body(e, body, (node, along), before, [0], anchor=row, accumulated=y)
 
 
 def follows(lowered: Lowered, number: int) -> bool:
@@ -130,7 +110,7 @@ def follows(lowered: Lowered, number: int) -> bool:
 
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
-    numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
+    numbers = [e.slot(OperandSource("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:
         case "softmax" if node.attrs["mode"] == "stepwise":
             return acc("f32") / numbers[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node
 from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
-from graphq.kernels.family.lower import Arrays, Lowered, Products
+from graphq.kernels.family.lower import Arrays, Lowered, StatedSum
 from graphq.kernels.family.tables import decided_by_one_byte
 from graphq.kernels.lanes import requantize
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
@@ -39,7 +39,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
     p, quantizes = lowered.products, [n for n in body.nodes if _rounds_a_sum(n, exprs.get(n.output))]
     if p is None or all(n.attrs["dtype"].bits > 8 for n in quantizes):
         return replace(lowered, ties=tuple(_refused(n, None) for n in quantizes))
-    e = EpilogueBuilder(lowered.out, True, list(lowered.sources))
+    e = EpilogueBuilder(lowered.out, True, lowered.sources)
     last = len(e.out) - 1
     bounds = (BodyBounds.after if settle else BodyBounds.of_sizes)(p, body, e.out[-1] if e.out else 1, constants)
     scalars = {x for x in e.numbers(constants) if x.value[2] == "scalar"}
@@ -74,7 +74,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
     return replace(lowered, store=replace(lowered.store, fast=form, second_look=look), sources=tuple(e.sources))
 
 
-def _factors(e: EpilogueBuilder, p: Products) -> tuple[Expr, ...]:
+def _factors(e: EpilogueBuilder, p: StatedSum) -> tuple[Expr, ...]:
     """The operands that the f32 sum reads: the scale and zero point of the weights, and the number to start from."""
     last, zps = len(e.out) - 1, p.packed_zps[:1] if (p.packed_zps == p.packed_zps[:1]).all() else p.packed_zps
     return (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(zps, "s32", last, "w_zp"),

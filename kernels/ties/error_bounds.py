@@ -22,7 +22,7 @@ from graphq.base.sizes import assumed, later
 from graphq.ir import Graph, Node, Value
 from graphq.ir.op import Curve, keywords
 from graphq.kernels.family.epilogue import along_channels
-from graphq.kernels.family.lower import Arrays, Products
+from graphq.kernels.family.lower import Arrays, StatedSum
 from graphq.kernels.lanes.spreads import UNIT
 from graphq.kernels.ties.sum_errors import largest_sum, sum_error
 
@@ -97,7 +97,7 @@ class BodyBounds:
     unbounded: dict[Value, str] = field(default_factory=dict)
 
     @classmethod
-    def after(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
+    def after(cls, p: StatedSum, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
         """Return the bounds of a body's values up to the result of its anchor; the kernel's integer sum is exact.
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
@@ -118,7 +118,7 @@ class BodyBounds:
         return bounds
 
     @classmethod
-    def of_sizes(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
+    def of_sizes(cls, p: StatedSum, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
         """Bound only the largest absolute values, as if the kernel's sum were almost the sum as written."""
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})

@@ -1,7 +1,7 @@
 """Bodies of partitions with an epilogue, of which the check of a kernel family says whether kernels compute them."""
 import pytest
 
-from graphq.kernels.family.lower import Unsupported
+from graphq.kernels.family.unsupported import Unsupported
 
 
 def check_epilogue(check, body, after, reason):

@@ -5,8 +5,8 @@ from epilogues import check_epilogue
 
 import graphq as gq
 from graphq.kernels.conv.family import macs, transposed_macs
-from graphq.kernels.conv.lower import check_convolution, lower_convolution
-from graphq.kernels.family.lower import Unsupported
+from graphq.kernels.conv.lower import lower_convolution
+from graphq.kernels.family.unsupported import Unsupported
 
 
 def body(op="convolution", dims=(2, 5, 6, 4), w_dims=(6, 4, 3, 2), x="u8", w="s8", left=None, right=None,
@@ -23,7 +23,7 @@ def body(op="convolution", dims=(2, 5, 6, 4), w_dims=(6, 4, 3, 2), x="u8", w="s8
 
 def refusal(constants=(None, None), **options):
     with pytest.raises(Unsupported) as error:
-        check_convolution(body(**options), list(constants))
+        lower_convolution(body(**options), list(constants))
     return str(error.value), error.value.edit, error.value.operand
 
 
@@ -55,16 +55,16 @@ def test_refusals(options, reason, edit, operand):
 
 
 def test_as_many_phases_as_there_may_be():
-    check_convolution(body("conv_transpose", strides=[64, 64], dims=(1, 2, 2, 4)), [None, None])
+    lower_convolution(body("conv_transpose", strides=[64, 64], dims=(1, 2, 2, 4)), [None, None])
 
 
 def test_sums_at_the_limit():
     k = 2**31 // (255 * 128)
-    check_convolution(body(dims=(1, 1, 1, k), w_dims=(1, k, 1, 1)), [None, None])
+    lower_convolution(body(dims=(1, 1, 1, k), w_dims=(1, k, 1, 1)), [None, None])
     assert refusal(dims=(1, 1, 1, k + 1), w_dims=(1, k + 1, 1, 1))[0] == \
         f"sums over k = {k + 1} can reach {(k + 1) * 255 * 128}, beyond s32"
     small = np.ones((1, k + 1, 1, 1), np.int8)
-    check_convolution(body(dims=(1, 1, 1, k + 1), w_dims=(1, k + 1, 1, 1)), [None, small])
+    lower_convolution(body(dims=(1, 1, 1, k + 1), w_dims=(1, k + 1, 1, 1)), [None, small])
 
 
 FORMATS = {"OIX": (0, 1, 2, 3), "XIO": (2, 3, 1, 0), "IOX": (1, 0, 2, 3), "XOI": (2, 3, 0, 1)}
@@ -138,7 +138,7 @@ def test_macs():
     (lambda g, y: g.static_reshape(y, shape=[2, 15, 6]), "the epilogue changes the shape of f32[2,3,5,6] to "
      "f32[2,15,6]")])
 def test_epilogues(after, reason):
-    check_epilogue(check_convolution, body(), after, reason)
+    check_epilogue(lower_convolution, body(), after, reason)
 
 
 @pytest.mark.parametrize("op, groups, w_dims, axis, scales, message", [
@@ -161,7 +161,7 @@ def test_scales_of_weights_that_are_tensors(op, groups, w_dims, axis, scales, me
     constants = [None, arrays[1], arrays[2] if known else None]
     if message is not None and not known:
         with pytest.raises(Unsupported, match=message) as error:
-            check_convolution(g, constants)
+            lower_convolution(g, constants)
         assert (error.value.edit, error.value.operand) == ("make the scales constants", 1)
         return
     want = gq.reference(g, dict(zip("xws", arrays, strict=True)))
@@ -180,6 +180,6 @@ def test_groups_of_scales_are_those_of_the_convolution(group_shape, refused):
     constants = [None, np.ones(w.type.dims, np.int8), np.ones(s.type.dims, np.float32)]
     if refused:
         with pytest.raises(Unsupported, match=r"the weights have scales of groups of \["):
-            check_convolution(g, constants)
+            lower_convolution(g, constants)
     else:
-        check_convolution(g, constants)
+        lower_convolution(g, constants)

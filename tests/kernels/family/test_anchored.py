@@ -11,14 +11,13 @@ from graphq.kernels.family.anchored import (
     dequantized_products,
     given,
     known,
+    parameters_of,
     reach,
     scaled,
-    scales_of,
     wrapped,
-    zero_points_of,
 )
 from graphq.kernels.family.epilogue import EpilogueBuilder
-from graphq.kernels.family.lower import Unsupported
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import evaluate
 
@@ -103,18 +102,16 @@ BODY = gq.parse("""graph(x: u8[2,3], s: f32[3], z: u8[3], one: f32[1], w: s8[3,4
 def test_parameters_of_each_dequantize():
     by_tensors, without, by_numbers, plain = BODY.nodes
     constants = [None] * len(BODY.inputs)
-    scales, zps = (f(by_tensors, BODY, constants, (3,)) for f in (scales_of, zero_points_of))
+    scales, zps = parameters_of(by_tensors, BODY, constants, (3,))
     assert (scales.dtype, scales.shape, scales.index, scales.data) == ("f32", (3,), 1, None)
     assert (zps.dtype, zps.shape, zps.index, zps.data) == ("u8", (3,), 2, None)
-    assert scales_of(without, BODY, constants, (3,)).shape == ()
-    assert zero_points_of(without, BODY, constants, (3,)).absent
+    scale, zp = parameters_of(without, BODY, constants, (3,))
+    assert scale.shape == () and zp.absent
     now = [None, np.float32([7, 8.5, 9]), np.uint8([1, 2, 3]), None, None]
-    assert scales_of(by_tensors, BODY, now, (3,)).data.tolist() == [7, 8.5, 9]
-    assert zero_points_of(by_tensors, BODY, now, (3,)).data.tolist() == [1, 2, 3]
-    assert scales_of(by_numbers, BODY, constants, (3,)).data.tolist() == [1, 2, 3]
-    assert zero_points_of(by_numbers, BODY, constants, (3,)).data.tolist() == [4, 5, 6]
-    assert scales_of(plain, BODY, constants, (3,)).data.tolist() == 0.5
-    assert zero_points_of(plain, BODY, constants, (3,)).absent
+    for node, arrays, shape, wanted in (
+            (by_tensors, now, (3,), ([7, 8.5, 9], [1, 2, 3])), (by_numbers, constants, (3,), ([1, 2, 3], [4, 5, 6])),
+            (plain, constants, (3,), (0.5, 0))):
+        assert tuple(n.data.tolist() for n in parameters_of(node, BODY, arrays, shape)) == wanted
     assert given(BODY.inputs[1], BODY, constants, (3, 1)).shape == (3, 1)
 
 
@@ -122,10 +119,10 @@ def test_parameters_of_each_dequantize():
 def test_constant_scales_that_are_not_positive_do_not_fuse(scale):
     by_tensors, _, by_numbers, _ = BODY.nodes
     with pytest.raises(Unsupported):
-        scales_of(by_tensors, BODY, [None, np.float32([7, scale, 9]), None, None, None], (3,))
+        parameters_of(by_tensors, BODY, [None, np.float32([7, scale, 9]), None, None, None], (3,))
     body = gq.parse(f"graph(x: u8[2,3]) {{\n %0 = dequantize(x, scales=[{scale}])\n return %0\n}}")
     with pytest.raises(Unsupported):
-        scales_of(body.nodes[0], body, [None], ())
+        parameters_of(body.nodes[0], body, [None])
 
 
 NODE = gq.parse("graph(x: f32[4,8], w: f32[8,3]) {\n %0 = matmul(x, w)\n return %0\n}").nodes[0]

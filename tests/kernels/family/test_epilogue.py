@@ -5,7 +5,7 @@ import pytest
 import graphq as gq
 from graphq.kernels.family.epilogue import (
     EpilogueBuilder,
-    Source,
+    OperandSource,
     _undoes,
     above,
     along_channels,
@@ -22,7 +22,7 @@ from graphq.kernels.lanes.stores import Store, evaluate
 
 def kind(out, shape, anchored=False):
     e = EpilogueBuilder(out, anchored)
-    return e.slot(Source("input", "f32", shape)).value[2]
+    return e.slot(OperandSource("input", "f32", shape)).value[2]
 
 
 @pytest.mark.parametrize("out, shape, alone, anchored", [
@@ -37,7 +37,7 @@ def test_how_operands_vary(out, shape, alone, anchored):
 
 
 def test_row_numbers_are_read_in_the_loop():
-    assert EpilogueBuilder((4, 3)).slot(Source("row numbers", "f32", (1, 1))).value[2] == "row"
+    assert EpilogueBuilder((4, 3)).slot(OperandSource("row numbers", "f32", (1, 1))).value[2] == "row"
 
 
 def test_parameters():
@@ -53,10 +53,13 @@ def test_parameters():
 
 def test_operands_that_differ_only_in_one_fact_have_slots_of_their_own():
     e, ones = EpilogueBuilder((4, 3)), np.ones(3, np.float32)
-    sources = [Source("parameter", "f32", (3,), data=ones), Source("parameter", "s32", (3,), data=ones.view(np.int32)),
-               Source("parameter", "f32", (1, 3), data=ones), Source("parameter", "f32", (3,), data=-ones),
-               Source("parameter", "f32", (3,), data=ones, role="other"), Source("table", "f32", (3,), data=ones),
-               Source("input", "f32", (3,)), Source("input", "f32", (3,), 1), Source("input", "s32", (3,))]
+    sources = [
+        OperandSource("parameter", "f32", (3,), data=ones), OperandSource("parameter", "f32", (3,), data=-ones),
+        OperandSource("parameter", "s32", (3,), data=ones.view(np.int32)),
+        OperandSource("parameter", "f32", (1, 3), data=ones), OperandSource("table", "f32", (3,), data=ones),
+        OperandSource("parameter", "f32", (3,), data=ones, role="other"),
+        OperandSource("input", "f32", (3,)), OperandSource("input", "f32", (3,), 1),
+        OperandSource("input", "s32", (3,))]
     loads = [e.slot(s) for s in (*sources, *sources)]
     assert e.sources == sources and loads[:len(sources)] == loads[len(sources):] and len(set(loads)) == len(sources)
 
@@ -73,7 +76,7 @@ def test_inputs():
 def test_numbers_that_are_the_same_for_all_rows():
     e = EpilogueBuilder((4, 3), anchored=True)
     column, scalar = e.parameter([1.0, 2.0, 3.0], "f32", 1), e.parameter([5.0], "f32", None)
-    row, own = e.slot(Source("input", "f32", (4, 1), 0)), e.slot(Source("input", "f32", (3,), 1))
+    row, own = e.slot(OperandSource("input", "f32", (4, 1), 0)), e.slot(OperandSource("input", "f32", (3,), 1))
     found = e.numbers([np.ones(4), np.arange(3.0)])
     assert set(found) == {column, scalar, own} and row not in found and found[own].tolist() == [0, 1, 2]
     assert set(e.numbers([None, None])) == {column, scalar}

@@ -1,15 +1,17 @@
 """Refusals: texts with types and axes, and the same in other words.
 
-What lane-wise expressions can be made of, asked before a partition is made: reasons, and what is not looked at. Fusions
-ask what kernels refuse, and bodies are lowered once, when the plan is built.
+What lane-wise expressions can be made of: reasons, and what is not looked at. Fusions lower a body to know what kernels
+refuse, and the plan takes what they made if nothing changed since then.
 """
 import numpy as np
 import pytest
 
 import graphq as gq
 from graphq.kernels.families import FAMILIES, family_named, lower_partition
-from graphq.kernels.family import anchored
-from graphq.kernels.family.lower import Axes, Unsupported, called_axes, check_lanes
+from graphq.kernels.family import lower
+from graphq.kernels.family.epilogue import EpilogueBuilder, translate
+from graphq.kernels.family.unsupported import Axes, Unsupported, called_axes
+from graphq.kernels.lanes.expression import acc
 from graphq.passes import Fuse
 from graphq.rewrite.partition import extract
 
@@ -46,7 +48,8 @@ def reason(text, out=(4, 3), own=(0, 1), result=None, anchored=False):
     body = gq.parse(text)
     anchor = body.nodes[0] if own else None
     try:
-        check_lanes(body, out, anchor, own=own, result=result and body.nodes[result].output, anchored=anchored)
+        translate(EpilogueBuilder(out, anchored), body, anchor and (anchor, lambda args: acc("f32")), own=own,
+                  result=result and body.nodes[result].output)
     except Unsupported as e:
         return str(e)
     return None
@@ -146,8 +149,8 @@ def test_a_model_lowers_each_layer_once(monkeypatch):
     """With a bias in s32 and a quantized operand of the chain, whose constants fold and become one."""
     g = gq.Graph()
     x = y = g.input("x", shape=(4, 8), dtype="u8")
-    made, translate = [], anchored.translate
-    monkeypatch.setattr(anchored, "translate", lambda *args, **kws: made.append(args) or translate(*args, **kws))
+    made = []
+    monkeypatch.setattr(lower, "translate", lambda *args, **kws: made.append(args) or translate(*args, **kws))
     for _ in range(3):
         w = g.dequantize(g.constant(np.ones((8, 8), np.int8)), scales=[0.5])
         bias = g.dequantize(g.constant(np.arange(8, dtype=np.int32)), scales=[0.01])

@@ -2,8 +2,9 @@
 import numpy as np
 import pytest
 
-from graphq.kernels.family.epilogue import Source
-from graphq.kernels.family.lower import Lowered, Unsupported, at_rows, expect_positive
+from graphq.kernels.family.epilogue import OperandSource, expect_positive
+from graphq.kernels.family.lower import Lowered, at_rows
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 
@@ -17,7 +18,7 @@ def test_scales_that_are_not_positive(scales, shown):
 
 def test_operands_at_the_rows_of_the_output():
     """Of an input with this number alone; constants of the epilogue are no inputs."""
-    whole, row = (Source("input", "f32", shape, 1) for shape in ((2, 3), (3,)))
-    constant = Source("parameter", "f32", (3,), 1, data=np.ones(3, np.float32))
+    whole, row = (OperandSource("input", "f32", shape, 1) for shape in ((2, 3), (3,)))
+    constant = OperandSource("parameter", "f32", (3,), 1, data=np.ones(3, np.float32))
     lowered = Lowered((2, 3), Store(acc("f32"), "f32"), (whole, constant))
     assert at_rows(lowered, 1) and not at_rows(lowered, 1, [row]) and at_rows(lowered, 0, [row])

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.family.lower import Unsupported
-from graphq.kernels.interpolate.lower import check_interpolate, lower_interpolate
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.interpolate.lower import lower_interpolate
 
 SCALE = {"scales": [0.5], "zps": [7]}
 CHANNELS = {"qtype": "per_channel", "axis": 3, "scales": [0.5, 1.0, 2.0], "zps": [1, 2, 3]}
@@ -50,7 +50,7 @@ def test_interpolation(mode, transformation, sizes, dequantize):
      "an operand of shape [2, 10, 12, 3] does not broadcast into the result")])
 def test_interpolation_that_is_refused(build, dims, reason):
     with pytest.raises(Unsupported) as error:
-        check_interpolate(body(build, dims, "f32"))
+        lower_interpolate(body(build, dims, "f32"))
     assert str(error.value).startswith(reason)
 
 

@@ -5,12 +5,12 @@ import pytest
 from epilogues import check_epilogue
 
 import graphq as gq
-from graphq.kernels.family.lower import Unsupported
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul.family import macs
-from graphq.kernels.matmul.lower import check_matmul, follows, lower_matmul, refuse_overflow
-from graphq.kernels.matmul_compressed.lower import check_matmul_compressed
+from graphq.kernels.matmul.lower import follows, lower_matmul, refuse_overflow
+from graphq.kernels.matmul_compressed.lower import lower_matmul_compressed
 
 
 def refused(check, body, constants):
@@ -49,7 +49,7 @@ ROWS = {"qtype": "per_channel", "scales": [1.0] * 4}
     (dict(dims=(4,), w_dims=(2, 4, 5)), "one-dimensional operands [4] and [2, 4, 5]", "reshape both to matrices",
      None)])
 def test_operands_that_are_refused(options, reason, edit, operand):
-    assert refused(check_matmul, body(**options), [None, None]) == (reason, edit, operand)
+    assert refused(lower_matmul, body(**options), [None, None]) == (reason, edit, operand)
 
 
 @pytest.mark.parametrize("options, rows, columns", [
@@ -59,7 +59,7 @@ def test_operands_that_are_refused(options, reason, edit, operand):
     (dict(dims=(2, 3, 4), w_dims=(2, 4, 6)), (2, 3), 6), (dict(dims=(4,), transpose_a=True), (), 5)])
 def test_operands_that_fit(options, rows, columns):
     g = body(**options)
-    p = check_matmul(g, [None, None]).product
+    p = lower_matmul(g, [None, None]).anchor
     assert (p.k, p.n, p.rows, p.a, p.b) == (4, columns, rows, 0, 1)
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, 9, v.type.dims).astype(v.dtype.numpy) for v in g.inputs]
@@ -150,7 +150,7 @@ def test_formulas_and_what_is_taken_from_sums(options, known):
     want = gq.reference(g, dict(zip("xw", arrays, strict=True)))
     np.testing.assert_allclose(lowered.formula(arrays), want, rtol=1e-5)
     if lowered.accumulated is not None:
-        p = check_matmul(g, [None, None]).product
+        p = lower_matmul(g, [None, None]).anchor
         assert np.array_equal(compensated(lowered, p, arrays), lowered.anchor.accumulate(arrays))
         assert known or {s.origin for s in lowered.sources} & {"row sums", "column sums"}
 
@@ -171,7 +171,7 @@ def test_zero_points_of_sums_of_integers(dims, w_dims, zps, w_zps, known):
     lowered = lower_matmul(g, [None, arrays[1] if known else None, *[None] * (len(arrays) - 2)])
     want = gq.reference(g, {v.name: x for v, x in zip(g.inputs, arrays, strict=True)})
     assert np.array_equal(lowered.formula(arrays), want)
-    p = check_matmul(g, [None] * len(arrays)).product
+    p = lower_matmul(g, [None] * len(arrays)).anchor
     assert np.array_equal(compensated(lowered, p, arrays), want)
 
 
@@ -181,7 +181,7 @@ def test_zero_points_along_the_sum_are_refused(dims, zps, w_zps, operand):
     g = gq.Graph("body")
     shapes = (("x", "u8", dims), ("w", "s8", (4, 5)), ("zx", "u8", zps), ("zw", "s8", w_zps))
     g.output(g.matmul_integer(*(None if s is None else g.input(n, dtype=t, shape=s) for n, t, s in shapes)), name="y")
-    reason, edit, number = refused(check_matmul, g, [None] * len(g.inputs))
+    reason, edit, number = refused(lower_matmul, g, [None] * len(g.inputs))
     assert "of an operand that is" in reason and "along the sum" in reason and number == operand
     assert edit == "give the operand one zero point, or one per row (for weights: per column)"
 
@@ -234,12 +234,12 @@ PER_COLUMN = {"qtype": "per_channel", "axis": 1}
 def test_zero_points_of_4_bit_weights(w, zps, fits):
     g, constants = four(w, zps=zps, right=PER_COLUMN)
     if fits:
-        _, product, _ = check_matmul_compressed(g, constants)
+        product = lower_matmul_compressed(g, constants).anchor
         low = 8 if w == "s4" else 0
         assert product.z.tolist() == [[z + low for z in zps]] and product.n == 6 and product.u.max() == 1 + low
         assert product.centered[0, 0].tolist() == [1 - z for z in zps]
         return
-    reason, edit, operand = refused(check_matmul_compressed, g, constants)
+    reason, edit, operand = refused(lower_matmul_compressed, g, constants)
     assert (reason, edit, operand) == ("zero points are beyond 22 bits", "take smaller zero points", 1)
 
 
@@ -260,7 +260,7 @@ def test_4_bit_weights_that_are_refused(options, missing, reason, operand):
     g, constants = four(**options)
     if missing is not None:
         constants[missing] = None
-    assert refused(check_matmul_compressed, g, constants)[::2] == (reason, operand)
+    assert refused(lower_matmul_compressed, g, constants)[::2] == (reason, operand)
 
 
 def test_groups_of_4_bit_weights():
@@ -276,8 +276,7 @@ def test_groups_of_4_bit_weights():
         g.output(g.matmul(g.dequantize(a, scales=[0.5], zps=[-7]), right, transpose_b=swap), name="y")
         arrays = [rng.integers(-128, 128, (3, 8)).astype(np.int8), rng.integers(0, 16, w.shape).astype(ml_dtypes.uint4),
                   rng.uniform(0.5, 2, dims).astype(np.float32), rng.integers(0, 16, dims).astype(ml_dtypes.uint4)]
-        _, product, producers = check_matmul_compressed(g, [None, *arrays[1:]])
-        assert [n.op.name for n in producers] == ["dequantize", "dynamic_dequantize"]
+        product = lower_matmul_compressed(g, [None, *arrays[1:]]).anchor
         assert (product.a, product.a_zp, product.n, len(product.z), product.transposed) == (0, -7, 6, 2, swap)
         want = gq.reference(g, dict(zip(("x", "w", "s", "z"), arrays, strict=True)))
         np.testing.assert_allclose(product.accumulate(arrays), want, rtol=1e-5, atol=1e-3)
@@ -290,9 +289,9 @@ def test_sums_of_groups_at_the_limit(k, fits):
     constants[1] = np.full((k, 6), 15, np.int8).astype(ml_dtypes.uint4)
     bound = 255 * 64 * k
     if fits:
-        check_matmul_compressed(g, constants)
+        lower_matmul_compressed(g, constants)
         return
-    reason, edit, operand = refused(check_matmul_compressed, g, constants)
+    reason, edit, operand = refused(lower_matmul_compressed, g, constants)
     assert reason == f"sums over groups of {k} can reach {bound}, beyond s32" and bound - 255 * 64 < 2**31 < bound
     assert (edit, operand) == ("take smaller groups", 1)
 
@@ -302,9 +301,9 @@ def test_scales_after_a_product_have_inverses(scale, fits):
     g, constants = four()
     g.set_outputs([g.quantize(g.outputs[0], dtype="u8", scales=[scale])], ["q"])
     if fits:
-        check_matmul_compressed(g, constants)
+        lower_matmul_compressed(g, constants)
     else:
-        reason, edit, _ = refused(check_matmul_compressed, g, constants)
+        reason, edit, _ = refused(lower_matmul_compressed, g, constants)
         assert reason == "1/scale of a quantize is not a finite f32"
         assert edit == "give the quantize a scale above 2**-127"
 
@@ -322,4 +321,4 @@ def test_epilogues(after, reason, quantized):
         g = gq.Graph("body")
         x, w = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (3, 4)), ("w", (4, 5))))
         g.output(g.matmul(x, w), name="y")
-    check_epilogue(check_matmul, g, after, reason)
+    check_epilogue(lower_matmul, g, after, reason)

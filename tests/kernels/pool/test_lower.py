@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.family.lower import Unsupported
-from graphq.kernels.pool.lower import check_pool, lower_pool
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.pool.lower import lower_pool
 
 
 def body(build, dims=(2, 5, 6, 3), dtype="u8", dequantize=None):
@@ -52,7 +52,7 @@ CHANNELS = {"qtype": "per_channel", "axis": 3, "scales": [0.5, 1.0, 2.0], "zps":
      "quantize before the operation that makes the result larger", None)])
 def test_refusals(options, reason, edit, operand):
     with pytest.raises(Unsupported) as error:
-        check_pool(body(**options))
+        lower_pool(body(**options))
     assert (str(error.value), error.value.edit, error.value.operand) == (reason, edit, operand)
 
 

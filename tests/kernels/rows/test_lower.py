@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.family.lower import Unsupported
-from graphq.kernels.rows.lower import check_row, follows, lower_row
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.rows.lower import follows, lower_row
 
 
 def body(build, dims=(2, 3, 7), dtype="f32", **more):
@@ -41,7 +41,7 @@ def op(name, **attrs):
     (lambda g, x: g.cum_sum(g.softmax(x, axis=-1), axis=0), (2, 3, 7), "no lane-wise rule for cum_sum", "")])
 def test_refusals(build, dims, reason, edit):
     with pytest.raises(Unsupported) as error:
-        check_row(body(build, dims))
+        lower_row(body(build, dims))
     assert (str(error.value), error.value.edit) == (reason, edit)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import graphq as gq
 from graphq.ir.op import OPS, Curve
-from graphq.kernels.family.lower import Products
+from graphq.kernels.family.lower import StatedSum
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 from graphq.kernels.ties.error_bounds import SECOND_ORDER, BodyBounds, ErrorBounds
@@ -322,7 +322,7 @@ def product_of_two(bias, starts_at_bias, w):
     scales = rng.uniform(1e-3, 2e-3, columns).astype(np.float32)
     start = bias if starts_at_bias else np.zeros(1, np.float32)
     sum_ = DequantizedSum("chains", 128, np.float32(0.0137), 0, scales, np.zeros(1, np.int32), start)
-    p = Products(node, acc("s32"), sum_, 1, (-128, 127), lambda: w[:, None], 1, np.zeros(1, np.int32), starts_at_bias)
+    p = StatedSum(node, acc("s32"), sum_, 1, (-128, 127), lambda: w[:, None], 1, np.zeros(1, np.int32), starts_at_bias)
     return p, BodyBounds.after(p, g, columns, [None, None, bias])
 
 
