@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from graphq.errors import GraphError
+from graphq.errors import GraphError, InputError
 from graphq.quantization import control
 from graphq.quantization.scheme import Scheme, Setting
 
@@ -39,7 +39,7 @@ def controlled(monkeypatch):
             tried.append((model.scheme.between, model.scheme.exclude))
             return accuracy(*tried[-1])
 
-        found = control.quantize_with_accuracy_control(None, None, evaluate, max_drop, report=None, **options)
+        found = control.quantize_with_accuracy_control(None, None, evaluate, max_drop, **{"report": None, **options})
         assert found.graph == control.with_scheme(found.graph, exclude=found.in_f32)
         assert (found.accuracy_f32, found.milliseconds_f32, found.milliseconds) == (1.0, 2.0, 2.0)
         return found, tried
@@ -83,3 +83,30 @@ def test_a_state_has_all_accuracies(controlled, tmp_path):
     assert len(tried) == 5 and len(json.loads(path.read_text())) == 1 + len(tried)
     again, tried = controlled(BETWEEN, lambda *_: 0.0, state=path)
     assert again == first and tried == []
+
+
+def test_what_the_search_left_in_f32_stays_there(controlled):
+    """Only layers that accuracy asked for are tried in integers again."""
+    setting = Setting(scheme=Scheme(exclude=("z",)))
+    found, tried = controlled(setting, lambda _, left: float({"b", "z"} <= {*left}))
+    assert found.in_f32 == ("z", "b") and [left for _, left in tried] == [
+        ("z",), ("z", "a"), ("z", "a", "b"), ("z", "b")]
+
+
+@pytest.mark.parametrize("accuracy, max_drop, message", [
+    (1.0, -0.25, "max_drop must not be negative, got -0.25"), (1.0, float("nan"), "max_drop must not be negative"),
+    (float("nan"), 0.25, "evaluate must return a finite number, got nan"), (float("inf"), 0.25, "got inf")])
+def test_numbers_that_are_refused(controlled, accuracy, max_drop, message):
+    with pytest.raises(InputError, match=message):
+        controlled(Setting(), lambda *_: accuracy, max_drop)
+
+
+def test_no_drop_at_all(controlled):
+    assert controlled(Setting(), lambda _, left: 1.0 if left == ("a",) else 0.99, 0)[0].in_f32 == ("a",)
+
+
+def test_each_trial_is_reported(controlled):
+    lines = []
+    controlled(Setting(), lambda _, left: 0.875 if left else 0.5, report=lines.append)
+    assert [line.partition(":")[0] for line in lines] == [
+        f"accuracy {a:.5g}, 2.00 ms" for a in (1, 0.5, 0.875)] and lines[0].endswith(": f32")
