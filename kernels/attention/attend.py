@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from graphq.base.sizes import assumed, largest
-from graphq.kernels.attention.cache import WIDTHS, emulates, rotation
+from graphq.kernels.attention.cache import WIDTHS, rotation
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop, load_first, store_first
 from graphq.kernels.jit.codegen import Functions
@@ -62,8 +62,7 @@ def _tile(room: Value, lines: Value, stride: Value, rows: int) -> list[tuple[Val
     return [(room + LINE * k, lines + stride * k + LINE) for k in range(rows)]
 
 
-def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
-            emulated: bool) -> Callable[..., None]:
+def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str) -> Callable[..., None]:
     """Make the function that emits a tile's scores for the keys from `base` up to `high` (exclusive)."""
     kind = vector(F32, LANES)
 
@@ -78,7 +77,7 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str,
             places = [keys + smaller(start + n, high - 1) * (size * WIDTHS[kept] // 8) for n in range(LANES)]
 
             def chained(first: Value, left: int, chains: list[Value]) -> list[Value]:
-                columns = transpose_tiles(_parts(b, places, scale, first, left, kept, emulated))
+                columns = transpose_tiles(_parts(b, places, scale, first, left, kept))
                 for k in range(left):
                     chains = [columns[k].math("fma", (q + first * 4 + 4 * k).load(F32).splat(LANES), chain)
                               for q, chain in zip(queries, chains, strict=True)]
@@ -115,8 +114,7 @@ def _added(totals: list[Value], sums: list[Value]) -> list[Value]:
     return [total + x for total, x in zip(totals, sums, strict=True)]
 
 
-def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, kept: str,
-           emulated: bool) -> list[Value]:
+def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, kept: str) -> list[Value]:
     """Load up to 16 numbers of each row as f32, from index `first` on. If `left` is below 16, zeros fill the rest."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
@@ -126,7 +124,7 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
     if kept == "f32":
         return [loaded(row + first * 4, F32, LANES, left) for row in rows]
     if WIDTHS[kept] == 16:
-        return [widen(b, loaded(row + first * 2, I16, LANES, left), kept, LANES, emulated) for row in rows]
+        return [widen(b, loaded(row + first * 2, I16, LANES, left), kept, LANES) for row in rows]
     factors = loaded(scale + first * 4, F32, LANES, left)
     if kept == "s8":
         return [loaded(row + first, I8, LANES, left).sext(I32).to_float(F32) * factors for row in rows]
@@ -138,7 +136,7 @@ def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int,
     return out
 
 
-def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., None]:
+def _outputs(rows: int, size: int, kept: str) -> Callable[..., None]:
     """Make the function that emits a tile's outputs: sums of value rows, weighted by the softmax of the scores.
 
     The rows of a tile may see different keys. All rows see the keys from `common` up to `until`. Outside of this
@@ -168,7 +166,7 @@ def _outputs(rows: int, size: int, kept: str, emulated: bool) -> Callable[..., N
                         key = begin + loop.k
                         place = values + key * (size * WIDTHS[kept] // 8)
                         v = [x for n in parts for x in _parts(b, [place], scale, c64(LANES * n),
-                                                              min(LANES, size - LANES * n), kept, emulated)]
+                                                              min(LANES, size - LANES * n), kept)]
                         new = []
                         for (row, line), old in zip(tile, _by_row(loop.values, rows), strict=True):
                             weight = (line + (key - base) * 4).load(F32).splat(LANES)
@@ -192,12 +190,12 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
     return [values[k * each:(k + 1) * each] for k in range(rows)]
 
 
-def attending(rows: int, size: int, kept: str, emulated: int, rotary: int, interleaved: int, capped: int, biased: int,
+def attending(rows: int, size: int, kept: str, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
     """Make the block function for tiles of `rows` query rows, heads of `size` numbers and caches of type `kept`."""
     rotate, scores, outputs = (rotation(bool(interleaved)),
-                               _scores(rows, size, bool(capped), bool(biased), kept, bool(emulated)),
-                               _outputs(rows, size, kept, bool(emulated)))
+                               _scores(rows, size, bool(capped), bool(biased), kept),
+                               _outputs(rows, size, kept))
     wide = 4 * -(-size // LANES) * LANES
 
     @emits
@@ -282,7 +280,7 @@ def plan_attention(words: dict[str, int], size: int, kept: str, rotary: bool, in
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)
-    module = modules.load("attending", attending, rows, size, kept, emulates(kept, target), *map(int, flags),
+    module = modules.load("attending", attending, rows, size, kept, *map(int, flags),
                           level=target.level.base, cache=target.cache)
     macs = 2 * batch * groups * m * capacity * size
     worth = threads_for(target.threads, macs // 8)

@@ -68,8 +68,8 @@ def clear(b: Builder, address: Value, nbytes: Value) -> None:
         constant(I8, 0).store(address + nbytes // 64 * 64 + loop.k)
 
 
-def packing(kept: str, emulated: bool) -> Intrinsic:
-    """Make the function that stores f32 numbers as the narrower type `kept`. `emulated` avoids f16 instructions."""
+def packing(kept: str) -> Intrinsic:
+    """Make the function that stores f32 numbers as the narrower type `kept`."""
     half = 1 << WIDTHS[kept] - 1
 
     @emits
@@ -79,7 +79,7 @@ def packing(kept: str, emulated: bool) -> Intrinsic:
             columns = Columns(b, LANES, j, size - j)
             numbers = columns.load(x, F32, 4)
             if WIDTHS[kept] == 16:
-                columns.store(narrow(b, numbers, kept, LANES, emulated), y, I16, 2)
+                columns.store(narrow(b, numbers, kept, LANES), y, I16, 2)
             else:
                 q = (numbers / columns.load(scale, F32, 4)).math("rint")
                 q = b.fcmp_unordered("uno", q, q).select(0.0, q)
@@ -93,11 +93,6 @@ def packing(kept: str, emulated: bool) -> Intrinsic:
     return pack
 
 
-def emulates(kept: str, target: Target) -> int:
-    """1 if caches are f16 and the target has no f16 instructions, otherwise 0."""
-    return int(kept == "f16" and not target.level.f16)
-
-
 @njit
 def reported(number: int) -> int:
     """Encode a wrong length as an error report: add 1 to lengths >= 0, because the report 0 means no error."""
@@ -109,9 +104,9 @@ def number_of(report: int) -> int:
     return report - 1 if report > 0 else report
 
 
-def keeping(rotary: int, interleaved: int, kept: str, emulated: int) -> Functions:
+def keeping(rotary: int, interleaved: int, kept: str) -> Functions:
     """Make the block function that writes caches of the type `kept`."""
-    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept, bool(emulated))
+    copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept)
     bits, whole, room = WIDTHS[kept], kept != "f32", 4 * MOST
 
     def block(args: int, index: int) -> None:
@@ -152,4 +147,4 @@ def plan_cache(words: dict[str, int], rotary: bool, interleaved: bool, kept: str
     """Plan the step that writes a key cache or a value cache. `words` are fields of KEEP."""
     cycles = words["capacity"] * words["size"] * 0.3 + words["tokens"] * (40 + words["size"]) + 50
     return plan_rows(keeping, KEEP, words, target, rows=words["heads"], cycles=cycles,
-                     of=(int(rotary), int(rotary and interleaved), kept, emulates(kept, target)))
+                     of=(int(rotary), int(rotary and interleaved), kept))

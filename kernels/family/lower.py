@@ -91,7 +91,7 @@ class Lowered:
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
         """Replace operations on one byte by table look-ups if look-ups are faster."""
-        store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level.lanes),
+        store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level),
                                                self.accumulated)
         return replace(self, store=store, sources=sources, accumulated=accumulated)
 

@@ -1,6 +1,7 @@
 """Building blocks of emitted code that every CPU has: loops, interleaved rows, and the last elements of a row.
 
-Addresses are 64-bit integers. Masks are LLVM's; on a CPU without masked instructions, LLVM emits a branch per element.
+Addresses are 64-bit integers. Levels with `masks` load and store some lanes of a vector by masked instructions. Code
+for other levels moves the elements in pieces of 1, 2, 4, ... elements, through memory on the stack.
 """
 from __future__ import annotations
 
@@ -8,7 +9,21 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from graphq.kernels.jit.values import I8, I32, I64, Builder, Operand, Type, Value, c64, constant, vector
+from graphq.kernels.jit.values import (
+    I8,
+    I32,
+    I64,
+    Builder,
+    Operand,
+    Type,
+    Value,
+    c64,
+    constant,
+    larger,
+    numpy_type,
+    smaller,
+    vector,
+)
 
 S32X16 = vector(I32, 16)
 
@@ -76,14 +91,46 @@ def tail_mask(lanes: int, left: Value) -> Value:
     return constant(vector(I32, lanes), range(lanes)) < left.trunc(I32).splat(lanes)
 
 
+def _masked(b: Builder) -> bool:
+    return b.level is not None and b.level.masks
+
+
+def _copy_first(b: Builder, source: Value, target: Value, count: Value, kind: Type) -> None:
+    """Copy the first `count` lanes of a vector of type `kind` in pieces, from the largest to the smallest."""
+    count, done = larger(smaller(count, kind.count), 0), c64(0)
+    for bit in reversed(range(kind.count.bit_length())):
+        piece, size = vector(kind.element, 1 << bit), count & 1 << bit
+        with b.if_then(size.ne(0)):
+            (source + done).load(piece).store(target + done)
+        done = done + size * numpy_type(kind).itemsize
+
+
+def _room(b: Builder, kind: Type) -> Value:
+    with b.goto_entry_block():
+        room = b.alloca(kind)
+    address: Value = b.ptrtoint(room, I64)
+    return address
+
+
 def load_first(address: Value, count: Value, kind: Type) -> Value:
-    """Load the first `count` lanes of integers at an address, followed by zeros. Reads no memory beyond them."""
-    return address.load_where(tail_mask(kind.count, count), kind)
+    """Load the first `count` lanes at an address, followed by zeros. Reads no memory beyond them."""
+    b = address.building
+    if _masked(b):
+        return address.load_where(tail_mask(kind.count, count), kind)
+    room = _room(b, kind)
+    constant(kind, 0).store(room)
+    _copy_first(b, address, room, count, kind)
+    return room.load(kind)
 
 
 def store_first(value: Value, address: Value, count: Value) -> None:
-    """Store the first `count` lanes of integers at an address. Writes no memory beyond them."""
-    value.store_where(tail_mask(value.type.count, count), address)
+    """Store the first `count` lanes of a vector at an address. Writes no memory beyond them."""
+    b = address.building
+    if _masked(b):
+        return value.store_where(tail_mask(value.type.count, count), address)
+    room = _room(b, value.type)
+    value.store(room)
+    _copy_first(b, room, address, count, value.type)
 
 
 def load_bytes(address: Value, count: Value, lanes: int = 64) -> Value:

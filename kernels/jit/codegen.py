@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llvmlite import ir
 
@@ -20,7 +20,10 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
 from graphq.kernels.jit.intrinsics import store_s64
-from graphq.kernels.jit.values import I64, Builder, Value
+from graphq.kernels.jit.values import I64, LEVEL, Builder, Value
+
+if TYPE_CHECKING:
+    from graphq.kernels.target.level import Level
 
 llvm_lock = Lock(fork_waits=True)
 """Held while this process runs code of LLVM or Numba, whose own locks do not survive a fork."""
@@ -78,19 +81,24 @@ class Source(NamedTuple):
     """The recipe of a kernel module: a factory (a function at the top level of a file) and its arguments.
 
     Arguments are values whose `repr` is the same in every process and differs between different values: numbers,
-    strings, booleans, None, tuples of these, and Stores. `without` lists features of this machine that LLVM must not
-    use, by LLVM's names.
+    strings, booleans, None, tuples of these, and Stores. The code uses only the instructions of `level`; without a
+    level it uses all instructions of the machine that LLVM chooses by itself.
     """
 
     factory: Callable[..., Functions]
     arguments: tuple[Any, ...]
-    without: tuple[str, ...] = ()
+    level: Level | None = None
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The features of this machine that LLVM must not use, by LLVM's names."""
+        return () if self.level is None else self.level.withheld
 
     @property
     def text(self) -> str:
         """A text that is the same in all processes for equal recipes, and differs between different recipes."""
-        without = "".join(f" -{feature}" for feature in self.without)
-        return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{without}"
+        level = "" if self.level is None else " ".join(("", repr(self.level), *(f"-{x}" for x in self.without)))
+        return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{level}"
 
 
 _TAG = "graphq_entry"
@@ -127,24 +135,28 @@ def assembly(source: Source) -> str:
     return text
 
 
-def whole_module(functions: Functions) -> Any:
-    """Make one LLVM module of all functions, not optimized. It exports only these functions."""
-    whole, *others = (_emitted(name, x) if isinstance(x, Emitter) else _lowered(name, x)
-                      for name, x in functions.named.items())
+def whole_module(source: Source) -> tuple[Any, Functions]:
+    """Make one LLVM module of all functions of a source, not optimized. It exports only these functions."""
+    token = LEVEL.set(source.level)
+    try:
+        functions = source.factory(*source.arguments)
+        whole, *others = (_emitted(name, x) if isinstance(x, Emitter) else _lowered(name, x)
+                          for name, x in functions.named.items())
+    finally:
+        LEVEL.reset(token)
     for other in others:
         whole.link_in(other)
     for x in (*whole.functions, *whole.global_variables):
         if not x.is_declaration and x.name not in functions.named:
             x.linkage = "internal"
-    return whole
+    return whole, functions
 
 
 def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
     """Make the optimized LLVM module of a source. Returns the module and the names of its functions."""
     import llvmlite.binding as llvm
 
-    functions = source.factory(*source.arguments)
-    whole = whole_module(functions)
+    whole, functions = whole_module(source)
     builder = llvm.create_pass_builder(
         _machine(source.without), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
     unused = llvm.create_new_module_pass_manager()

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from llvmlite import ir
 
-from graphq.base.locks import lazy_property
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import LEVEL, Builder, Value
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -27,15 +26,20 @@ class Deferred:
 
     def __init__(self, body: Callable[..., object], make: Callable[..., object]) -> None:
         self.body, self._make = body, make
+        self._made: dict[object, Any] = {}
         self.__doc__ = body.__doc__
 
     def __repr__(self) -> str:
         return f"<deferred {self.body.__name__}>"
 
-    @lazy_property
+    @property
     def made(self) -> Any:
-        """The decorated function, an object of Numba."""
-        return self._make(self.body)
+        """The decorated function, an object of Numba. There is one for each base level, because it keeps its code."""
+        level = LEVEL.get()
+        base = None if level is None else level.base
+        if base not in self._made:
+            self._made[base] = self._make(self.body)
+        return self._made[base]
 
 
 class _Types:

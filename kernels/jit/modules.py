@@ -215,8 +215,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
          wanted: bool = True, first: bool = False) -> Module:
     """The kernel module that `factory` makes from these arguments (see `Source`). Equal calls return the same module.
 
-    `kind` (an identifier) is the prefix of the file's name in the cache. The code uses only the instructions of
-    `level`; without a level it uses all instructions of the machine. With `cache=False` no file is read or written.
+    `kind` (an identifier) is the prefix of the file's name in the cache. With `cache=False` no file is read or written.
     Open sizes in the arguments are replaced by the numbers assumed for them.
 
     A module that is not `wanted` is compiled on request (`Module.want`), or when a compiling process has nothing else
@@ -226,7 +225,7 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
     if factory.__qualname__ != factory.__name__:
         raise ValueError(f"the factory of a kernel module must be a function of a file, got {factory.__qualname__}")
-    source = Source(factory, plain(arguments), level.withheld if level else ())
+    source = Source(factory, plain(arguments), level)
     key = f"{kind}\0{source.text}"
     module = _modules.get(key)
     if module is None:

@@ -14,11 +14,14 @@ Comparisons of floats are ordered: they are false if an operand is NaN.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
 
+LEVEL: ContextVar[Any] = ContextVar("level", default=None)
+"""The ISA level (`target.level`) that this thread emits code for; None for code without special instructions."""
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 FLOATS = (ir.HalfType, ir.FloatType, ir.DoubleType)
@@ -77,7 +80,8 @@ class Value:
         return self.ir.type
 
     @property
-    def _b(self) -> Builder:
+    def building(self) -> Builder:
+        """The builder of a value that is not a constant."""
         assert self.builder is not None, "a constant has no builder"
         return self.builder
 
@@ -243,7 +247,7 @@ class Value:
     def load_invariant(self, kind: Type, align: int = 1) -> Value:
         """Load from memory that no kernel writes. LLVM may hoist the load out of loops that store."""
         x = self.load(kind, align)
-        x.ir.set_metadata("invariant.load", self._b.module.add_metadata([]))
+        x.ir.set_metadata("invariant.load", self.building.module.add_metadata([]))
         return x
 
     def store(self, address: Value, align: int = 1) -> None:
@@ -253,21 +257,22 @@ class Value:
     def load_where(self, mask: Value, kind: Type) -> Value:
         """Load the lanes of a vector where `mask` is set. Other lanes become 0, and their memory is not read."""
         name = f"llvm.masked.load.v{kind.count}{kind.element.intrinsic_name}.p0"
-        return self._b.call_named(name, kind, self.pointer(kind), constant(I32, 1), mask, constant(kind, 0))
+        return self.building.call_named(name, kind, self.pointer(kind), constant(I32, 1), mask, constant(kind, 0))
 
     def store_where(self, mask: Value, address: Value) -> None:
         """Store the lanes of this vector where `mask` is set. The memory of other lanes is not touched."""
         name = f"llvm.masked.store.v{self.type.count}{self.type.element.intrinsic_name}.p0"
-        self._b.call_named(name, ir.VoidType(), self, address.pointer(self.type), constant(I32, 1), mask)
+        self.building.call_named(name, ir.VoidType(), self, address.pointer(self.type), constant(I32, 1), mask)
 
     def prefetch(self, level: int = 1) -> None:
         """Prefetch this address's line into the caches from `level` on. Invalid addresses cause no fault."""
         place = self.pointer(I8)
-        place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
+        options = (constant(I32, x) for x in (0, 4 - level, 1))
+        place.building.call_named("llvm.prefetch.p0", ir.VoidType(), place, *options)
 
     def opaque(self) -> Value:
         """Hide an integer from LLVM's optimizer by empty inline assembly."""
-        return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
+        return self.building.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
 
     def math(self, name: str, *others: Value) -> Value:
         """Call LLVM's math intrinsic `name` (fma, sqrt, rint, ...). This value is the first operand."""
@@ -302,10 +307,10 @@ class Value:
 
 
 class Builder:
-    """llvmlite's builder, with instructions that take and return Values."""
+    """llvmlite's builder, with instructions that take and return Values. `level` is the ISA level of the code."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
-        self.ir = builder
+        self.ir, self.level = builder, LEVEL.get()
 
     def __getattr__(self, name: str) -> Any:
         """Wrap a method of llvmlite's builder to take and return Values. Other attributes are passed through."""
@@ -342,7 +347,7 @@ def joined(lanes: Sequence[Value]) -> Value:
 
 
 def larger(x: Value, y: Operand) -> Value:
-    """The larger of two signed integers."""
+    """x if x > y, otherwise y, also if a float is NaN. Integers are signed."""
     return (x > y).select(x, y)
 
 
@@ -370,7 +375,8 @@ _FOLDED: dict[str, Callable[..., np.ndarray]] = {
 _UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
 
 
-def _dtype(kind: Type) -> np.dtype:
+def numpy_type(kind: Type) -> np.dtype:
+    """The NumPy type of an element."""
     lane = element(kind)
     if isinstance(lane, FLOATS):
         return np.dtype(f"f{2 << FLOATS.index(type(lane))}")
@@ -382,7 +388,7 @@ def _lanes(x: ir.Constant) -> np.ndarray:
     if any(y is ir.Undefined or isinstance(y, str) for y in lanes):
         raise TypeError(f"LLVM has to compute with {x}, which needs a builder")
     # None is llvmlite's form of zero lanes (zeroinitializer)
-    numbers = np.array([0 if y is None else y for y in lanes]).astype(_dtype(x.type))
+    numbers = np.array([0 if y is None else y for y in lanes]).astype(numpy_type(x.type))
     return numbers if isinstance(x.type, ir.VectorType) else numbers.reshape(())
 
 
@@ -401,4 +407,4 @@ def _folded(name: str, *args: Any) -> Value:
     kind = like(kind, I1) if "cmp" in name else kind
     if name == "trunc" and element(kind) == I1:
         result = result & 1
-    return constant(kind, result.astype(_dtype(kind)).tolist())
+    return constant(kind, result.astype(numpy_type(kind)).tolist())

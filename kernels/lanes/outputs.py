@@ -20,8 +20,7 @@ from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, s
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.lanes.store_code import GROUP, epilogue, factor
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.target.isa import is_emulated, level_named
-from graphq.kernels.target.level import BytePacking, Level
+from graphq.kernels.target.level import Level
 
 HEAD = ("functions", "again", "terms")
 """The first fields in the argument block of a kernel with an epilogue.
@@ -128,21 +127,9 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
         look_again(args, batch, row, column, rows, columns, sums, stride, entries, count, frame)
 
 
-def packs(level: Level, store: Store) -> str:
-    """The level whose instructions pack a Store's 8-bit outputs from four vectors into one, or ""."""
-    base = level.base
-    packed = base.packing is not None and store.fast is not None and not is_emulated(base.name)
-    return base.name if packed else ""
-
-
-def packing(packed: str) -> BytePacking | None:
-    """The instructions for the result of `packs`."""
-    return level_named(packed).packing if packed else None
-
-
-def store_functions(store: Store, lanes: int, packed: str) -> Functions:
-    """Make the module of a Store's functions, for vectors of `lanes`. `packed` is the result of `packs`."""
-    functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes, packs=packing(packed))}
+def store_functions(store: Store, lanes: int) -> Functions:
+    """Make the module of a Store's functions, for vectors of `lanes`."""
+    functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes)}
     if store.fast is not None:
         functions["exact"] = epilogue(store, lanes, form="exact")
     if store.second_look is not None:
@@ -156,6 +143,5 @@ def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
     """Load the STORE_FUNCTIONS of a Store for a level. With `cache`, the module is kept on disk."""
     lanes = level.lanes
     count = 1 if store.fast is None else 2 if store.second_look is None else 3 + len(store.second_look.factors)
-    module = modules.load("outputs", store_functions, store, lanes, packs(level, store), level=level.base,
-                          cache=cache)
+    module = modules.load("outputs", store_functions, store, lanes, level=level.base, cache=cache)
     return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from graphq.kernels.jit.code import tail_mask
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, counted
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
@@ -29,10 +30,9 @@ from graphq.kernels.lanes.vector import (
     emit_nodes,
     min_u16,
     narrow,
+    table_in_registers,
     widen,
 )
-from graphq.kernels.target.isa import byte_table
-from graphq.kernels.target.level import BytePacking
 
 SLOT_WORDS = 3
 GROUP = 4
@@ -131,7 +131,7 @@ class EpilogueEmitter:
     """
 
     def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
-                 form: Form = "fast", packs: BytePacking | None = None, entries: Value | None = None) -> None:
+                 form: Form = "fast", entries: Value | None = None) -> None:
         self.builder, self.store, self.lanes = builder, store, lanes
         self.expr = lower(store.form(form))
         self.needed: Expr | None = None
@@ -144,9 +144,9 @@ class EpilogueEmitter:
         roots = [x for x in (self.expr, self.needed, self.distance, self.band) if x is not None]
         self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
         self.rates = _rates(self.nodes)
-        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and byte_table(lanes) is not None
+        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and table_in_registers(builder, lanes) is not None
         packable = self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
-        self.packs = packs if packable else None
+        self.packs = builder.level.packs if packable and builder.level is not None else None
         is_long = form == "fast" and lanes > 1 and len(self.at("vector")) > LONG
         self.wide = PACKED if self.packs else BESIDE if is_long else 1
         read = partial(SlotOperand.read, builder, first)
@@ -241,9 +241,7 @@ class EpilogueEmitter:
         """Append an entry for these columns if an output in a group of rows is near a rounding tie."""
         assert self.band is not None and self.entries is not None
         halves = vector(I16, 2 * self.lanes)
-        lower = self.builder.value(vector(I32, self.lanes), 0xFFFF)
-        if columns.mask is not None:
-            lower = columns.mask.select(lower, 0)
+        lower = columns.where(self.builder.value(vector(I32, self.lanes), 0xFFFF), 0)
         last = per_column[self.band] - 1
         within = least.as_type(halves).ule(last.as_type(halves))
         near = within & lower.as_type(halves).ne(0)
@@ -252,8 +250,8 @@ class EpilogueEmitter:
     def enter(self, columns: Columns, row: Value, needed: Value) -> None:
         """If an output of these columns is near a rounding tie, append an entry with one bit per column."""
         assert self.entries is not None
-        if columns.mask is not None:
-            needed = needed & columns.mask
+        if columns.left is not None:
+            needed = needed & tail_mask(self.lanes, columns.left)
         bits = needed.as_type(ir.IntType(self.lanes))
         self.entries.append(row | (columns.j << 32) | bits.zext(I64), bits)
 
@@ -316,7 +314,7 @@ class EpilogueEmitter:
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:
-            return LookupTable.read(dtype, operand.address, self.lanes)
+            return LookupTable.read(self.builder, dtype, operand.address, self.lanes)
         x = operand.address.load_invariant(kind) if r is None else operand.row(r).load(kind)
         return widen(self.builder, x, dtype, 1).splat(self.lanes)
 
@@ -366,15 +364,13 @@ def _zero(builder: Builder) -> ir.GlobalVariable:
 
 
 @cache
-def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "fast",
-             packs: BytePacking | None = None) -> Intrinsic:
+def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "fast") -> Intrinsic:
     """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
     The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
     accumulator of the block's output (r, c) is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
-    (1, 8 or 16), with a mask for the tail of a row. The function accesses no memory outside of operands and outputs.
-    If `into_acc`, each output is stored over its accumulator, and the argument block has no slot for outputs. `packs`
-    packs byte outputs four vectors at a time.
+    (1, 4, 8 or 16). The function accesses no memory outside of operands and outputs, not even in the tail of a row. If
+    `into_acc`, each output is stored over its accumulator, and the argument block has no slot for outputs.
 
     The function has three forms. If the Store has a fast form or a second look (see `stores`), it returns the number of
     entries that it wrote to `entries`. It needs memory for an entry per vector and a spare entry:
@@ -388,8 +384,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     @emits
     def write(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
               ldacc: Value, entries: Value) -> Value:
-        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, packs=packs,
-                                  entries=entries)
+        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, entries=entries)
         emitter.emit(rows, cols, acc, ldacc)
         assert emitter.entries is not None
         count: Value = b.load(emitter.entries.count)

@@ -13,18 +13,22 @@ from typing import Any, NamedTuple, TypeAlias
 from llvmlite import ir
 
 from graphq.kernels.jit.code import load_first, store_first, tail_mask
-from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Type, Value, joined, vector
+from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Operand, Type, Value, joined, vector
 from graphq.kernels.lanes import elementary, requantize  # noqa: F401 registers the definitions that stores use
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
-from graphq.kernels.target.isa import byte_table
-from graphq.kernels.target.level import ByteTable
+from graphq.kernels.target.level import ByteTable, Level
 
 _LINE = 64
 
 
-def least_saved(lanes: int) -> int:
+def least_saved(level: Level) -> int:
     """The fewest operations that a look-up must replace to save time."""
-    return 3 * lanes if byte_table(lanes) is None else 8
+    return 3 * level.lanes if level.looks_up is None else 8
+
+
+def table_in_registers(b: Builder, lanes: int) -> ByteTable | None:
+    """How the level's vectors of `lanes` lanes look up bytes in registers; None if they cannot."""
+    return None if b.level is None or b.level.lanes != lanes else b.level.looks_up
 
 
 class LookupTable(NamedTuple):
@@ -36,9 +40,9 @@ class LookupTable(NamedTuple):
     quarters: tuple[Value, ...]
 
     @staticmethod
-    def read(dtype: str, address: Value, lanes: int) -> LookupTable:
+    def read(b: Builder, dtype: str, address: Value, lanes: int) -> LookupTable:
         """Emit the loads of a table, marked as invariant. LLVM may then hoist them out of loops."""
-        kind, how = vector(I8, _LINE), byte_table(lanes)
+        kind, how = vector(I8, _LINE), table_in_registers(b, lanes)
         quarters = ((address + _LINE * k).load_invariant(kind) for k in range(0 if how is None else 4))
         return LookupTable(dtype, address, how, tuple(quarters))
 
@@ -158,12 +162,16 @@ def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) 
     return [of_nodes[lowered] for of_nodes in values]
 
 
-def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
-    """Convert a loaded value of a storage type to its compute type, exactly.
+def _emulates_f16(b: Builder, lanes: int) -> bool:
+    """Whether plain code converts f16: without instructions, LLVM would call a function that may not exist.
 
-    `emulated` is for CPUs without f16 instructions: LLVM would call a function there that may not exist. A single lane
-    is always converted as with `emulated`.
+    A single lane is always converted by plain code.
     """
+    return lanes == 1 or b.level is None or not b.level.f16
+
+
+def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
+    """Convert a loaded value of a storage type to its compute type, exactly."""
     match dtype:
         case "u8" | "u16":
             return x.zext(vector(I32, lanes))
@@ -172,21 +180,21 @@ def widen(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = F
         case "bf16":
             bits = x.zext(vector(I32, lanes)) << 16
             return bits.as_type(vector(F32, lanes))
-        case "f16" if lanes == 1 or emulated:
+        case "f16" if _emulates_f16(builder, lanes):
             return emit(builder, elementary.f16_value(acc()), lanes, lambda _: x.zext(I32))
         case "f16":
             return x.as_type(vector(F16, lanes)).to_float(vector(F32, lanes))
     return x
 
 
-def narrow(builder: Builder, x: Value, dtype: str, lanes: int, emulated: bool = False) -> Value:
+def narrow(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
     """Convert a compute type to a storage type. Integers keep their low bits; floats are rounded to nearest even."""
     match dtype:
         case "u8" | "s8":
             return x.trunc(vector(I8, lanes))
         case "u16" | "s16":
             return x.trunc(vector(I16, lanes))
-        case "f16" if lanes == 1 or emulated:
+        case "f16" if _emulates_f16(builder, lanes):
             return emit(builder, elementary.f16_bits(load(0, "f32", "vector")), lanes, lambda _: x).trunc(I16)
         case "f16":
             return x.to_float(vector(F16, lanes)).as_type(vector(I16, lanes))
@@ -207,10 +215,9 @@ class Columns:
     j: Value
     left: Value | None = None
 
-    @property
-    def mask(self) -> Value | None:
-        """The mask of the columns that exist; None if all do."""
-        return None if self.left is None else tail_mask(self.lanes, self.left)
+    def where(self, x: Value, otherwise: Operand) -> Value:
+        """`x` in columns that exist, `otherwise` in the others."""
+        return x if self.left is None else tail_mask(self.lanes, self.left).select(x, otherwise)
 
     def load(self, row: Value, kind: Type, itemsize: int) -> Value:
         """Load from the row at address `row`. Columns that do not exist become 0."""

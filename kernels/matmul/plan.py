@@ -27,7 +27,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
-from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look, packs
+from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.matrix import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
@@ -340,7 +340,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     again = load_second_look(store, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
-    inside = () if writer == "function" else (store, packs(level, store))
+    inside = () if writer == "function" else (store,)
     kernels: Sequence[Kernel] = [kernel]
     # If tiles write outputs, only one kernel is compiled, because such a kernel takes long to compile.
     if is_open(x) and not forced and not inside:

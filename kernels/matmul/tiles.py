@@ -17,13 +17,12 @@ from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.outputs import packing
 from graphq.kernels.lanes.store_code import PACKED
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.matrix import matrix_setup, matrix_tile
 from graphq.kernels.matmul.pack import PANEL, panel_count
-from graphq.kernels.matmul.vector import Products, byte_products, vector_tile
+from graphq.kernels.matmul.vector import byte_products, vector_tile
 from graphq.kernels.operands.tile_frame import MOST_ROWS, ROWS_AT, view, view_windows
 from graphq.kernels.target.isa import LEVELS, SCALAR, level_named
 from graphq.kernels.target.level import Level
@@ -41,9 +40,9 @@ class Kernel(NamedTuple):
     The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(level, dtypes, rows,
     columns, emulated, layout)` makes the module of a tile function. Its argument `columns` can be smaller than in
     `tile`: a multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, with
-    tile registers, `setup`. If the tiles can write outputs, `build` takes two more arguments: a Store, and how its byte
-    outputs are packed (`outputs.packs`). `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are
-    the layouts of activations that the kernel can read (see `operands.tile_frame`).
+    tile registers, `setup`. If the tiles can write outputs, `build` takes one more argument: a Store. `cost(kernel, m,
+    n, k)` estimates the cycles of one core. `layouts` are the layouts of activations that the kernel can read (see
+    `operands.tile_frame`).
     """
 
     dtypes: Dtypes
@@ -175,12 +174,6 @@ AVX-512 VNNI is the exception with at most 3 % (96 x 1024 x 384 on Zen 4). A cop
 """
 
 
-def vector_tiles(rows: int, columns: int, products: Products, layout: str, store: Store | None = None,
-                 packed: str = "") -> Functions:
-    """Make the module of a tile function in vector registers (`vector.vector_tile`)."""
-    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store, packing(packed)))
-
-
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:
     """The number of tiles of an m x n result; a narrower last tile counts as a fraction."""
     return -(-m // rows) * panel_count(n) / panels
@@ -273,16 +266,17 @@ def build_scalar(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: 
 
 
 def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
-                store: Store | None = None, packed: str = "") -> Functions:
+                store: Store | None = None) -> Functions:
     """Build tiles of the products of bytes of a level's vectors."""
     products = byte_products(level_named(level), dtypes[0], dtypes[1] == SORTED, emulated)
-    return vector_tiles(rows, columns, products, layout, store, packed)
+    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store))
 
 
 def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
-                 store: Store | None = None, packed: str = "") -> Functions:
+                 store: Store | None = None) -> Functions:
     """Build tiles of the products of floats of a level's vectors."""
-    return vector_tiles(rows, columns, floats(dtypes[0], level_named(level), emulated), layout, store, packed)
+    products = floats(dtypes[0], level_named(level), emulated)
+    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store))
 
 
 def build_matrix(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:

@@ -24,7 +24,7 @@ from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
-from graphq.kernels.target.level import BytePacking, Level
+from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Factor, Flushing, Multiply, shift
 
 
@@ -100,15 +100,14 @@ class Cursor(NamedTuple):
     step: Value
 
 
-def vector_tile(rows: int, columns: int, products: Products, layout: str, result: Store | None = None,
-                packs: BytePacking | None = None) -> Intrinsic:
+def vector_tile(rows: int, columns: int, products: Products, layout: str, result: Store | None = None) -> Intrinsic:
     """Make the tile function of `rows` x `columns` outputs, for activations in `layout`.
 
     `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
 
     With an epilogue `result`, the tile function writes the outputs itself. It writes a whole tile from registers. In a
     partial tile, it writes floats from sums in memory, and leaves outputs that could be near rounding ties to the
-    caller. `packs` packs byte outputs four vectors at a time.
+    caller.
     """
 
     @emits
@@ -125,7 +124,7 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
         if result is not None and result.fast is None:
             _write(b, f, result, x, sums)
         elif result is not None:
-            _write_whole(b, f, result, x, sums, packs)
+            _write_whole(b, f, result, x, sums)
 
     return tile
 
@@ -248,8 +247,7 @@ def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]
             epilogue.emit(f.rows, block.columns, f.acc, c64(LINE * tile.panels))
 
 
-def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value],
-                 packs: BytePacking | None) -> None:
+def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]) -> None:
     """Emit the epilogue for sums in registers; it runs only if the tile is whole.
 
     The frame's word `entries` becomes the number of listed outputs (near a rounding tie), or -1 if the tile is partial.
@@ -257,7 +255,7 @@ def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[
     block, entries = _OutputBlock(f, tile), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
     with b.if_then(block.whole):
-        epilogue = EpilogueEmitter(b, result, tile.lanes, block.first, packs=packs, entries=room)
+        epilogue = EpilogueEmitter(b, result, tile.lanes, block.first, entries=room)
         epilogue.emit_registers(_lines(values, tile.rows))
         assert epilogue.entries is not None
         count, inside = b.load(epilogue.entries.count), b.block

@@ -17,9 +17,8 @@ ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
 
 
 def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
-    """Emit the rounding of finite f32 to a narrower float and back. Below 8 lanes, no f16 instructions are used."""
+    """Emit the rounding of finite f32 to a narrower float and back."""
     if dtype == "bf16":
         bits = x.as_type(vector(I32, lanes))
         return ((bits + 0x7FFF + (bits.shr(16) & 1)) & -0x10000).as_type(x.type)
-    emulated = lanes < 8
-    return widen(b, narrow(b, x, dtype, lanes, emulated), dtype, lanes, emulated)
+    return widen(b, narrow(b, x, dtype, lanes), dtype, lanes)

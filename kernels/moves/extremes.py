@@ -18,7 +18,7 @@ from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
-from graphq.kernels.jit.values import F32, I1, I8, Builder, Value, constant, smaller, vector
+from graphq.kernels.jit.values import F32, I1, I8, Builder, Value, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -36,10 +36,6 @@ SCALE = Record("extremes", "blocks", "scale", "zero_point")
 view_range, view_scale = RANGE.view, SCALE.view
 
 
-def _larger(x: Value, y: Value) -> Value:
-    return (x > y).select(x, y)
-
-
 @emits
 def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     """Store max(x, 0) and min(x, 0) over `count` f32 at `source`; both are NaN if an element is NaN."""
@@ -48,7 +44,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
 
     def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
         # The comparisons ignore a NaN in x, so `nan` records it.
-        return [_larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
+        return [larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
 
     whole = count // LANES
     with Loop(b, whole, [zero, zero, none]) as loop:
@@ -61,7 +57,7 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
         lanes //= 2
         upper = list(range(lanes, 2 * lanes))
         top, low = (f(x.shuffle(x, range(lanes)), x.shuffle(x, upper))
-                    for f, x in ((_larger, top), (smaller, low)))
+                    for f, x in ((larger, top), (smaller, low)))
     top, low = (x.lane(0) for x in (top, low))
     any_nan = nan.as_type(ir.IntType(LANES)).ne(0)
     for k, x in enumerate((top, low)):
@@ -97,7 +93,7 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
     same = top.eq(low)
     s = same.select(1.0, top - low) / 255.0
     z = zero - low / s
-    z = smaller(_larger(z, zero), 255.0)  # NaN becomes 0
+    z = smaller(larger(z, zero), 255.0)  # NaN becomes 0
     z = z.math("rint")
     s.store(scale)
     b.fptoui(z, I8).store(zero_point)

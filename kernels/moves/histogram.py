@@ -54,9 +54,9 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
     none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
     signs = ("<", ">")
 
-    def further(bits: Value, so_far: Sequence[Value], valid: Value | None = None) -> list[Value]:
+    def further(bits: Value, so_far: Sequence[Value], columns: Columns | None = None) -> list[Value]:
         key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-        keys = [key if valid is None else valid.select(key, x) for x in none]
+        keys = [key if columns is None else columns.where(key, x) for x in none]
         return [b.icmp_signed(sign, k, x).select(k, x) for sign, k, x in zip(signs, keys, so_far, strict=True)]
 
     whole = count // LANES
@@ -64,7 +64,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
         loop.update(further((source + loop.k * (4 * LANES)).load(wide), loop.values))
     done = whole * LANES
     last = Columns(b, LANES, done, count - done)
-    ends = further(last.load(source, I32, 4), loop.values, last.mask)
+    ends = further(last.load(source, I32, 4), loop.values, last)
     for k, (sign, x) in enumerate(zip(signs, ends, strict=True)):
         lanes = LANES
         while lanes > 1:

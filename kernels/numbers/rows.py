@@ -31,9 +31,8 @@ X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
 POWER = elementary.exp(X - Y)
 """exp(X - Y), the power that softmax sums, for an element X and the maximum Y of its row."""
 ROUNDED: dict[str, Callable[[Expr], Expr]] = {
-    "bf16": elementary.round_bf16, "f16": lambda x: op("round_f16", x),
-    "f16_emulated": lambda x: elementary.f16_value(elementary.f16_bits(x))}
-"""Expressions that round a step of softmax to a dtype; "f16_emulated" is for CPUs without f16 instructions."""
+    "bf16": elementary.round_bf16, "f16": lambda x: op("round_f16", x)}
+"""Expressions that round a step of softmax to a dtype."""
 LOGARITHM = elementary.log(X)
 LANES = 16
 """The number of partial sums and maxima in softmax, and of partial f64 sums in the mean of layer_norm."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, vector
+from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, larger, vector
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.store_code import BESIDE
 from graphq.kernels.lanes.vector import Columns, emit, emit_each
@@ -71,7 +71,7 @@ class RowEmitter:
 
         def turn(vectors: list[Columns], have: list[Value]) -> list[Value]:
             loads = [columns.load(self.address, F32, 4) for columns in vectors]
-            new = [x if c.mask is None else c.mask.select(x, low) for c, x in zip(vectors, loads, strict=True)]
+            new = [c.where(x, low) for c, x in zip(vectors, loads, strict=True)]
             return [take(x, y) for x, y in zip(new, have, strict=True)]
 
         with Loop(b, self.n // step, [low] * len(places)) as loop:
@@ -127,20 +127,14 @@ def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False
     return x
 
 
-def _picked(new: Value, have: Value) -> Value:
-    return (new > have).select(new, have)
-
-
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
     low = constant(vector(F32, LANES), -INFINITY)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         (columns,) = group
-        x = columns.load(row.address, F32, 4)
-        x = x if columns.mask is None else columns.mask.select(x, low)
-        return [_picked(x, have[0])]
+        return [larger(columns.where(columns.load(row.address, F32, 4), low), have[0])]
 
-    highest = fold(row.lanes([low], turn)[0], lambda x, y: _picked(y, x))
+    highest = fold(row.lanes([low], turn)[0], lambda x, y: larger(y, x))
     if inf_as_zero:
         highest = highest.eq(-INFINITY).select(0.0, highest)
     return highest
@@ -156,7 +150,7 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
         for columns, e in zip(group, powers, strict=True):
             if room is not None:
                 columns.store(e, room, F32, 4)
-            total = total + (e if columns.mask is None else columns.mask.select(e, zero))
+            total = total + columns.where(e, zero)
         return [total]
 
     lanes = row.lanes([zero], turn, BESIDE)[0]
@@ -191,7 +185,7 @@ def _mean(b: Builder, row: RowEmitter) -> Value:
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         (columns,) = group
         x = columns.load(row.address, F32, 4).to_float(vector(F64, LANES))
-        return [have[0] + (x if columns.mask is None else columns.mask.select(x, zero))]
+        return [have[0] + columns.where(x, zero)]
 
     total = fold(row.lanes([zero], turn)[0], operator.add)
     return (total / row.n.to_float(F64)).to_float(F32)

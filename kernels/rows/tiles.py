@@ -75,8 +75,7 @@ def room_bytes(n: int) -> int:
 
 def plan_row(r: RowLowering, store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
     """Plan the rows of `space`; `store` is the epilogue. `strip_rows`, if given, is the number of rows of a block."""
-    how = r.how + "_emulated" if r.how.endswith("_f16") and not target.level.f16 else r.how
-    module = modules.load("row", row_blocks, how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
+    module = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
                           level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)

@@ -17,7 +17,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder
 from graphq.kernels.target import x86
-from graphq.kernels.target.level import ByteTable, Level
+from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, pairs
 
 _SMALL = TileSizes(((4, 16),))
@@ -29,12 +29,6 @@ LEVELS = (SCALAR, *x86.LEVELS)
 _BY_NAME = {level.name: level for level in LEVELS}
 _lock = Lock()
 _emulated: list[str] = []
-
-
-def byte_table(lanes: int) -> ByteTable | None:
-    """The instruction that looks up bytes in a table in registers, for vectors of `lanes` lanes; None without one."""
-    tables = (level.table for level in LEVELS if level.lanes == lanes)
-    return next((table for table in tables if table is not None and has(table.feature)), None)
 
 
 def pause(b: Builder) -> None:

@@ -42,7 +42,8 @@ class Level:
     """An ISA level: vectors of `lanes` 32-bit lanes, `registers` vector registers, and capabilities (None if missing).
 
     `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
-    vectors convert between f16 and f32. If `emulated`, plain code replaces the level's special instructions.
+    vectors convert between f16 and f32. With `masks`, instructions load and store some lanes of a vector. If
+    `emulated`, plain code replaces the level's special instructions.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Level:
     matrix: Matrix | None = None
     bf16: Bf16 | None = None
     f16: bool = False
+    masks: bool = False
     packing: BytePacking | None = None
     table: ByteTable | None = None
 
@@ -72,6 +74,9 @@ class Level:
 
     def __repr__(self) -> str:
         return f"<ISA level {self.name}{', emulated' * self.emulated}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _level, (self.name, self.emulated)
 
     def extended(self, name: str, *features: str, **capabilities: Any) -> Level:
         """Make the level that has these features and capabilities as well."""
@@ -92,6 +97,20 @@ class Level:
         return self if self.extends is None else self.extends.base
 
     @property
+    def packs(self) -> BytePacking | None:
+        """`packing`, if the machine has the instructions. Nothing emulates them."""
+        return self.packing if self.base._is_native else None
+
+    @property
+    def looks_up(self) -> ByteTable | None:
+        """`table`, if the machine has the instruction. Nothing emulates it."""
+        return self.table if self.table is not None and self.base._is_native and has(self.table.feature) else None
+
+    @property
+    def _is_native(self) -> bool:
+        return not self.emulated and has(*self.features)
+
+    @property
     def of_products(self) -> Level:
         """The level that integer products are compiled for: the lowest level that multiplies bytes like this one.
 
@@ -108,3 +127,10 @@ class Level:
     def sorts(self) -> bool:
         """Whether constant weights are sorted: some groups are multiplied by `saturating`, the others by `pairs`."""
         return self.dot4 is None and self.saturating is not None
+
+
+def _level(name: str, emulated: bool) -> Level:
+    """The level that was pickled: its name tells what it is, and its functions need no pickles."""
+    from graphq.kernels.target.isa import level_named  # imports this file
+
+    return replace(level_named(name), emulated=emulated)

@@ -129,7 +129,7 @@ def sources(seeds):
         for layout in kernel.layouts:
             for emulated in (False, True):
                 modules.load(f"{kernel.name}_{layout}", kernel.build, kernel.level, kernel.dtypes, kernel.tile[0],
-                             kernel.tile[1], emulated, layout, cache=False)
+                             kernel.tile[1], emulated, layout, level=kernel.isa, cache=False)
     for name in map(" ".join, itertools.product(mnemonics.MULTIPLYING, mnemonics.LANES)):
         if peaks.products(name):
             modules.load("peak", peaks.peak_module, name, cache=False)
@@ -217,7 +217,7 @@ def main():
         if re.search(args.only, name):
             of = hashlib.sha256(repr(source.arguments).encode()).hexdigest()[:12]
             code = (codegen.assembly(source) if args.machine else
-                    in_any_order(normalized(str(codegen.whole_module(source.factory(*source.arguments))))))
+                    in_any_order(normalized(str(codegen.whole_module(source)[0]))))
             lines.append(f"{name} {of} {hashlib.sha256(code.encode()).hexdigest()[:16]}")
             if args.texts:
                 args.texts.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,6 @@ from graphq.kernels.jit.intrinsics import (
     transpose_tiles,
 )
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
-from graphq.kernels.lanes.outputs import packing
 from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
@@ -142,13 +141,13 @@ def writing(stores, lanes):
     return Functions(**{f"write{k}": epilogue(store, lanes) for k, store in enumerate(stores)})
 
 
-def from_registers(store, lanes, rows, vectors, packed):
+def from_registers(store, lanes, rows, vectors):
     """A function `write` as those of `writing`, of so many rows of vectors that are in registers."""
     dtype = vector(I32, lanes)
 
     @emits
     def write(b, args, batch, i0, j0, count, cols, acc, ldacc, entries) -> Value:
-        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), packs=packing(packed), entries=entries)
+        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), entries=entries)
         emitter.emit_registers([[(acc + ldacc * r + 4 * lanes * v).load(dtype, 4) for v in range(vectors)]
                                 for r in range(rows)])
         return b.load(emitter.entries.count)

@@ -102,7 +102,7 @@ def test_a_second_process_compiles_nothing_also_after_a_race(folder, fresh):
 def test_levels_have_code_of_their_own(fresh, monkeypatch):
     monkeypatch.setattr(isa.Level, "withheld", property(lambda level: ("avx2",) if level.name == "scalar" else ()))
     keys = [load("test", multiples, 9, level=level, cache=False).key for level in (isa.LEVELS[0], isa.LEVELS[-1], None)]
-    assert keys[0] != keys[1] == keys[2]
+    assert len({*keys}) == 3, "code without a level has no special instructions"
 
 
 def test_code_that_is_asked_for_is_kept(folder, fresh):

@@ -9,14 +9,24 @@ from kernel_factories import from_registers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op
-from graphq.kernels.lanes.outputs import NAMES, load_outputs, packs, store_functions
+from graphq.kernels.lanes.outputs import NAMES, load_outputs, store_functions
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.lanes.stores import FastForm, SecondLook, Store, evaluate
 from graphq.kernels.target import isa
 
 WIDTHS = [(1, ""), (8, ""), (16, ""), *((x.lanes, x.name) for x in isa.LEVELS if x.own("packing") is not None)] \
     if len(isa.available()) > 1 else [(1, "")]
-"""Lanes, and the level by which four vectors are packed as one."""
+"""Lanes, and the level whose instructions pack four vectors as one."""
+
+
+def made(factory, *arguments, packed):
+    """A module for the level named `packed`, or for none; the test is skipped if the machine cannot pack."""
+    level = isa.level_named(packed) if packed else None
+    if level is not None and level.packs is None:
+        pytest.skip("the machine lacks AVX-512's packs")
+    return modules.load("test", factory, *arguments, level=level, cache=False)
+
+
 BAND, OTHER = load(0, "s32", "column"), load(1, "u8", "table")
 
 
@@ -65,9 +75,7 @@ SHAPES = [(1, 1), (1, 15), (4, 16), (5, 17), (3, 64), (9, 70), (2, 130), (7, 200
 @pytest.mark.parametrize("lanes, packed", WIDTHS)
 def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes, packed):
     x = store(kind)
-    if packed and not packs(isa.level_named(packed), x):
-        pytest.skip("the machine lacks AVX-512's packs")
-    module = modules.load("test", store_functions, x, lanes, packed, cache=False)
+    module = made(store_functions, x, lanes, packed=packed)
     for shape in SHAPES:
         total, operands = arrays(kind, *shape)
         out, entries = call(module.write, x, total, operands)
@@ -84,7 +92,7 @@ def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes,
 @pytest.mark.parametrize("lanes", sorted({lanes for lanes, _ in WIDTHS}))
 def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
     x = store(kind)
-    module = modules.load("test", store_functions, x, lanes, "", cache=False)
+    module = made(store_functions, x, lanes, packed="")
     for shape in SHAPES:
         total, operands = arrays(kind, *shape)
         out, entries = call(module.exact, x, total, operands)
@@ -97,12 +105,8 @@ def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
 @pytest.mark.parametrize("kind", ["u8", "f32", "lookup"])
 @pytest.mark.parametrize("lanes, packed", WIDTHS)
 def test_without_a_second_look_nothing_is_entered(kind, lanes, packed):
-    """Nor packed, whatever the machine could."""
     x = store(kind, looks=False)
-    assert not packs(isa.LEVELS[-1], x)
-    if packed and not packs(isa.level_named(packed), store(kind)):
-        pytest.skip("the machine lacks AVX-512's packs")
-    module = modules.load("test", store_functions, x, lanes, packed, cache=False)
+    module = made(store_functions, x, lanes, packed=packed)
     total, operands = arrays(kind, 6, 150)
     out, entries = call(module.write, x, total, operands)
     np.testing.assert_array_equal(out, evaluate(x, total, operands))
@@ -115,10 +119,8 @@ def test_without_a_second_look_nothing_is_entered(kind, lanes, packed):
 def test_outputs_of_vectors_in_registers(kind, looks, lanes, packed):
     """Six vectors of each of seven rows: one and a half groups of packed ones, and one and three quarters of rows."""
     x = store(kind, looks)
-    if packed and not packs(isa.level_named(packed), store(kind)):
-        pytest.skip("the machine lacks AVX-512's packs")
     rows, vectors = 7, 6
-    module = modules.load("test", from_registers, x, lanes, rows, vectors, packed, cache=False)
+    module = made(from_registers, x, lanes, rows, vectors, packed=packed)
     total, operands = arrays(kind, rows, vectors * lanes)
     out, entries = call(module.write, x, total, operands)
     np.testing.assert_array_equal(out, evaluate(Store(x.form("fast"), x.dtype), total, operands))
@@ -149,7 +151,7 @@ def test_factors_of_a_column():
     needed = op("ge", op("and", total, const(0xFFF, "s32")), BAND)
     exact, fast = op("high_u8", total), op("high_u8", total + const(1 << 17, "s32"))
     x = Store(exact, "u8", FastForm(((exact, fast),), total, BAND), SecondLook((), needed, factors))
-    module = modules.load("test", store_functions, x, WIDTHS[-1][0], WIDTHS[-1][1], cache=False)
+    module = made(store_functions, x, WIDTHS[-1][0], packed=WIDTHS[-1][1])
     arrays = [np.arange(6, dtype=np.int32), np.float32([0.1, -3, 5, 1e9, 0, 7]), np.uint8([9, 0, 255, 3, 2, 1])]
     words = np.zeros(HEADER_WORDS + 3 * (x.slots + 1), np.int64)
     for k, a in enumerate(arrays):

@@ -1,4 +1,5 @@
 """Vector code against `evaluate`: the same bits for every operation, lane count, operand and tail."""
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from guarded_memory import guarded
 from kernel_factories import writing
 
-from graphq.kernels.jit import modules
+from graphq.kernels.jit import cpu, modules
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes import elementary, vector
@@ -14,13 +15,16 @@ from graphq.kernels.lanes import requantize as rq
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, DEFINITIONS, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.target import isa
+from graphq.kernels.target import level as target_level
 
-LANES = (1, 8, 16) if len(isa.available()) > 1 else (1,)  # vectors of f16 need AVX2's generation
+LEVELS = {level.lanes: level for level in isa.available()}
+LANES = sorted({4, *LEVELS})
+"""Numbers of lanes. If no level has them, code uses no special instructions: no masks, no conversions of f16."""
 
 
 def compiled(stores, lanes):
     """The module whose functions `write0`, ... are those of the stores."""
-    return modules.load("test", writing, tuple(stores), lanes, cache=False)
+    return modules.load("test", writing, tuple(stores), lanes, level=LEVELS.get(lanes), cache=False)
 
 
 def run(module, store, number, total, operands, shape, guard=lambda x: x):
@@ -233,8 +237,21 @@ def test_requantizing_is_straight_vector_code():
 
 def test_look_ups_in_registers_replace_shorter_chains_than_those_in_memory(monkeypatch):
     """In registers a look-up is a few instructions for a whole vector, in memory it is a load for each lane."""
-    monkeypatch.setattr(isa, "has", lambda *features: False)
-    memory = [vector.least_saved(lanes) for lanes in (1, 8, 16)]
-    monkeypatch.setattr(isa, "has", lambda *features: True)
-    registers = [vector.least_saved(lanes) for lanes in (1, 8, 16)]
+    having = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
+    monkeypatch.setattr(cpu, "features", lambda: having)
+    levels = [next(x for x in isa.LEVELS if x.lanes == lanes) for lanes in (1, 8, 16)]
+    memory = [vector.least_saved(level) for level in levels]
+    having.add("avx512vbmi")
+    registers = [vector.least_saved(level) for level in levels]
     assert memory == sorted(memory) and registers[:2] == memory[:2] and registers[2] < memory[2]
+
+
+def test_emulated_levels_have_no_look_ups_in_registers(monkeypatch):
+    """Nor packing: no plain code replaces these instructions, whatever the machine has."""
+    monkeypatch.setattr(target_level, "has", lambda *names: True)
+    own = [x for x in isa.LEVELS if x.own("table") is not None]
+    assert own
+    for level in own:
+        emulated = replace(level, emulated=True)
+        assert level.looks_up is level.table and level.packs is level.packing
+        assert emulated.looks_up is None and emulated.packs is None

@@ -128,8 +128,11 @@ def test_woven_rows(count, lanes, dtype):
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_the_first_lanes_alone_are_read_and_written(lanes):
-    module = modules.load("x86", moving_first, lanes, cache=False)
+@pytest.mark.parametrize("masks", [True, False])
+def test_the_first_lanes_alone_are_read_and_written(lanes, masks):
+    level = next(x for x in isa.available() if x.masks == masks)
+    module = modules.load("x86", moving_first, lanes, level=level, cache=False)
+    assert ("masked" in str(codegen.whole_module(module.source)[0])) == masks
     for loaded in (1, 3, lanes):
         for stored in (1, lanes - 1, lanes):
             source, target = guarded(np.arange(10, 10 + loaded, dtype=np.int32)), guarded(np.full(stored, -9, np.int32))
