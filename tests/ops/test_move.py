@@ -79,7 +79,7 @@ def test_what_pad_refuses(infer, run):
 def test_expand(run, infer):
     np.testing.assert_array_equal(run("expand", X[:, :1], shape=[2, 1, 4, 1]),
                                   np.broadcast_to(X[:, :1], (2, 3, 4, 5)))
-    assert infer("expand", "u4[?,1]", shape=[7]) == "u4[?,7]"
+    assert infer("expand", "u4[?,1]", shape=[7]) == "u4[?,7]" and infer("expand", "f32[2,1]", shape=[0]) == "f32[2,0]"
     for shape in ([-1], [3, 4]):
         with pytest.raises(GraphError):
             infer("expand", "f32[2,5]", shape=shape)

@@ -56,6 +56,9 @@ def test_group_norm_as_onnx(run, onnx_node, groups):
     parts = x.reshape(2, groups, -1).astype(np.float64)
     close(mean, parts.mean(axis=-1))
     close(variance, parts.var(axis=-1))
+    plain, *_ = run("group_norm", x, groups=groups, data_format="NCX", use_affine=False)
+    np.testing.assert_array_equal(run("group_norm", x, g, b, groups=groups, data_format="NCX", use_affine=False,
+                                      keep_stats=False), plain)
     last = run("group_norm", np.moveaxis(x, 1, -1), g, b, groups=groups, keep_stats=False)
     np.testing.assert_array_equal(np.moveaxis(last, -1, 1), y)
 
@@ -126,6 +129,10 @@ def test_lrn_by_its_definition(run, shape, size, data_format):
     ("group_norm", ["f16[?,6,?]", "f32[6]", "f32[?]"], {"groups": 3, "data_format": "NCX"},
      ("f16[?,6,?]", "f32[?,3]", "f32[?,3]")),
     ("group_norm", ["f32[*]"], {"groups": 3, "use_affine": False}, ("f32[*]", "f32[?,3]", "f32[?,3]")),
+    *((name, ["f32[2,6]"], {"epsilon": 0.0, "use_affine": False, "keep_stats": False, **attrs}, "f32[2,6]")
+      for name, attrs in (("layer_norm", {}), ("group_norm", {"groups": 3}))),
+    ("batch_norm_inference", ["f32[2,3]", *["f32[3]"] * 4], {"epsilon": 0.0}, "f32[2,3]"),
+    ("rms_norm", ["f32[2,3]"], {"epsilon": 0.0}, "f32[2,3]"),
     ("lrn", ["bf16[2,?,3]"], {"size": 3, "data_format": "NCX"}, "bf16[2,?,3]"),
     ("lrn", ["f32[*]"], {"size": 3}, "f32[*]"),
     ("rms_norm", ["f16[2,3]", "f16[3]"], {}, "f16[2,3]"), ("rms_norm", ["f32[*]"], {}, "f32[*]"),
@@ -141,6 +148,12 @@ def test_types(infer, name, types, attrs, want):
     ("batch_norm_inference", ["bf16[2,3]", "f32[3]", *["bf16[3]"] * 3], {"epsilon": 0.1}, "same dtype"),
     ("batch_norm_inference", ["f32[2,3]", *["f32[3]"] * 4], {"epsilon": -0.1},
      "epsilon must not be negative, got -0.1"),
+    ("batch_norm_inference", ["f32[2,3]", *["f32[4]"] * 4], {"epsilon": 0.1}, r"'gamma' must be \[3\]"),
+    *((name, ["f32[2,3]"], {**attrs, "epsilon": -0.1, "use_affine": False}, "epsilon must not be negative")
+      for name, attrs in (("layer_norm", {}), ("group_norm", {"groups": 1}))),
+    ("rms_norm", ["f32[2,3]"], {"epsilon": -0.1}, "epsilon must not be negative"),
+    ("group_norm", ["f32[2,3]"], {"groups": 1}, "use_affine needs both, got none and use_affine True"),
+    ("group_norm", ["f32[2,3]", "f32[3]"], {"groups": 1, "use_affine": False}, "must come together"),
     ("layer_norm", ["f32[2,3]"], {}, "use_affine needs both, got none and use_affine True"),
     ("layer_norm", ["f32[2,3]", "f32[3]"], {}, "come together, .* got gamma and use_affine True"),
     ("layer_norm", ["f32[2,3]", "f32[3]", "f32[2]"], {}, r"'beta' must be \[3\], the axes of f32\[2,3\] from 1 on"),
@@ -155,7 +168,8 @@ def test_types(infer, name, types, attrs, want):
     ("rms_norm", ["f32[2,3]", "f32[2,3]"], {}, r"'gamma' must be \[3\]"),
     ("rms_norm", ["f32[2,3]", "bf16[3]"], {}, "'gamma' must be f32, got bf16"),
     ("lrn", ["f32[2,3]"], {"size": 0}, "size must be positive, got 0"),
-    ("lrn", ["f32[2,3]"], {"size": 1, "beta": float("inf")}, "beta must be a finite f32"),
+    *(("lrn", ["f32[2,3]"], {"size": 1, name: float("inf")}, f"{name} must be a finite f32")
+      for name in ("alpha", "beta", "bias")),
     ("lrn", ["f64[2,3]"], {"size": 1}, "'src' must be f32, bf16 or f16, got f64"),
     ("lrn", ["f32[2]"], {"size": 1, "data_format": "NCX"}, "data_format NCX needs a channel axis"),
 ])
@@ -239,6 +253,7 @@ def test_softmax_as_onnx(run):
 
 @pytest.mark.parametrize("type, attrs, want", [
     ("f32[?,3]", {}, "f32[?,3]"), ("bf16[*]", {"axis": 9}, "bf16[*]"), ("f32[2,?]", {"dtype": "f16"}, "f16[2,?]"),
+    ("f16[2,?]", {"mode": "stepwise", "dtype": "f16"}, "f16[2,?]"),
     ("bf16[2,?]", {"keep_stats": True}, ("bf16[2,?]", "f32[2,1]")),
     ("f16[*]", {"keep_stats": True}, ("f16[*]", "f32[*]")),
 ])

@@ -10,6 +10,7 @@ from graphq.ir.op import lookup
 rng = np.random.default_rng(3)
 X = rng.integers(-3, 4, (3, 4, 5)).astype(np.float32)  # with many equal elements
 I34 = rng.integers(-3, 3, (2, 4, 5))
+FOURS = np.zeros((2, 4, 5), DTYPES["u4"].numpy)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -69,15 +70,18 @@ def test_scatter(run, onnx_node, reduction):
                                   onnx_node("ScatterElements", [X, i, updates], axis=1, reduction=reduction))
     j = np.asarray([[2, 1], [0, -1], [1, 1]]) if reduction == "none" else np.asarray([[2, 1], [2, 1], [0, 3]])
     updates = rng.integers(-9, 9, (3, 5)).astype(np.float32)
-    np.testing.assert_array_equal(run("scatter_nd", X, j, updates, reduction=reduction),
-                                  onnx_node("ScatterND", [X, j, updates], reduction=reduction))
+    for shape in ((3,), (3, 1)):
+        given = j.reshape(*shape, 2), updates.reshape(*shape, 5)
+        np.testing.assert_array_equal(run("scatter_nd", X, *given, reduction=reduction),
+                                      onnx_node("ScatterND", [X, *given], reduction=reduction))
 
 
 @pytest.mark.parametrize("upper", [0, 1])
 @pytest.mark.parametrize("k", [-7, -1, 0, 2, 7])
 def test_trilu(run, onnx_node, k, upper):
-    want = onnx_node("Trilu", [X, np.asarray(k)], upper=upper)
-    np.testing.assert_array_equal(run("trilu", X, k=k, upper=bool(upper)), want)
+    for x in (X, X[0]):
+        want = onnx_node("Trilu", [x, np.asarray(k)], upper=upper)
+        np.testing.assert_array_equal(run("trilu", x, k=k, upper=bool(upper)), want)
 
 
 @pytest.mark.parametrize("name, arrays, attrs, match", [
@@ -90,8 +94,12 @@ def test_trilu(run, onnx_node, k, upper):
     ("scatter_nd", [X, np.zeros((2, 0), int), X], {}, "do not fit"), ("cum_sum", [X], {"axis": 3}, "axis must be"),
     ("equal", [X, X.astype(np.float64)], {}, "same dtype"), ("logical_and", [X, X], {}, "must be boolean"),
     ("logical_not", [X], {}, "must be boolean"), ("is_nan", [I34], {}, "must be"),
-    ("equal", [np.zeros(2, DTYPES["u4"].numpy)] * 2, {}, "'src_0' must be"),
-    ("gather", [X, X], {}, "'indices' must be s32 or s64")])
+    ("equal", [FOURS] * 2, {}, "'src_0' must be"), ("choose", [I34 < 0, FOURS, FOURS], {}, "'src_0' must be"),
+    ("arg_max", [FOURS], {}, "'src' must be"), ("arg_min", [FOURS], {}, "'src' must be"),
+    ("top_k", [FOURS], {"k": 1}, "'src' must be"), ("cum_sum", [FOURS], {"axis": 0}, "'src' must be"),
+    ("cast", [FOURS], {"dtype": DTYPES["f32"]}, "'src' must be"),
+    *((name, [X, X, X][:2 + name.startswith("scatter")], {}, "'indices' must be s32 or s64")
+      for name in ("gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd"))])
 def test_refused_types(name, arrays, attrs, match):
     op = lookup(name)
     with pytest.raises(GraphError, match=match):
