@@ -165,7 +165,7 @@ SCALES = (*FLOATS, t.f8_e8m0)
 
 def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> None:
     """Check that the shape of the scale fits the shape of `src`."""
-    if src is None or scale is None or scale in ((), (1,)) and not block_size:
+    if src is None or scale is None or scale in ((), (1,), (None,)) and not block_size:
         return
     if block_size < 0:
         raise GraphError(f"block_size must not be negative, got {block_size}")

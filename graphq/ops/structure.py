@@ -161,7 +161,7 @@ def static_reshape(src: Array, *, shape: list[int], special_zero: bool = False) 
 def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> TensorType:
     """The dimensions of `src` in the given order."""
     rank = len(order) if src.shape is None else len(src.shape)
-    if len(order) != rank or sorted(k + rank if k < 0 else k for k in order) != list(range(rank)):
+    if sorted(k + rank if k < 0 else k for k in order) != list(range(rank)):
         raise GraphError(f"order must be a permutation of the {rank} axes of {src}, got {list(order)}")
     return TensorType(src.dtype, (None,) * rank if src.shape is None else tuple(src.shape[k] for k in order))
 

@@ -254,6 +254,8 @@ def test_floats_as_results(run):
     np.testing.assert_array_equal(got, np.float32([1, np.inf, -np.inf, np.inf, np.nan, 0.5]))
     got = run("quantize_linear", x, np.float32(1), dtype="f4_e2m1", saturate=False).astype(np.float32)
     assert got[[1, 2, 3, 5]].tolist() == [6, -6, 6, 0.5]
+    fractions = np.float32([0.5, -1.75, 448, np.nan]).astype(gq.dtypes.as_dtype("f8_e4m3").numpy)
+    np.testing.assert_array_equal(run("dequantize_linear", fractions, np.float32(0.5)), [0.25, -0.875, 224, np.nan])
     point = np.float32(2).astype(gq.dtypes.as_dtype("f8_e4m3").numpy)
     got = run("quantize_linear", x[:1], np.float32(0.5), point, dtype="f8_e4m3")
     assert got.astype(np.float32) == 4  # of 4.125, between 4 and 4.5
@@ -269,6 +271,7 @@ def test_products_are_rounded_to_the_result(run):
     q, scale = np.int16([257]), np.float32(1.0)
     assert run("dequantize_linear", q, scale).tolist() == [257]
     assert run("dequantize_linear", q, scale, dtype="bf16").astype(np.float32).tolist() == [256]
+    assert run("dequantize_linear", np.asarray(np.int8(5)), np.float32([0.5])).tolist() == 2.5
     big = np.int32([2**31 - 1])
     assert run("dequantize_linear", big, np.float32(1), np.int32(-2**31)).tolist() == [2.0**32]  # exact differences
 
@@ -277,6 +280,7 @@ def test_products_are_rounded_to_the_result(run):
     (("f32[2,5]", "f32[4]"), {}), (("f32[2,5]", "f32[5]"), {"axis": 0}), (("f32[2,5]", "f32[2,1]"), {}),
     (("f32[2,5]", "f32[2,2]"), {"block_size": 2}), (("f32[2,5]", "f32[3]"), {"block_size": 2}),
     (("f32[2,5]", "f32[1]"), {"block_size": 2}), (("f32[2,5]", "f32[5]"), {"block_size": -1}),
+    (("f32[2,5]", "f32[2,?]"), {"block_size": -1}),
     (("f32[2,5]", "f32[5]"), {"axis": 2}), (("f64[2,5]", "f32[5]"), {}), (("f32[2,5]", "f64[5]"), {}),
     (("f32[2,5]", "f32[5]", "s8[5]"), {}), (("f32[2,5]", "f32[5]", "u8[4]"), {}), (("f32[2,5]", "f32[5]", "u8[]"), {}),
     (("f32[2,5]", "f32[5]"), {"dtype": "s32"}), (("f32[2,5]", "f32[5]"), {"precision": "s32"})])

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.errors import GraphError
+from graphq.errors import GraphError, InputError
 from graphq.ir.op import lookup
 
 rng = np.random.default_rng(3)
@@ -60,6 +60,51 @@ def test_gru(linear):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("op", GATES)
+def test_sequences_that_end_early(op, reverse):
+    """Each is as if alone; a sequence of no steps keeps its first state."""
+    gates, r, h = floats(4, 3, 5 * GATES[op]), floats(5 * GATES[op], 5), floats(3, 5)
+    run = lookup(op).reference
+    states, *last = run(gates, r, h, lengths=np.int32([0, 2, 4]), reverse=reverse)
+    assert last[0][0].tolist() == h[0].tolist() and not states[:, 0].any()
+    for b, n in ((1, 2), (2, 4)):
+        alone, *ends = run(gates[:n, b:b + 1], r, h[b:b + 1], reverse=reverse)
+        np.testing.assert_array_equal(states[:n, b], alone[:, 0])
+        assert not states[n:, b].any()
+        for x, y in zip(last, ends, strict=True):
+            np.testing.assert_array_equal(x[b], y[0])
+
+
+@pytest.mark.parametrize("length", [-1, 5])
+@pytest.mark.parametrize("op", GATES)
+def test_lengths_outside_of_the_steps(op, length):
+    gates, r = floats(4, 3, 5 * GATES[op]), floats(5 * GATES[op], 5)
+    with pytest.raises(InputError, match=rf"{op}: lengths must be in \[0, 4\], got {length}"):
+        lookup(op).reference(gates, r, lengths=np.int32([4, length, 0]))
+
+
+def test_a_plain_network():
+    gates, r, h = floats(3, 2, 5), floats(5, 5), floats(2, 5)
+    states, last = lookup("rnn").reference(gates, r, h)
+    for x, got in zip(gates.astype(np.float64), states, strict=True):
+        h = np.tanh(x + h @ r.T)
+        np.testing.assert_allclose(got, h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(last, states[-1])
+
+
+def test_peepholes_see_the_cell():
+    gates, r, h, c, p = floats(1, 2, 20), floats(20, 5), floats(2, 5), floats(2, 5), floats(15)
+    (y,), _, cell = lookup("lstm").reference(gates, r, h, c, peepholes=p)
+    i, o, f, g = np.split(gates[0] + h @ r.T, 4, axis=1)
+    want = sigmoid(f + p[10:] * c) * c + sigmoid(i + p[:5] * c) * np.tanh(g)
+    np.testing.assert_allclose(cell, want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y, sigmoid(o + p[5:10] * want) * np.tanh(want), rtol=1e-5, atol=1e-6)
+
+
 def test_a_quantized_state():
     """One step by hand: the state 0.5, -1, 1.55 has the scale 0.01, the zero point 100."""
     gates, h = np.zeros((1, 1, 12), np.float32), np.float32([[0.5, -1, 1.55]])
@@ -81,6 +126,7 @@ def test_shapes_that_are_open():
     r = g.input("r", shape=None, dtype="f32")
     assert [v.shape for v in g.lstm(x, r)] == [(None, None, 4), (None, 4), (None, 4)]
     assert [v.shape for v in g.gru(r, g.input("w", shape=(12, 4), dtype="f32"))] == [(None, None, 4), (None, 4)]
+    assert [v.shape for v in g.rnn(x, r)] == [(None, None, 16), (None, 16)]
 
 
 @pytest.mark.parametrize("op,shapes,message", [
@@ -89,6 +135,8 @@ def test_shapes_that_are_open():
     ("lstm", [(5, 2, 16), (16, 4), (3, 4)], r"'h' must have shape \[B, H\], got \[3,4\], with B = 2"),
     ("lstm", [(5, 2, 16), (16, 4), None, None, (3,)], r"'scales' must have shape \[4H\]"),
     ("gru", [(5, 2, 12), (12, 4), None, (3,)], r"'bias' must have shape \[H\], got \[3\], with H = 4"),
+    ("rnn", [(5, 2, 4), (4, 3)], r"'recurrent' must have shape \[1H, H\], got \[4,3\]"),
+    ("rnn", [(5, 2, 4), (4, 4), (3, 4)], r"'h' must have shape \[B, H\], got \[3,4\], with B = 2"),
     ("gru", [(5, 12), (12, 4)], r"'gates' must have shape \[T, B, 3H\], got \[5,12\]"),
 ])
 def test_what_is_refused(op, shapes, message):
