@@ -13,7 +13,7 @@ from graphq.errors import GraphError
 from graphq.ir.text import to_text
 from graphq.passes import PIPELINE, DropRepeatedRelu, MergeTransposes, canonicalize, run_passes, without
 from graphq.passes.move_quantization import TransposeBeforeDequantize
-from graphq.rewrite.fixpoint import Fixpoint, History, apply, pass_name
+from graphq.rewrite.fixpoint import Fixpoint, History, apply, find_pass, pass_name
 from graphq.rewrite.rule import ANY, Rewrite
 
 TEXT = """graph(x: u8[2,3]) {
@@ -110,6 +110,17 @@ def test_passes_are_left_out_by_name():
                 [p for p in canonicalize.passes if pass_name(p) == "CubeAsProducts"]
     with pytest.raises(GraphError, match="no pass is named 'FuseNothing'"):
         without(PIPELINE, "FuseNothing")
+
+
+def test_passes_are_found_by_name_in_others_too():
+    inner, outer = Fixpoint("inner", AbsOfRelu(), len), Doubled()
+    passes = (Fixpoint("first", len), outer, Fixpoint("second", DropRepeatedRelu(), inner))
+    for name, wanted in (("Doubled", outer), ("inner", inner), ("AbsOfRelu", inner.passes[0]),
+                         ("DropRepeatedRelu", passes[2].passes[0]), ("second", passes[2]), ("len", len)):
+        assert find_pass(passes, name) is wanted
+    assert find_pass(PIPELINE, "canonicalise") is canonicalize
+    with pytest.raises(GraphError, match="no pass is named 'AbsOfReul'; did you mean AbsOfRelu?"):
+        find_pass(passes, "AbsOfReul")
 
 
 def test_a_pass_that_is_left_out_does_not_run():

@@ -54,11 +54,11 @@ def test_names_of_inputs_do_not_clash():
       %0 = relu(i0)
       %1 = relu(i2)
       %i1 = add(%0, i0)
-      %3 = add(%i1, %1)
-      return %3
+      %i3 = add(%i1, %1)
+      return %i3
     }""")
     body, operands, _ = extract(g, pick(g, "add"))
-    assert [v.name for v in body.inputs] == ["i2", "i0", "i3"]  # i1 is a result inside
+    assert [v.name for v in body.inputs] == ["i2", "i0", "i4"]  # i1 and i3 are results inside
     verify(body)
 
 

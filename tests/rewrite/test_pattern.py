@@ -136,6 +136,8 @@ def test_constants_by_value():
     text = "%0 = constant(value=f32[4]{{1, 1, 1, {}}})\n %1 = add(x, %0)\n return %1"
     assert match(p, text.format(1)) == {"a": "x"}
     assert "attribute 'value'" in match(p, text.format(2))
+    integers = "%0 = constant(value=s32[4]{1, 1, 1, 1})\n %1 = add(z, %0)\n return %1"
+    assert "attribute 'value'" in match(p, integers, inputs="z: s32[4]")
     shared = text.format(1).replace("return %1", "%2 = multiply(%1, %0)\n return %2")
     assert match(P.multiply(p, B), shared) == {"a": "x", "b": "%0"}  # a constant may have other users
 
@@ -247,6 +249,8 @@ def test_repeat_without_a_beginning():
     assert matched(p, "%0 = relu(x)\n %1 = tanh(%0)\n return %1, %0") == ["%1"]
     assert matched(p, "%0 = exp(x)\n %1 = tanh(%0)\n return %1") == ["%1"]
     assert matched(p, "%0 = exp(x)\n return %0") is None
+    several = "%0, %1 = softmax(x, axis=0, keep_stats=true)\n %2 = relu(%0)\n return %2"
+    assert matched(P.repeat(["relu", "softmax"], max=3), several) == ["%2"]  # only of one result
     # a node joins only when all of its users have
     shared = "%0 = relu(x)\n %1 = tanh(%0)\n %2 = relu(%1)\n %3 = add(%2, %0)\n return %3"
     assert matched(p, shared) == ["%1", "%2", "%3"]
