@@ -55,26 +55,20 @@ class Arrays:
         """Whether there are no arrays yet."""
         return not self._known
 
-    def one_for(self, array: np.ndarray) -> np.ndarray:
-        """Return an equal array that was added before. If there is no such array, add `array` and return it."""
-        return self._add(array) if (known := self._find(array, 1)) is None else known
+    def one_for(self, array: np.ndarray, multiple: int = 1) -> np.ndarray:
+        """An equal array that was added before, else `array`, which is added. Addresses are multiples of `multiple`."""
+        own = Content(array)
+        alike = [x for ref in tuple(self._known.get(own.kind, ())) if (x := ref()) is not None]
+        for x in alike:
+            if _address(x) % multiple == 0 and (x is array or own == Content(x)):
+                return x
+        array = array if multiple == 1 else _aligned(array)
+        self._known.setdefault(own.kind, []).append(weakref.ref(array, partial(_forget, self._known, own.kind)))
+        return array
 
     def aligned(self, array: np.ndarray) -> np.ndarray:
-        """Like `one_for`, but the result is aligned to LINE bytes, so it may be a copy of `array`."""
-        array = np.ascontiguousarray(array)
-        known = self._find(array, LINE)
-        return self._add(_aligned(array)) if known is None else known
-
-    def _find(self, array: np.ndarray, multiple: int) -> np.ndarray | None:
-        own = Content(array)
-        alike = (ref() for ref in tuple(self._known.get(own.kind, ())))
-        return next((x for x in alike if x is not None and _address(x) % multiple == 0
-                     and (x is array or own == Content(x))), None)
-
-    def _add(self, array: np.ndarray) -> np.ndarray:
-        kind = Content(array).kind
-        self._known.setdefault(kind, []).append(weakref.ref(array, partial(_forget, self._known, kind)))
-        return array
+        """Like `one_for`, but the result is contiguous and aligned to LINE bytes, so it may be a copy of `array`."""
+        return self.one_for(np.ascontiguousarray(array), LINE)
 
     def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
         """The aligned result of `make(array, *args)`; calls with equal arguments return the same array.
@@ -84,9 +78,10 @@ class Arrays:
         """
         array, args = self.one_for(array), plain(args)
         key = make, id(array), args
-        source, result = (ref() for ref in self._made.get(key, (_nothing, _nothing)))
-        if source is array and result is not None:
-            return result
+        if (known := self._made.get(key)) is not None:
+            source, result = known[0](), known[1]()
+            if source is array and result is not None:
+                return result
         result = self.aligned(make(array, *args))
         self._made[key] = weakref.ref(array, partial(_drop, self._made, key)), weakref.ref(result)
         return result
@@ -99,10 +94,6 @@ def _aligned(array: np.ndarray) -> np.ndarray:
     out = room[-_address(room) % LINE:][:array.nbytes].view(array.dtype).reshape(array.shape)
     out[...] = array
     return out
-
-
-def _nothing() -> None:
-    """Return None, as a weak reference to a deleted array does."""
 
 
 def _forget(known: dict[Any, list[weakref.ref[np.ndarray]]], kind: Any, ref: weakref.ref[np.ndarray]) -> None:

@@ -12,6 +12,7 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,17 @@ SMALL = 1 << 20
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
+@dataclass
 class _Budget:
     """A memory limit, the bytes reserved so far (`used`), and the bytes that the last `recount` found (`live`)."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        self._given, self.used, self.live = limit, 0, 0
-
-    def allows(self, nbytes: int) -> bool:
-        total = self.used + nbytes
-        return self._given is None and total < SMALL or total <= self.limit
+    given: int | None = None
+    used: int = 0
+    live: int = 0
 
     @lazy_property
     def limit(self) -> int:
-        return default_limit() if self._given is None else self._given
+        return default_limit() if self.given is None else self.given
 
 
 _CURRENT: ContextVar[_Budget | None] = ContextVar("graphq_budget", default=None)
@@ -94,7 +93,8 @@ def expect(nbytes: int, what: str) -> None:
         return
     current = _CURRENT.get()
     now = current or _Budget()
-    if not now.allows(nbytes):
+    total = now.used + nbytes
+    if total >= (SMALL if now.given is None else 0) and total > now.limit:
         hint = "; the option memory=BYTES of load_onnx and compile raises it"
         taken = f", which with the {size_text(now.used)} reserved so far" if now.used else ", which"
         raise CompileError(f"{what} would take {size_text(nbytes)}{taken} is more than the limit of "

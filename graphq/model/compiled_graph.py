@@ -22,9 +22,10 @@ from graphq.ir.interpret import check_array, check_inputs, fits, named_inputs, p
 from graphq.ir.names import counted
 from graphq.kernels.jit.memory import address_of
 from graphq.kernels.target.level import Level
-from graphq.model.open_shapes import has_integers, signature_of
+from graphq.model.open_plans import OpenPlans
+from graphq.model.open_shapes import has_integers, is_fixed, signature_of
 from graphq.model.planned import Options
-from graphq.model.plans import Plans
+from graphq.model.plans import FixedPlans, Plans
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:  # reports import these modules when they run
@@ -69,7 +70,8 @@ class CompiledGraph:
         self._arrays = Arrays() if arrays is None else arrays
         # A partial, because a bound method would keep the model alive after `del model`.
         self._part = partial(CompiledGraph, options=options, arrays=self._arrays)
-        self.plans = Plans(self.signature, read_source, options, unread, self._part, self._arrays, symbols)
+        kind = FixedPlans if is_fixed(self.signature) else OpenPlans
+        self.plans: Plans = kind(self.signature, read_source, options, unread, self._part, self._arrays, symbols)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
 
@@ -330,10 +332,10 @@ class CompiledGraph:
                 return
             signature = signature_of(self.source, arrays)
             if not has_integers(signature):
-                plans = Plans(signature, self.plans.read_source, self.options, (), self._part, self._arrays,
-                              self.plans.symbols)
+                plans = OpenPlans(signature, self.plans.read_source, self.options, (), self._part, self._arrays,
+                                  self.plans.symbols)
                 plans.grown = self.plans.grown
-                self.signature, self.plans, self._fixed = signature, plans, plans.fixed
+                self.signature, self.plans, self._fixed = signature, plans, None
             self._undecided = False
 
     def _check_out(self, run: Runner | Staged, out: np.ndarray | Mapping[str, np.ndarray],

@@ -39,7 +39,7 @@ from graphq.model.loading import as_saved, options_of
 from graphq.model.plans import Plans
 from graphq.model.saved_models import Added, Saved, save, save_plan
 from graphq.model.saved_values import Unsaved, Writer
-from graphq.plan.runtime import OpenPlan
+from graphq.plan.runtime import NativePlan
 
 log = logging.getLogger("graphq")
 
@@ -70,6 +70,8 @@ class Kept:
 
         Returns None if such a model is not kept, or if the file cannot be read (loading then reports the error).
         """
+        if isinstance(given, Graph) and len(given.nodes) < FEWEST:
+            return None
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
         of = repr((chosen, levels, threads, options, cpu.describe(), _versions()))
@@ -85,8 +87,7 @@ class Kept:
             why = str(e)
         if why is None:
             return Kept(given, digest.hexdigest(), level, threads, options)
-        if why:
-            log.info("the model of %s is not kept: %s", given.name if isinstance(given, Graph) else given, why)
+        log.info("the model of %s is not kept: %s", given.name if isinstance(given, Graph) else given, why)
         return None
 
     def find(self) -> CompiledGraph | None:
@@ -142,7 +143,7 @@ class Kept:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
         plans, rows_mix = model.plans, model.rows_mix
         self._start_writing(partial(self._write_model, plans=plans, rows_mix=rows_mix))
-        self._follow(model, rows_mix, [plan.trace.assumed.values() for plan in plans.all()])
+        self._follow(model, rows_mix, [plan.sizes for plan in plans.all()])
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
         """From now on, write a file for each plan that a call adds, except for plans at the sizes `known`."""
@@ -150,9 +151,8 @@ class Kept:
 
         def grown(plans: Plans) -> None:
             for plan in plans.in_memory():
-                sizes = tuple(plan.trace.assumed.values())
-                if sizes not in kept:
-                    kept.add(sizes)
+                if plan.sizes not in kept:
+                    kept.add(plan.sizes)
                     self._start_writing(partial(self._write_plan, plan=plan, plans=plans, rows_mix=rows_mix))
 
         model.plans.grown = grown
@@ -186,17 +186,16 @@ class Kept:
     def _write_model(self, path: Path, plans: Plans, rows_mix: str | None) -> None:
         save(path, plans, rows_mix, key=self.digest)
 
-    def _write_plan(self, path: Path, plan: OpenPlan, plans: Plans, rows_mix: str | None) -> None:
+    def _write_plan(self, path: Path, plan: NativePlan, plans: Plans, rows_mix: str | None) -> None:
         if not path.is_file():
             return self._write_model(path, plans, rows_mix)
-        sizes = tuple(plan.trace.assumed.values())
-        save_plan(path.with_name(cache.plan_name(self.digest, sizes)), plan, Saved(path))
+        save_plan(path.with_name(cache.plan_name(self.digest, plan.sizes)), plan, Saved(path))
         for oldest in cache.plan_files(path.parent, self.digest)[MOST_PLANS:]:
             oldest.unlink(missing_ok=True)
 
 
 class _NotKept(Exception):
-    """Raised if a model is not kept. The text is the reason; it is logged if it is not empty."""
+    """Raised if a model is not kept. The text is the reason."""
 
 
 def _why_not() -> str | None:
@@ -216,8 +215,6 @@ def _of_file(path: Path) -> Iterator[bytes]:
 
 
 def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
-    if len(graph.nodes) < FEWEST:
-        raise _NotKept
     if 2 * constant_bytes(graph) > cache.MOST_OF_A_MODEL:
         raise _NotKept("it is too large")
     writer = Writer()

@@ -159,6 +159,11 @@ def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -
                                             for p in signature.inputs]))
 
 
+def is_fixed(signature: Signature) -> bool:
+    """Whether one plan can run every call: all input shapes are known, and no input is constant or has sizes."""
+    return all(p.type.known and p.property not in (SIZE, "constant") for p in signature.inputs)
+
+
 def has_integers(signature: Signature) -> bool:
     """Whether an input might have the property SIZE. Only the arrays of a call can decide it."""
     return any(map(_is_small, signature.inputs)) and not any(p.property in (SIZE, "constant") for p in signature.inputs)

@@ -15,7 +15,7 @@ from graphq.errors import CompileError, InputError
 from graphq.ir import Graph
 from graphq.kernels.target.level import Level
 from graphq.plan.plan import Plan, Step
-from graphq.plan.runtime import OpenPlan, Runner
+from graphq.plan.runtime import NativePlan, Runner
 from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 
@@ -48,7 +48,7 @@ class Options(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A graph after the passes, for reports. `open` is the graph's plan, or None; `runner` runs it at given sizes.
+    """A graph after the passes, for reports. `made` is the graph's plan, or None; `runner` runs it at given sizes.
 
     `history` has the graph after the passes, and the changes by passes. `again` makes the graph as it was before the
     passes. `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph
@@ -59,7 +59,7 @@ class Passed(NamedTuple):
     refusals: list[Refusal]
     options: Options
     again: Callable[[], Graph]
-    open: OpenPlan | None = None
+    made: NativePlan | None = None
     runner: Runner | None = None
     sizes: Mapping[str, int] = {}
     symbolic: Callable[[], Passed | None] = lambda: None
@@ -83,7 +83,7 @@ class Passed(NamedTuple):
     @property
     def plan(self) -> Plan | None:
         """The plan at the runner's sizes, or else the plan with open sizes, or else None."""
-        return self.runner.plan if self.runner else self.open.plan if self.open else None
+        return self.runner.plan if self.runner else self.made.plan if self.made else None
 
     @property
     def shown(self) -> Passed:
@@ -138,7 +138,7 @@ class Passed(NamedTuple):
         """
         from graphq.report.coverage import coverage
 
-        if self.open is None:
+        if self.made is None:
             raise CompileError("shapes are open: the coverage is known after the first call")
         open_counts = coverage(self.graph)
         integer, total = self.at_sizes((open_counts.integer_by_op, open_counts.total_by_op))

@@ -1,115 +1,72 @@
-"""Make, keep and find the plans of a graph, and a runner for each set of shapes that is called.
+"""Make the plan of a graph, and the objects that reports describe. `OpenPlans` adds open sizes and further plans.
 
-A plan (`OpenPlan`) is made with open sizes (`base.sizes`), on one example of a class of sizes (`size_class`). It holds
-for all sizes of the class for which the guards of its trace have the same answers as in the example. Otherwise the
-first call with new sizes makes a new plan. A `Runner` runs a plan at one set of shapes: it has numbers for the sizes,
-and uses an arena (memory for values between steps). Plans share equal arrays, such as weights; runners share arenas.
-
-A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
-shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
+Plans share equal arrays, such as weights, and the memory for values between steps.
 """
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from graphq.base.arrays import Arrays
 from graphq.base.budget import budget
 from graphq.base.collector import collector_paused
-from graphq.base.locks import Lock, late_imports, lazy_property
-from graphq.base.programs import why_not
+from graphq.base.locks import late_imports, lazy_property
 from graphq.base.sizes import Size, Trace
-from graphq.errors import CompileError, GraphError, GraphqError
+from graphq.errors import CompileError
 from graphq.ir import Graph
 from graphq.ir.interpret import Signature
 from graphq.ir.names import counted
-from graphq.model.open_shapes import (
-    EXAMPLES,
-    Dimension,
-    Places,
-    Shapes,
-    Sizes,
-    examples,
-    is_single,
-    open_dimensions,
-    range_of,
-    size_class,
-)
+from graphq.model.open_shapes import Dimension, Places, Shapes, Sizes, open_dimensions
 from graphq.model.planned import ConstantInputs, Options, Passed
 from graphq.model.staged import Staged
-from graphq.model.symbols import WithSymbols, at_symbols, passed
+from graphq.model.symbols import WithSymbols, at_symbols, symbolic
 from graphq.plan.arena import Arenas
-from graphq.plan.runtime import OpenPlan, Runner
+from graphq.plan.open_plans import OpenPlan
+from graphq.plan.runtime import NativePlan, Runner
 from graphq.plan.stages import CONTROL, in_one_plan
 from graphq.rewrite.fixpoint import History
 
 if TYPE_CHECKING:
     from graphq.model.compiled_graph import CompiledGraph
 
-log = logging.getLogger("graphq")
-
-K = TypeVar("K")
-V = TypeVar("V")
-Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
+Unread: TypeAlias = tuple[Sizes, Callable[[], NativePlan]]
 """A plan in a file that was not read yet: the sizes that it was made for, and a function that reads the plan.
 
 The function raises ParseError if `save` did not write the plan.
 """
 
-MAX_SHAPES = 64
-"""The most sets of shapes whose runners are kept; the least recently used is dropped first."""
-MAX_CLASSES, MAX_VARIANTS = 32, 8
-"""The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
-
-
-class _Anew(Exception):
-    """Raised if a graph cannot have a plan with open sizes; each set of shapes then gets a plan of its own."""
-
 
 class Plans:
-    """The plans of a graph, made when they are needed.
+    """How a graph runs. `read_source` returns the graph as the user gave it.
 
-    `read_source` returns the graph as the user gave it. `unread` are plans of a file. If all shapes are fixed, the only
-    plan is made or read at once. If the graph is a stage with plain numbers instead of open sizes, `symbols` makes the
-    same stage with symbols, for reports. Any number of threads may call a method. If several threads need the same new
-    plan, one thread makes it and the others wait.
+    `fixed` is the runner or the stages of a graph whose input shapes are all known, and None for other graphs. If the
+    graph is a stage with plain numbers instead of open sizes, `symbols` makes the same stage with symbols, for reports.
+    `constants` has the arrays of inputs marked constant. Any number of threads may call a method.
     """
 
+    fixed: Runner | Staged | None = None
+    constants = ConstantInputs(())
+    grown: Callable[[Plans], None] | None = None
+    """A function that is called with this object after a call has added a plan."""
+
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
-                 unread: Sequence[Unread], part: Callable[..., CompiledGraph], arrays: Arrays,
-                 symbols: WithSymbols | None = None) -> None:
+                 part: Callable[..., CompiledGraph], arrays: Arrays, symbols: WithSymbols | None = None) -> None:
         self.signature, self.read_source, self.options, self._part = signature, read_source, options, part
-        self.symbols = symbols
-        self._shared = arrays
-        self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
-        self._arenas = Arenas()
-        self._places = Places(signature)
-        self._by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
-        self._unread = list(unread)
-        self._by_shapes: dict[Shapes, Runner | Staged] = {}
-        self._making: dict[Sizes | Shapes, Lock] = {}
-        self._order = Lock()
-        """The lock to hold while entries of `_by_class` or `_by_shapes` move: others could miss a moving entry."""
-        self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
-        self._anew: dict[OpenPlan, OpenPlan] = {}
-        self._with_symbols: dict[OpenPlan, Passed | None] = {}
-        self.grown: Callable[[Plans], None] | None = None
-        """A function that is called with this object after a call has added a plan."""
-        self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
-        self._is_fixed = not self.for_each_shape and not self._places.all
-        self.fixed = self.at(self._places.shapes(())) if self._is_fixed else None
-        """The runner or stages of a graph whose input shapes are all known; None for other graphs."""
-        if not self._is_fixed and not self.for_each_shape and not unread:
-            self._begin()
+        self.symbols, self._shared, self._arenas = symbols, arrays, Arenas()
+        self._anew: dict[NativePlan, NativePlan] = {}
+        self._with_symbols: dict[NativePlan, Passed | None] = {}
 
     @property
     def source(self) -> Graph:
         """The graph as the user gave it."""
         return self.read_source()
+
+    @lazy_property
+    def _places(self) -> Places:
+        return Places(self.signature)
 
     @lazy_property
     def dimensions(self) -> list[Dimension]:
@@ -118,43 +75,41 @@ class Plans:
 
     @property
     def latest(self) -> Passed | Staged:
-        """The object that reports describe: the last used runner, else a plan, else the graph after the passes."""
-        latest = self._latest or next(reversed(self.all()), None)
-        if isinstance(latest, OpenPlan):
-            latest = self._in_full(latest)
-            return self._passed(latest, self._places.shapes(tuple(latest.trace.assumed.values())))
-        return self._without_shapes if latest is None else self.reported(*latest)
+        """The object that reports describe."""
+        assert self.fixed is not None
+        return self.reported(self._places.shapes(()), self.fixed)
 
     def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
         """The object that reports describe for a runner. A new plan replaces a plan from a file, which has no graph."""
         if isinstance(made, Staged):
             return made
-        plan, runner = self._in_full(made.open), made
-        if plan is not made.open:
-            again = plan.at(tuple(made.sizes.values()), self._arenas, self.options.cache)
-            assert again is not None
-            runner = again
-        return self._passed(plan, shapes, runner)
+        plan = self._in_full(made.made)
+        return self._passed(plan, shapes, made if plan is made.made else self._runner(plan, made))
 
-    def _passed(self, plan: OpenPlan, shapes: Shapes, runner: Runner | None = None) -> Passed:
-        assert plan.passed is not None
-        sizes, leaves = self._places.sizes(shapes), plan.trace.leaves
-        # In the plan's graph, an open size is a Size, but a plain number if its class has only one size.
-        given: list[Any] = [n if is_single(size_class(n)) else Size(plan.trace, slot)
-                            for n, slot in zip(plan.trace.assumed.values(), leaves, strict=True)]
+    def _passed(self, made: NativePlan, shapes: Shapes, runner: Runner | None = None, given: Sequence[Any] = ()
+                ) -> Passed:
+        """The object that reports describe. `given` has the open sizes in the plan's graph: a Size or a number each."""
+        assert made.passed is not None
+        sizes = self._places.sizes(shapes)
         again = partial(self._graph_at, self._places.shapes(tuple(given)) if given else shapes)
         named = {f"{d.input}.{d.axis}": n for d, n in zip(self.dimensions, sizes, strict=True)}
-        made = Passed(*plan.passed, self.options, again, plan, runner, named)
-        symbols = [x for x in given if isinstance(x, Size)]
-        whole = len(symbols) == len(sizes) and self.symbols is None
-        return made if whole else made._replace(symbolic=partial(self._symbolic, plan, shapes))
+        passed = Passed(*made.passed, self.options, again, made, runner, named)
+        whole = self.symbols is None and all(isinstance(x, Size) for x in given or sizes)
+        return passed if whole else passed._replace(symbolic=partial(self._symbolic, made, shapes))
 
-    def _symbolic(self, plan: OpenPlan, shapes: Shapes) -> Passed | None:
-        if plan not in self._with_symbols:
-            assert plan.passed is not None
-            make = partial(self._graph_of_symbols, shapes)
-            self._with_symbols[plan] = passed(make, plan.passed[0].after, self.options)
-        return self._with_symbols[plan]
+    def _symbolic(self, made: NativePlan, shapes: Shapes) -> Passed | None:
+        """The graph after the passes with symbols for open sizes, if graphq can make it."""
+        if made not in self._with_symbols:
+            assert made.passed is not None
+            found: list[Passed] = []
+
+            def run(trace: Trace) -> tuple[Graph]:
+                found.append(Passed.of(self._graph_of_symbols(shapes, trace).copy, self.options))
+                return found[0].graph,
+
+            made_so = symbolic(run, (made.passed[0].after,), self.options.memory)
+            self._with_symbols[made] = None if made_so is None else found[0]._replace(sizes=dict(made_so[1].assumed))
+        return self._with_symbols[made]
 
     def _graph_of_symbols(self, shapes: Shapes, trace: Trace) -> Graph:
         """The user's graph at these input shapes, with symbols for open sizes."""
@@ -163,39 +118,19 @@ class Plans:
 
     def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy, at the shapes of these arrays."""
-        shapes = self.shapes_of(arrays)
-        if self.fixed is not None:
-            return self.reported(shapes, self.fixed).formula(arrays)
-        again = partial(self._graph_at, shapes, self.constants.of(arrays))
-        graph = again()
-        passed = Passed.of(again, self.options) if in_one_plan(graph) else Staged(graph, self._part)
-        return passed.formula(arrays)
+        return self.latest.formula(arrays)
 
-    def all(self) -> list[OpenPlan]:
-        """All plans for classes of sizes, or the one plan of a graph of fixed shape."""
-        for of in list(self._by_class):
-            list(self._of_class(of))
+    def all(self) -> list[NativePlan]:
+        """All plans, including the plans in a file."""
         return self.in_memory()
 
-    def in_memory(self) -> list[OpenPlan]:
+    def in_memory(self) -> list[NativePlan]:
         """The plans that were made, or read from a file."""
-        with self._order.hold:
-            return [plan for plans in self._by_class.values() for plan in plans]
+        return [self.fixed.made] if isinstance(self.fixed, Runner) else []
 
     def classes(self) -> tuple[str, ...]:
         """The lines of a report on open sizes: the ranges of sizes, how many plans each range has, and why."""
-        if not self._places.all or not (plans := self.all()):
-            return ()
-        names = [d.name for d in self.dimensions]
-        lines = [f"open sizes: {counted(len(plans), 'plan')} for {counted(len(self._by_class), 'range')}"]
-        for of, plans in sorted(self._by_class.items()):
-            sizes = dict(zip(names, map(range_of, of), strict=True))
-            lines.append(f"  {', '.join(f'{n} = {r}' for n, r in sizes.items())}: {counted(len(plans), 'plan')}")
-            for plan in plans:
-                if plan.because:
-                    example = dict(zip(names, plan.trace.assumed.values(), strict=True))
-                    lines.append(f"    one for {', '.join(f'{n} = {k}' for n, k in example.items())}: {plan.because}")
-        return tuple(lines)
+        return ()
 
     def at(self, shapes: Shapes, arrays: Mapping[str, np.ndarray] | None = None) -> Runner | Staged:
         """The runner for inputs of these shapes; `arrays` has the arrays of inputs marked constant.
@@ -203,167 +138,26 @@ class Plans:
         Raises GraphError if the graph rejects the shapes, CompileError if its plan would take too much memory or
         `strict` refuses operations, InputError if constants differ from the first call's.
         """
-        latest = self._latest
-        if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
-            return latest[1]  # these shapes are already the most recently used
-        made = self._by_shapes.get(shapes)
-        if made is None and not self.for_each_shape:
-            made = self._at_sizes(self._places.sizes(shapes))
-        if made is None:
-            made = self._at_shapes(shapes, arrays or {})
-        else:
-            self.constants.of(arrays or {})  # raises InputError if the constants differ
-            self._keep_at(shapes, made)
-        self._latest = shapes, made
-        return made
+        assert self.fixed is not None
+        return self.fixed
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
         """The shapes of a call's arrays, and the elements of inputs that are sizes: they all decide which plan runs."""
-        return self._places.shapes_of(arrays, not self.for_each_shape)
-
-    def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
-        with self._making.setdefault(shapes, Lock()).hold:
-            with self._order.hold:  # so that no other thread moves the entry meanwhile
-                made = self._by_shapes.get(shapes)
-            if made is None:
-                try:
-                    constants = self.constants.of(arrays)
-                    made = self._planned(shapes, constants)
-                    self.constants.keep(constants)
-                    self._keep_at(shapes, made)
-                finally:
-                    self._making.pop(shapes, None)
-            self.constants.of(arrays)
-        return made
-
-    def _planned(self, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Runner | Staged:
-        """A runner, or stages, for the graph at these input shapes and constants."""
-        with budget(self.options.memory):
-            graph = self._graph_at(shapes, constants)
-            if not in_one_plan(graph):
-                if self.options.strict:
-                    _refuse_stages(graph)
-                is_open = self._places.all or self.symbols
-                return Staged(graph, self._part, partial(self._graph_of_symbols, shapes) if is_open else None)
-            again = partial(self._graph_at, shapes, constants)
-            made = self._plan(graph, Trace(), again).at((), self._arenas, self.options.cache)
-            assert made is not None
-            return made
-
-    def _at_sizes(self, sizes: Sizes) -> Runner | None:
-        """The runner at these sizes, from a plan of their class, or from a new plan if no plan holds.
-
-        Returns None if the graph cannot have a plan with open sizes.
-        """
-        of = tuple(map(size_class, sizes))
-        made = self._known(of, sizes)
-        if made is None:
-            with self._making.setdefault(of, Lock()).hold, budget(self.options.memory):
-                try:
-                    made = self._known(of, sizes)
-                    if made is None:
-                        made = self._new(of, sizes)
-                        if self.grown is not None:
-                            self.grown(self)
-                except _Anew:
-                    self.for_each_shape = True
-        return made
-
-    def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
-        with budget(self.options.memory):
-            for plan in self._of_class(of):
-                made = plan.at(sizes, self._arenas, self.options.cache)
-                if made is not None:
-                    self._keep(of, plan)
-                    return made
-        return None
-
-    def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
-        """Yield the existing plans of a class: first the plans in memory, then plans in a file, read one by one."""
-        with self._order.hold:
-            plans = list(self._by_class.get(of, ()))
-        yield from plans
-        while True:
-            with self._order.hold:
-                entry = next((x for x in self._unread if tuple(map(size_class, x[0])) == of), None)
-                if entry is None:
-                    return
-                plan = entry[1]()
-                if entry not in self._unread:  # a signal handler has read the plan in the meantime
-                    continue
-                self._unread.remove(entry)
-                self._by_class.setdefault(of, []).append(plan)
-            yield plan
-
-    def _new(self, of: Sizes, sizes: Sizes) -> Runner:
-        """Make a plan and return its runner. The plan is made for the class's examples, or else for these sizes."""
-        with self._order.hold:  # so that no other thread moves the class meanwhile
-            known = of in self._by_class
-        if sizes and not known:
-            try:
-                made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
-            except GraphqError:  # the graph may reject the examples, but accept the sizes
-                made = None
-            if made is not None:
-                return made
-        because = self._why_not(of, sizes) if of in self._by_class else ""
-        try:
-            plan = self._made(sizes)
-            plan.because = because
-            made = plan.at(sizes, self._arenas, self.options.cache)
-        except GraphError as e:
-            self._explain(sizes)
-            raise e from None
-        if made is None:
-            raise _Anew("its plan does not hold for the sizes that it was made for")
-        return made
-
-    def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        names = [d.name for d in self.dimensions]
-        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
-
-    def _begin(self) -> None:
-        """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""
-        chosen: dict[str, int] = {}
-        for d in self.dimensions:
-            rank = len(next(p.type.shape or () for p in self.signature.inputs if p.name == d.input))
-            usual = 1 if d.axis == 0 and rank > 1 else EXAMPLES[4 if rank > 3 else 3][len(chosen) % 5]
-            chosen.setdefault(d.name, usual)
-        try:
-            self._latest = self._made(tuple(chosen[d.name] for d in self.dimensions))
-        except GraphError:
-            return
-        except CompileError:  # `strict` refuses, or these sizes take too much memory
-            if self.options.strict:
-                raise
-        except _Anew:
-            self.for_each_shape = True
+        return self._places.shapes(())
 
     @collector_paused()
-    def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
-        """Make a plan for the sizes `assumed`; it may also hold for other sizes. If `keep`, calls may use the plan."""
-        trace = Trace()
-        dimensions = self.dimensions if assumed else ()
-        leaves = [trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True)]
-        # If the class has only one size, a plain number replaces the Size, and no guards are needed.
-        sizes = tuple(n if is_single(size_class(n)) else leaf for n, leaf in zip(assumed, leaves, strict=True))
-        try:
-            with budget(self.options.memory):
-                graph = self._graph_at(self._places.shapes(sizes))
-                if not in_one_plan(graph):
-                    raise _Anew("shapes depend on data, or bodies run")
-                plan = self._plan(graph, trace, partial(self._graph_at, self._places.shapes(sizes)))
-        except (AttributeError, TypeError) as e:  # some code cannot compute with a Size
-            if not assumed:
-                raise
-            log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
-            raise _Anew from e
-        if keep:
-            self._keep(tuple(map(size_class, assumed)), plan)
-        return plan
+    def _planned(self, graph: Graph, again: Callable[[], Graph], symbols: WithSymbols | None) -> Runner | Staged:
+        """A runner, or stages, for a graph whose input shapes are all known. `symbols` makes the graph for reports."""
+        if in_one_plan(graph):
+            return Runner(self._plan(graph, again), self._arenas, self.options.cache)
+        if self.options.strict:
+            _refuse_stages(graph)
+        return Staged(graph, self._part, symbols)
 
-    def _plan(self, graph: Graph, trace: Trace, again: Callable[[], Graph]) -> OpenPlan:
+    def _plan(self, graph: Graph, again: Callable[[], Graph], trace: Trace | None = None) -> NativePlan:
         """Run the passes on a graph and plan the result. For reports, `again` rebuilds the given graph.
+
+        If sizes are open, `trace` has their computations.
 
         Raises CompileError if the plan would take too much memory, or if `strict` refuses operations without kernels.
         """
@@ -371,17 +165,20 @@ class Plans:
             passed = Passed.of(lambda: graph, self.options)
             with late_imports():
                 from graphq.model.planning import build_plan
-            if trace.leaves or self._unread or any(self._by_class.values()):
+            if trace is not None or self.fixed is not None:
                 self._share(passed.history)
             plan = build_plan(passed.graph, self.options.level, self.options.threads, self.options.cache, self._shared)
         except MemoryError as e:
             raise CompileError(f"not enough memory: {e}") from None
-        trace.sealed = True
-        made = OpenPlan(plan, trace, (passed.history, passed.refusals))
+        if trace is not None:
+            trace.sealed = True
+        of_passes = passed.history, passed.refusals
+        made = NativePlan(plan, of_passes) if trace is None else OpenPlan(plan, trace, of_passes)
         if self.options.strict and (slow := plan.references):
             from graphq.report.explain import as_text
 
-            report = passed._replace(again=again, open=made, sizes=trace.assumed).explanation(kernels=False)
+            sizes = {} if trace is None else trace.assumed
+            report = passed._replace(again=again, made=made, sizes=sizes).explanation(kernels=False)
             raise CompileError(f"strict: {counted(len(slow), 'operation')} would run by NumPy references: "
                                f"{'; '.join(slow[:5])}\n" + as_text(report))
         return made
@@ -397,51 +194,39 @@ class Plans:
             for node in graph.nodes_of(["constant"]):
                 node.attrs = {**node.attrs, "value": self._shared.one_for(node.attrs["value"])}
 
-    def _in_full(self, plan: OpenPlan) -> OpenPlan:
+    def _in_full(self, plan: NativePlan) -> NativePlan:
         """The plan with its graph after the passes. A plan from a file has no graph; it is replaced by a new plan."""
-        if plan.passed is not None:
-            return plan
-        if plan not in self._anew:
-            self._anew.setdefault(plan, self._made(tuple(plan.trace.assumed.values()), keep=False))
-        return self._anew[plan]
+        if plan.passed is None and plan not in self._anew:
+            self._anew.setdefault(plan, self._made_again(plan))
+        return self._anew.get(plan, plan)
 
-    @lazy_property
-    def _without_shapes(self) -> Passed:
-        """The graph after the passes with its open shapes, for reports before the first call."""
+    def _made_again(self, plan: NativePlan) -> NativePlan:
         with budget(self.options.memory):
-            return Passed.of(self.source.copy, self.options)
+            return self._plan(self.source.copy(), self.source.copy)
 
-    def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """The user's graph at these input shapes and with these `constants` (None: the first call's constants)."""
-        constants = self.constants.kept if constants is None else constants
-        if self._is_fixed:
-            return self.source.copy()
-        return self._places.graph(self.source, shapes, constants)
+    def _runner(self, plan: NativePlan, like: Runner) -> Runner:
+        """A runner of `plan` at the sizes of another runner."""
+        return Runner(plan, self._arenas, self.options.cache)
 
-    def _explain(self, sizes: Sizes) -> None:
-        """If the graph breaks a rule at these sizes, raise a GraphError that names the sizes."""
-        try:
-            self._graph_at(self._places.shapes(sizes))
-        except GraphError as e:
-            named = ", ".join(f"{d.name} = {n}" for d, n in zip(self.dimensions, sizes, strict=True))
-            raise type(e)(f"{e} ({named})") from None
-
-    def _keep(self, of: Sizes, plan: OpenPlan) -> None:
-        with self._order.hold:
-            others = [v for v in self._by_class.get(of, ()) if v is not plan]
-            _put_last(self._by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
-
-    def _keep_at(self, shapes: Shapes, made: Runner | Staged) -> None:
-        with self._order.hold:
-            _put_last(self._by_shapes, shapes, made, MAX_SHAPES)
+    def _graph_at(self, shapes: Shapes) -> Graph:
+        """The user's graph at these input shapes."""
+        return self.source.copy()
 
 
-def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """Put an entry at the end of `kept`, as the most recently used. Drop the first entries if there are over `most`."""
-    kept.pop(key, None)
-    for oldest in list(kept)[:1 - most]:
-        kept.pop(oldest, None)
-    kept[key] = value
+class FixedPlans(Plans):
+    """The one plan, or the stages, of a graph whose input shapes are all known. The plan may be in a file, `unread`."""
+
+    def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
+                 unread: Sequence[Unread], part: Callable[..., CompiledGraph], arrays: Arrays,
+                 symbols: WithSymbols | None = None) -> None:
+        super().__init__(signature, read_source, options, part, arrays, symbols)
+        with budget(options.memory):
+            if unread:
+                self.fixed = Runner(unread[0][1](), self._arenas, options.cache)
+            else:
+                again = self.source.copy
+                of_stages = None if symbols is None else partial(self._graph_of_symbols, self._places.shapes(()))
+                self.fixed = self._planned(again(), again, of_stages)
 
 
 def _refuse_stages(graph: Graph) -> NoReturn:

@@ -29,8 +29,9 @@ from graphq.model.plans import Plans
 from graphq.model.saved_file import Fault, File, write
 from graphq.model.saved_plans import check, check_record, compact, on_threads
 from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved, Writer
+from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import open_numbers
-from graphq.plan.runtime import OpenPlan
+from graphq.plan.runtime import NativePlan
 from graphq.rewrite.rule import Pass
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
     }, sections, mode=0o666 if key is None else 0o600)
 
 
-def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
+def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: Saved) -> None:
     """Write a plan for the model in the file `to`, without that file's arrays and kernels. `Added` reads the plan."""
     writer = Writer()
     for k in range(to.count):
@@ -87,11 +88,10 @@ def save_plan(path: str | os.PathLike[str], plan: OpenPlan, to: Saved) -> None:
         write(path, {"to": to.file.digest, "plans": [[0, sizes]], **index}, sections, mode=0o600)
 
 
-def _of_plans(writer: Writer, plans: Iterable[OpenPlan]) -> list[tuple[list[Any], list[int]]]:
+def _of_plans(writer: Writer, plans: Iterable[NativePlan]) -> list[tuple[list[Any], list[int]]]:
     """The JSON and the example sizes of each plan that can be saved."""
-    sizes_of = {plan: list(plan.trace.assumed.values()) for plan in plans}
-    return [(x, sizes) for plan, sizes in sizes_of.items()
-            if min(sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
+    return [(x, list(plan.sizes)) for plan in plans
+            if min(plan.sizes, default=0) >= 0 and (x := _of_plan(writer, plan))]
 
 
 def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, modules: int = 0, *,
@@ -113,11 +113,12 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, modules: in
             "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(own)]}, sections
 
 
-def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
+def _of_plan(writer: Writer, made: NativePlan) -> list[Any] | None:
     """The JSON of a plan and its trace; None if JSON cannot express the plan. Loading then makes the plan again."""
     modules, plan = dict(writer.modules), compact(made.plan)
     try:
-        return [writer.of(recorded_of(made.trace, parts(open_numbers(plan)))), writer.of(plan)]
+        trace = recorded_of(made.trace, parts(open_numbers(plan))) if isinstance(made, OpenPlan) else None
+        return [writer.of(trace), writer.of(plan)]
     except Unsaved as e:
         log.info("a plan is not saved, because JSON cannot express a %s", e)
         writer.modules = modules
@@ -223,30 +224,35 @@ class Saved:
         """Let new plans use the file's code for kernels with equal keys."""
         cache.provide({m.key: m.code for m in self.modules})
 
-    def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
+    def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], NativePlan]]]:
         """The example sizes of each plan, and a function that reads the plan for `threads` threads.
 
         `threads` must not exceed the number in the settings.
         """
         count = len(Places(self.signature).all)
 
-        def unread(section: Any, sizes: Any) -> tuple[tuple[int, ...], Callable[[], OpenPlan]]:
+        def unread(section: Any, sizes: Any) -> tuple[tuple[int, ...], Callable[[], NativePlan]]:
             assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
             return tuple(sizes), lambda: self.read(lambda: self._plan(section, tuple(sizes), threads))
 
         found = self.read(lambda: [unread(*x) for x in self._of(list, self.file.index, "plans")])
         return list(dict([*found, *(plan for added in self.added for plan in added.plans(threads))]).items())
 
-    def _plan(self, section: Any, sizes: tuple[int, ...], threads: int) -> OpenPlan:
+    def _plan(self, section: Any, sizes: tuple[int, ...], threads: int) -> NativePlan:
         recorded, plan = self._json(section)
-        record = PlanReader(self.array, self.modules).of(recorded)
-        check_record(record, sizes)
-        trace = restored(record)
+        trace = None
+        if sizes:
+            record = PlanReader(self.array, self.modules).of(recorded)
+            check_record(record, sizes)
+            trace = restored(record)
         made = PlanReader(self.array, self.modules, trace).of(plan)
         check(made, self.signature)
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
-        out = OpenPlan(on_threads(made, threads), trace)
+        made = on_threads(made, threads)
+        if trace is None:
+            return NativePlan(made)
+        out = OpenPlan(made, trace)
         _ = out.program  # computed within `read`, which turns errors in the data into ParseErrors
         return out
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphq.base.locks import Lock, lazy_property
+from graphq.base.sizes import Trace
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluate, named_outputs
@@ -137,11 +138,16 @@ class Staged:
     @lazy_property
     def _shown(self) -> tuple[Graph, Graph]:
         """The graph and the cut for reports: with symbols for open sizes, if graphq can make them."""
-        found = [self.graph, self.stages.cut]
-        for k, symbols in enumerate((self._symbols, self._part_with_symbols(lambda s: s.cut))):
-            made = None if symbols is None else symbolic(symbols, found[k])
-            found[k] = found[k] if made is None else made[0]
-        return found[0], found[1]
+        plain, whole = (self.graph, self.stages.cut), self._symbols
+        if whole is None:
+            return plain
+
+        def both(trace: Trace) -> tuple[Graph, Graph]:
+            graph = whole(trace)
+            return graph, stages(graph).cut
+
+        made = symbolic(both, plain)
+        return plain if made is None else (made[0][0], made[0][1])
 
     def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
         # A loop's body is compiled only if the shapes of its inputs are known: shapes may change between iterations.

@@ -12,7 +12,6 @@ from graphq.base.sizes import Trace
 from graphq.errors import GraphqError
 from graphq.ir import Graph
 from graphq.model.open_shapes import Dimension, Places, Shapes
-from graphq.model.planned import Options, Passed
 
 WithSymbols: TypeAlias = Callable[[Trace], Graph]
 """A function that makes a graph with symbols for open sizes. The trace gets a leaf for each open size."""
@@ -29,35 +28,21 @@ def at_symbols(source: Graph, places: Places, dimensions: Sequence[Dimension], s
     return places.graph(source, (*of_inputs, *own[len(of_inputs):]), constants)
 
 
-def symbolic(make: WithSymbols, like: Graph, memory: int | None = None) -> tuple[Graph, Trace] | None:
-    """The graph with symbols, and the trace of the symbols.
+def symbolic(make: Callable[[Trace], Sequence[Graph]], like: Sequence[Graph], memory: int | None = None
+             ) -> tuple[Sequence[Graph], Trace] | None:
+    """The graphs that `make` makes with symbols, and the trace of the symbols.
 
-    `like` is the same graph with plain numbers. The result is None if the two graphs differ in more than sizes, or if
+    `like` has the same graphs with plain numbers. The result is None if the graphs differ in more than sizes, or if
     some code needs plain numbers.
     """
     trace = Trace()
     with suppress(GraphqError, ArithmeticError, AttributeError, TypeError), budget(memory):
-        graph = make(trace)
+        graphs = make(trace)
         trace.sealed = True
         trace.guards.clear()  # without guards, reports compute numbers at all sizes of a plan
-        if _labels(graph) == _labels(like) and len(trace.assumed) == len(trace.leaves):
-            return graph, trace
+        if list(map(_labels, graphs)) == list(map(_labels, like)) and len(trace.assumed) == len(trace.leaves):
+            return graphs, trace
     return None
-
-
-def passed(make: WithSymbols, after: Graph, options: Options) -> Passed | None:
-    """Run the passes on the graph with symbols. `after` is the result of the passes for the graph with plain numbers.
-
-    The result is None for the same reasons as that of `symbolic`.
-    """
-    found: list[Passed] = []
-
-    def run(trace: Trace) -> Graph:
-        found.append(Passed.of(make(trace).copy, options))
-        return found[0].graph
-
-    made = symbolic(run, after, options.memory)
-    return None if made is None else found[0]._replace(sizes=dict(made[1].assumed))
 
 
 def _labels(graph: Graph) -> list[list[str]]:

@@ -7,7 +7,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import InputError
-from graphq.model import plans as module
+from graphq.model import open_plans as module
 
 CALLERS = 4
 

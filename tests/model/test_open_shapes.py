@@ -12,10 +12,10 @@ from graphq.ir import TensorType
 from graphq.kernels.matmul import plan as matmul_plan
 from graphq.kernels.target import isa as machine
 from graphq.model import planning
+from graphq.model.open_plans import MAX_SHAPES
 from graphq.model.open_shapes import examples, open_dimensions, range_of, size_class
-from graphq.model.plans import MAX_SHAPES
+from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import Ref, Step
-from graphq.plan.runtime import OpenPlan
 
 
 def arrays(graph, rng, *shapes):
@@ -163,7 +163,7 @@ def test_shapes_leave_by_their_last_use():
 
 
 def test_variants_leave_by_their_last_use(monkeypatch):
-    monkeypatch.setattr("graphq.model.plans.MAX_CLASSES", 3)
+    monkeypatch.setattr("graphq.model.open_plans.MAX_CLASSES", 3)
     rng = np.random.default_rng(0)
     model = gq.compile(mlp())
     for n in (1, 5, 50, 6, 500, 7, 2000):
@@ -222,7 +222,7 @@ def test_a_size_that_is_alone_in_its_class_is_a_number_of_the_plan():
     model, x = gq.compile(mlp()), np.ones((3, 32), np.float32)
     for rows, calls in ((1, False), (0, False), (3, True)):
         model(x[:rows])
-        trace = model.plans.latest.open.trace
+        trace = model.plans.latest.made.trace
         assert len(trace.leaves) == 1 and bool(trace.calls) == calls
     assert len(model.plans.all()) == 3
 

@@ -19,7 +19,7 @@ from graphq.kernels.target.isa import level_named
 from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, ROOM, PlanBuilder, plan_strips, row_stride
 from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
-from graphq.plan.runtime import STEP_WORDS, OpenPlan
+from graphq.plan.runtime import STEP_WORDS, NativePlan, Runner
 
 
 def test_rows_in_a_room_are_in_different_sets_of_the_cache():
@@ -72,7 +72,7 @@ def test_strips_go_through_all_steps(batch, m, threads, numbers):
     step = plan.steps[1]
     assert step.macs == sum(numbers) and len(step.parts) == len(numbers)
     arenas = Arenas()
-    runner = OpenPlan(plan).at((), arenas)
+    runner = Runner(NativePlan(plan), arenas)
     x = np.arange(batch * m, dtype=np.int64).reshape(batch, m, 1)
     for _ in range(3):
         (y,) = runner([x])
@@ -147,7 +147,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
         buffer = b.add(Buffer("input", t.nbytes, t, 0))
         b.run(step, {"a": Ref(buffer)})
         arenas = Arenas()
-        runner = OpenPlan(b.plan()).at((), arenas)
+        runner = Runner(NativePlan(b.plan()), arenas)
         instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
         for skipped in (0, 16):
             given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)

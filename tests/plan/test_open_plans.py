@@ -11,8 +11,9 @@ from graphq.ir import TensorType
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.plan.arena import Arenas
+from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, Step
-from graphq.plan.runtime import STEP_WORDS, OpenPlan
+from graphq.plan.runtime import STEP_WORDS
 
 adding = modules.load("adding", adding_module).block
 
@@ -130,7 +131,7 @@ def test_buffers_that_are_as_large_as_before_keep_their_places(sizes):
     plan, arenas = opened(one(Buffer("arena", 8 * n), Buffer("arena", 64), steps=steps)), Arenas()
     first, again, other = (plan.at(at, arenas) for at in ((7, 9), (7, 5), (70, 9)))
     assert first.allocations() == again.allocations() != other.allocations()
-    assert first._places is again._places and other.arena_bytes == 576 + 64
+    assert first._offsets is again._offsets and other.arena_bytes == 576 + 64
     for runner, within in ((first, 36), (again, 20), (other, 36)):
         instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
         instance.point_at([], arena)

@@ -1,0 +1,330 @@
+"""Make, keep and find the plans of a graph with open sizes, and a runner for each set of shapes that is called.
+
+A plan (`OpenPlan`) is made with open sizes (`base.sizes`), on one example of a class of sizes (`size_class`). It holds
+for all sizes of the class for which the guards of its trace have the same answers as in the example. Otherwise the
+first call with new sizes makes a new plan. A `Runner` runs a plan at one set of shapes: it has numbers for the sizes,
+and uses an arena (memory for values between steps). All runners share arenas.
+
+A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
+shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from graphq.base.arrays import Arrays
+from graphq.base.budget import budget
+from graphq.base.collector import collector_paused
+from graphq.base.locks import Lock, lazy_property
+from graphq.base.programs import why_not
+from graphq.base.sizes import Size, Trace
+from graphq.errors import CompileError, GraphError, GraphqError
+from graphq.ir import Graph
+from graphq.ir.interpret import Signature
+from graphq.ir.names import counted
+from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, examples, is_single, range_of, size_class
+from graphq.model.planned import ConstantInputs, Options, Passed
+from graphq.model.plans import Plans, Unread
+from graphq.model.staged import Staged
+from graphq.model.symbols import WithSymbols
+from graphq.plan.open_plans import OpenPlan
+from graphq.plan.runtime import NativePlan, Runner
+from graphq.plan.stages import in_one_plan
+
+if TYPE_CHECKING:
+    from graphq.model.compiled_graph import CompiledGraph
+
+log = logging.getLogger("graphq")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_SHAPES = 64
+"""The most sets of shapes whose runners are kept; the least recently used is dropped first."""
+MAX_CLASSES, MAX_VARIANTS = 32, 8
+"""The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
+
+
+class _Anew(Exception):
+    """Raised if a graph cannot have a plan with open sizes; each set of shapes then gets a plan of its own."""
+
+
+class OpenPlans(Plans):
+    """The plans of a graph with open sizes or constant inputs, made when they are needed. `unread` are plans of a file.
+
+    If several threads need the same new plan, one thread makes it and the others wait.
+    """
+
+    def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
+                 unread: Sequence[Unread], part: Callable[..., CompiledGraph], arrays: Arrays,
+                 symbols: WithSymbols | None = None) -> None:
+        super().__init__(signature, read_source, options, part, arrays, symbols)
+        self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
+        self._by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
+        self._unread = list(unread)
+        self._by_shapes: dict[Shapes, Runner | Staged] = {}
+        self._making: dict[Sizes | Shapes, Lock] = {}
+        self._order = Lock()
+        """The lock to hold while entries of `_by_class` or `_by_shapes` move: others could miss a moving entry."""
+        self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
+        self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
+        if not self.for_each_shape and not unread:
+            self._begin()
+
+    @property
+    def latest(self) -> Passed | Staged:
+        """The object that reports describe: the last used runner, else a plan, else the graph after the passes."""
+        latest = self._latest or next(reversed(self.all()), None)
+        if isinstance(latest, NativePlan):
+            latest = self._in_full(latest)
+            return self._passed(latest, self._places.shapes(latest.sizes))
+        return self._without_shapes if latest is None else self.reported(*latest)
+
+    def _passed(self, made: NativePlan, shapes: Shapes, runner: Runner | None = None, given: Sequence[Any] = ()
+                ) -> Passed:
+        if isinstance(made, OpenPlan):
+            # In the plan's graph, an open size is a Size, but a plain number if its class has only one size.
+            given = [n if is_single(size_class(n)) else Size(made.trace, slot)
+                     for n, slot in zip(made.sizes, made.trace.leaves, strict=True)]
+        return super()._passed(made, shapes, runner, given)
+
+    def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs computed in NumPy, at the shapes of these arrays."""
+        shapes = self.shapes_of(arrays)
+        again = partial(self._graph_at, shapes, self.constants.of(arrays))
+        graph = again()
+        passed = Passed.of(again, self.options) if in_one_plan(graph) else Staged(graph, self._part)
+        return passed.formula(arrays)
+
+    def all(self) -> list[NativePlan]:
+        """All plans, including the plans in a file."""
+        for of in list(self._by_class):
+            list(self._of_class(of))
+        return self.in_memory()
+
+    def in_memory(self) -> list[NativePlan]:
+        """The plans that were made, or read from a file."""
+        with self._order.hold:
+            return [plan for plans in self._by_class.values() for plan in plans]
+
+    def classes(self) -> tuple[str, ...]:
+        """The lines of a report on open sizes: the ranges of sizes, how many plans each range has, and why."""
+        if not self._places.all or not (plans := self.all()):
+            return ()
+        names = [d.name for d in self.dimensions]
+        lines = [f"open sizes: {counted(len(plans), 'plan')} for {counted(len(self._by_class), 'range')}"]
+        for of, of_class in sorted(self._by_class.items()):
+            sizes = dict(zip(names, map(range_of, of), strict=True))
+            lines.append(f"  {', '.join(f'{n} = {r}' for n, r in sizes.items())}: {counted(len(of_class), 'plan')}")
+            for plan in of_class:
+                if plan.because:
+                    example = dict(zip(names, plan.sizes, strict=True))
+                    lines.append(f"    one for {', '.join(f'{n} = {k}' for n, k in example.items())}: {plan.because}")
+        return tuple(lines)
+
+    def at(self, shapes: Shapes, arrays: Mapping[str, np.ndarray] | None = None) -> Runner | Staged:
+        """The runner for inputs of these shapes; `arrays` has the arrays of inputs marked constant.
+
+        Raises GraphError if the graph rejects the shapes, CompileError if its plan would take too much memory or
+        `strict` refuses operations, InputError if constants differ from the first call's.
+        """
+        latest = self._latest
+        if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
+            return latest[1]  # these shapes are already the most recently used
+        made = self._by_shapes.get(shapes)
+        if made is None and not self.for_each_shape:
+            made = self._at_sizes(self._places.sizes(shapes))
+        if made is None:
+            made = self._at_shapes(shapes, arrays or {})
+        else:
+            self.constants.of(arrays or {})  # raises InputError if the constants differ
+            self._keep_at(shapes, made)
+        self._latest = shapes, made
+        return made
+
+    def shapes_of(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
+        """The shapes of a call's arrays, and the elements of inputs that are sizes: they all decide which plan runs."""
+        return self._places.shapes_of(arrays, not self.for_each_shape)
+
+    def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
+        with self._making.setdefault(shapes, Lock()).hold:
+            with self._order.hold:  # so that no other thread moves the entry meanwhile
+                made = self._by_shapes.get(shapes)
+            if made is None:
+                try:
+                    constants = self.constants.of(arrays)
+                    made = self._planned_at(shapes, constants)
+                    self.constants.keep(constants)
+                    self._keep_at(shapes, made)
+                finally:
+                    self._making.pop(shapes, None)
+            self.constants.of(arrays)
+        return made
+
+    def _planned_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Runner | Staged:
+        """A runner, or stages, for the graph at these input shapes and constants."""
+        with budget(self.options.memory):
+            again = partial(self._graph_at, shapes, constants)
+            is_open = self._places.all or self.symbols
+            return self._planned(again(), again, partial(self._graph_of_symbols, shapes) if is_open else None)
+
+    def _at_sizes(self, sizes: Sizes) -> Runner | None:
+        """The runner at these sizes, from a plan of their class, or from a new plan if no plan holds.
+
+        Returns None if the graph cannot have a plan with open sizes.
+        """
+        of = tuple(map(size_class, sizes))
+        made = self._known(of, sizes)
+        if made is None:
+            with self._making.setdefault(of, Lock()).hold, budget(self.options.memory):
+                try:
+                    made = self._known(of, sizes)
+                    if made is None:
+                        made = self._new(of, sizes)
+                        if self.grown is not None:
+                            self.grown(self)
+                except _Anew:
+                    self.for_each_shape = True
+        return made
+
+    def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
+        with budget(self.options.memory):
+            for plan in self._of_class(of):
+                made = plan.at(sizes, self._arenas, self.options.cache)
+                if made is not None:
+                    self._keep(of, plan)
+                    return made
+        return None
+
+    def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
+        """Yield the existing plans of a class: first the plans in memory, then plans in a file, read one by one."""
+        with self._order.hold:
+            plans = list(self._by_class.get(of, ()))
+        yield from plans
+        while True:
+            with self._order.hold:
+                entry = next((x for x in self._unread if tuple(map(size_class, x[0])) == of), None)
+                if entry is None:
+                    return
+                plan = entry[1]()
+                assert isinstance(plan, OpenPlan)
+                if entry not in self._unread:  # a signal handler has read the plan in the meantime
+                    continue
+                self._unread.remove(entry)
+                self._by_class.setdefault(of, []).append(plan)
+            yield plan
+
+    def _new(self, of: Sizes, sizes: Sizes) -> Runner:
+        """Make a plan and return its runner. The plan is made for the class's examples, or else for these sizes."""
+        with self._order.hold:  # so that no other thread moves the class meanwhile
+            known = of in self._by_class
+        if not known:
+            try:
+                made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
+            except GraphqError:  # the graph may reject the examples, but accept the sizes
+                made = None
+            if made is not None:
+                return made
+        because = self._why_not(of, sizes) if of in self._by_class else ""
+        try:
+            plan = self._made(sizes)
+            plan.because = because
+            made = plan.at(sizes, self._arenas, self.options.cache)
+        except GraphError as e:
+            self._explain(sizes)
+            raise e from None
+        if made is None:
+            raise _Anew("its plan does not hold for the sizes that it was made for")
+        return made
+
+    def _why_not(self, of: Sizes, sizes: Sizes) -> str:
+        names = [d.name for d in self.dimensions]
+        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
+
+    def _begin(self) -> None:
+        """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""
+        chosen: dict[str, int] = {}
+        for d in self.dimensions:
+            rank = len(next(p.type.shape or () for p in self.signature.inputs if p.name == d.input))
+            usual = 1 if d.axis == 0 and rank > 1 else EXAMPLES[4 if rank > 3 else 3][len(chosen) % 5]
+            chosen.setdefault(d.name, usual)
+        try:
+            self._latest = self._made(tuple(chosen[d.name] for d in self.dimensions))
+        except GraphError:
+            return
+        except CompileError:  # `strict` refuses, or these sizes take too much memory
+            if self.options.strict:
+                raise
+        except _Anew:
+            self.for_each_shape = True
+
+    @collector_paused()
+    def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
+        """Make a plan for the sizes `assumed`; it may also hold for other sizes. If `keep`, calls may use the plan."""
+        trace = Trace()
+        leaves = [trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(self.dimensions, assumed, strict=True)]
+        # If the class has only one size, a plain number replaces the Size, and no guards are needed.
+        sizes = tuple(n if is_single(size_class(n)) else leaf for n, leaf in zip(assumed, leaves, strict=True))
+        try:
+            with budget(self.options.memory):
+                graph = self._graph_at(self._places.shapes(sizes))
+                if not in_one_plan(graph):
+                    raise _Anew("shapes depend on data, or bodies run")
+                plan = self._plan(graph, partial(self._graph_at, self._places.shapes(sizes)), trace)
+                assert isinstance(plan, OpenPlan)
+        except (AttributeError, TypeError) as e:  # some code cannot compute with a Size
+            log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
+            raise _Anew from e
+        if keep:
+            self._keep(tuple(map(size_class, assumed)), plan)
+        return plan
+
+    def _made_again(self, plan: NativePlan) -> NativePlan:
+        return self._made(plan.sizes, keep=False)
+
+    def _runner(self, plan: NativePlan, like: Runner) -> Runner:
+        assert isinstance(plan, OpenPlan)
+        again = plan.at(tuple(like.sizes.values()), self._arenas, self.options.cache)
+        assert again is not None
+        return again
+
+    @lazy_property
+    def _without_shapes(self) -> Passed:
+        """The graph after the passes with its open shapes, for reports before the first call."""
+        with budget(self.options.memory):
+            return Passed.of(self.source.copy, self.options)
+
+    def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
+        """The user's graph at these input shapes and with these `constants` (None: the first call's constants)."""
+        constants = self.constants.kept if constants is None else constants
+        return self._places.graph(self.source, shapes, constants)
+
+    def _explain(self, sizes: Sizes) -> None:
+        """If the graph breaks a rule at these sizes, raise a GraphError that names the sizes."""
+        try:
+            self._graph_at(self._places.shapes(sizes))
+        except GraphError as e:
+            named = ", ".join(f"{d.name} = {n}" for d, n in zip(self.dimensions, sizes, strict=True))
+            raise type(e)(f"{e} ({named})") from None
+
+    def _keep(self, of: Sizes, plan: OpenPlan) -> None:
+        with self._order.hold:
+            others = [v for v in self._by_class.get(of, ()) if v is not plan]
+            _put_last(self._by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
+
+    def _keep_at(self, shapes: Shapes, made: Runner | Staged) -> None:
+        with self._order.hold:
+            _put_last(self._by_shapes, shapes, made, MAX_SHAPES)
+
+
+def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Put an entry at the end of `kept`, as the most recently used. Drop the first entries if there are over `most`."""
+    kept.pop(key, None)
+    for oldest in list(kept)[:1 - most]:
+        kept.pop(oldest, None)
+    kept[key] = value
