@@ -64,6 +64,17 @@ def test_each_user_gets_a_mask():
         return %4, %7, %8""", inputs="x: f32[2,6,7], r: s32[6,1], c: s32[7]", count=4)
 
 
+@pytest.mark.parametrize("returned, count", [(False, 1), (True, 2)])
+def test_a_mask_that_is_returned_is_left_to_the_return(returned, count):
+    g = gq.parse(f"""graph(x: f32[2,6,7], r: s32[6,1], c: s32[7]) {{
+        %0 = less_equal(c, r)
+        %1 = select(%0, x, x)
+        %2 = logical_not(%0)
+        return %1, %2{", %0" * returned} }}""")
+    assert duplicate_masks(g) == count
+    assert len(g.nodes_of({"less_equal"})) == 1 + count
+
+
 def test_masks_join_the_partition_of_their_user():
     g = gq.parse(f"""graph({INPUTS}) {{
         %z = constant(value=f32[]{{0}})

@@ -65,6 +65,23 @@ def test_ranges_of_something_else_stay():
     assert count == 0 and {r.reason for r in refusals} == {ranges_by_row.NOT_DYNAMIC}
 
 
+@pytest.mark.parametrize("shape, transposed, scale, zero_point, reason", [
+    ((64, 5), True, 0, 0, "must lie along the last axis"), ((5, None), False, 0, 0, "must lie along the last axis"),
+    (None, False, 0, 0, "must lie along the last axis"), ((5, 64), False, 1, 0, ranges_by_row.NOT_DYNAMIC),
+    ((5, 64), False, 0, 1, ranges_by_row.NOT_DYNAMIC), ((5, 64), False, 2, 0, ranges_by_row.NOT_DYNAMIC)])
+def test_rows_and_ranges_that_do_not_fit(shape, transposed, scale, zero_point, reason):
+    """Scale 1 and zero point 1 are of another value's range, scale 2 is an input."""
+    g = gq.Graph()
+    x, w = g.input("x", shape=shape, dtype="f32"), g.constant(W.astype(np.float32))
+    (s, z), (s1, z1) = g.dynamic_range(x), g.dynamic_range(g.relu(x))
+    q = g.dynamic_quantize(x, s, z, dtype="u8")
+    scales = s, s1, g.input("s", shape=(), dtype="f32")
+    left = g.dynamic_dequantize(q, scales[scale], (z, z1)[zero_point])
+    g.output(g.matmul(left, w, transpose_a=transposed))
+    count, refusals = RangesByRow.apply(g)
+    assert count == 0 and [reason in r.reason for r in refusals] == [True]
+
+
 def test_products_share_the_range_of_their_source():
     """As query, key and value do: rows are quantized once."""
     g = gq.Graph()

@@ -141,6 +141,29 @@ def test_what_a_product_takes_is_quantized_again(pick):
     check(RequantizePicked(), before + "%2 = exp(%1)\n return %2", inputs="x: u8[1,4,5,3]")
 
 
+@pytest.mark.parametrize("x, parameters", [
+    ("s16[1,4,5,3]", "scales=[0.1]"), ("u8[1,4,5,3]", 'qtype="per_channel", axis=3, scales=[0.1,0.2,0.3]'),
+    ("u8[1,4,5,3]", "scales=[1e-39]"), ("u8[1,?,5,3]", "scales=[0.1]")])
+def test_what_is_not_quantized_again(x, parameters):
+    """Types and scales that no product takes or that do not come back, and windows of unknown sizes."""
+    check(RequantizePicked(), f"%0 = dequantize(x, {parameters})\n %1 = {PICK['pool']}\n %2 = {CONV}\n return %2",
+          inputs=f"x: {x}, w: f32[1,1,3,2]", sizes={"x": (1, 4, 5, 3)})
+
+
+@pytest.mark.parametrize("rewrite, text", [
+    (DropRequantize, "%0 = dequantize(x, scales=[0.1])\n %1 = quantize(%0, dtype=f8_e4m3, scales=[0.1])"),
+    (DropLimitBeforeQuantize, "%d = dequantize(x, scales=[1])\n %0 = relu(%d)\n"
+                              " %1 = quantize(%0, dtype=f8_e4m3, scales=[0.1])"),
+    (DropLimitAfterDequantize, "%0 = dequantize(x, scales=[0.1])\n %1 = clamp(%0, min=-1e9, max=1e9)")])
+def test_floats_of_8_bits_stay(rewrite, text):
+    check(rewrite(), f"{text}\n return %1", inputs="x: f8_e4m3[4,6]")
+
+
+def test_a_limit_before_a_negative_scale_stays():
+    check(DropLimitBeforeQuantize(), "%0 = relu(x)\n %1 = quantize(%0, dtype=u8, scales=[-0.1], zps=[255])\n return %1",
+          inputs="x: f32[4,6]")
+
+
 def test_a_window_of_padding_alone_stays():
     pool = POOL.replace("pads_begin=[1,0]", "pads_begin=[2,0]")
     check(RequantizePicked(), f"%0 = dequantize(x, scales=[0.1])\n %1 = {pool.format('')}\n %2 = {CONV}\n return %2",

@@ -57,14 +57,21 @@ def test_rows_of_heads_become_those_of_one_matrix(attrs, keys):
     (MoveRepeat, f"""{CONSTANT}\n %0 = static_reshape(k, shape=[2,3,1,7,4])\n %1 = expand(%0, shape=[2,3,2,7,4])
         %2 = static_reshape(%1, shape=[2,3,14,4])\n %3 = multiply(%2, %c)\n return %3"""),
     (ShareHeads, f"{REPEAT}\n %3 = matmul(q1, %2, transpose_b=true)\n return %3"),
+    (MoveRepeat, """%0 = expand(one, shape=[2,7,4])\n %1 = static_reshape(%0, shape=[14,4])
+        %2 = type_cast(%1, dtype=f16)\n return %2"""),
+    (MoveRepeat, """%0 = expand(k, shape=[2,3,7,4])\n %1 = static_reshape(%0, shape=[2,3,7,4])
+        %2 = type_cast(%1, dtype=f16)\n return %2"""),
     (ShareHeads, f"{REPEAT}\n %3 = matmul(qt, %2, transpose_a=true, transpose_b=true)\n return %3"),
     (ShareHeads, f"{REPEAT}\n %3 = matmul(q, %2, transpose_b=true)\n return %2, %3")])
 def test_what_stays(name, text):
-    check_pass(name(), text, inputs=f"{INPUTS}, f: f32[4], q1: f32[1,6,5,4], qt: f32[2,6,4,5]")
+    check_pass(name(), text, inputs=f"{INPUTS}, f: f32[4], q1: f32[1,6,5,4], qt: f32[2,6,4,5], one: f32[1,7,4]")
 
 
 @pytest.mark.parametrize("rewrite, after", [(MoveRepeat, "multiply(%2, %c)"), (ShareHeads, "matmul(q, %2)")])
 def test_unknown_shapes_stay(rewrite, after):
+    if rewrite is ShareHeads:
+        check_pass(rewrite(), f"{REPEAT}\n %3 = matmul(q, %2, transpose_b=true)\n return %3",
+                   inputs="q: f32[2,6,?,4], k: f32[2,3,7,4]", sizes={"q": (2, 6, 5, 4)})
     check_pass(rewrite(), f"""{CONSTANT}
         %0 = static_reshape(k, shape=[2,3,1,4,-1])
         %1 = expand(%0, shape=[2,3,2,4,1])\n %2 = static_reshape(%1, shape=[2,6,4,-1])\n %3 = {after}\n return %3""",
