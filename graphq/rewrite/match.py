@@ -197,11 +197,15 @@ class Matcher:
     def _paths(self, inner: PatternLike, region: list[Node], value: Value, m: Match
                ) -> Iterator[tuple[Match, list[Node]]]:
         """Yield each match of `inner` at an operand of the region, and the region's nodes on the way to `value`."""
-        for start in _border(region):
+        inside = set(region)
+        for start in dict.fromkeys(v for n in region for v in n.operands if v.node not in inside):
             for found in self._value(inner, start, m):
-                path = _between(start, region)
+                path: dict[Node, None] = {}
+                for node in sorted(region, key=GRAPH_ORDER):
+                    if any(v is start or v.node in path for v in node.operands):
+                        path[node] = None
                 if value.node in path:
-                    yield found, path
+                    yield found, list(path)
 
     def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
         """Find the region of `value`: the nodes of `p.ops` that lead to `value` and whose results only the region uses.
@@ -237,46 +241,43 @@ class Matcher:
         return reason is None
 
 
-def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
-    """The nodes that can be the root of a match, by their operations. If `near`, also the roots of near misses."""
-    found = _makers(p, graph, near)
-    return graph.nodes if found is None else found
+def roots(p: PatternLike | None, graph: Graph, *, near: bool) -> Collection[Node] | None:
+    """The nodes that can be the root of a match, by their operations. If `near`, also the roots of near misses.
 
-
-def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node] | None:
-    """The nodes whose results the pattern can match; None if it can match any value, even a graph input."""
+    None stands for all nodes, and for graph inputs: the pattern matches any value.
+    """
     if p is None or isinstance(p, Var):
         return None
     if isinstance(p, AnyOf):
-        choices = [_makers(x, graph, near) for x in p.alternatives]
+        choices = [roots(x, graph, near=near) for x in p.alternatives]
         return None if None in choices else {n for nodes in choices if nodes for n in nodes}
-    found = graph.nodes_of(p.ops)
-    if isinstance(p, OpPattern) and not near and any(p.ops.values()):
-        found = [n for n in found if all(_equal(n.attrs[k], x) for k, x in p.ops[n.op.name].items())]
+    found: Collection[Node] | None = graph.nodes_of(p.ops)
     if isinstance(p, Repeat):
-        first = _makers(p.inner, graph, near)
-        return found if p.inner is None else None if first is None else _followed(p.ops, first)
+        found = found if p.inner is None else roots(p.inner, graph, near=near)
+        return found if not found or p.inner is None else _followed(p.ops, found)
+    if near or not found:
+        return found
+    if any(p.ops.values()):
+        found = [n for n in found if all(_equal(n.attrs[k], x) for k, x in p.ops[n.op.name].items())]
     # Each operand pattern must match an operand of the root. If only few nodes match it, only their users can be roots.
-    for x in () if near else p.operands or ():
-        makers = _makers(x, graph, near) if found else None
-        users = None if makers is None else list(dict.fromkeys(_users(p.ops, makers)))
-        found = found if users is None or len(found) <= len(users) else users
+    for x in p.operands or () if found else ():
+        makers = roots(x, graph, near=False)
+        users = found if makers is None else _users(p.ops, makers)
+        found = users if len(users) < len(found) else found
     return found
 
 
-def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
-    for user in (u.node for n in nodes for out in n.outputs for u in out.uses):
-        if user is not None and user.op.name in ops:
-            yield user
+def _users(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
+    return {u.node for n in nodes for out in n.outputs for u in out.uses
+            if u.node is not None and u.node.op.name in ops}
 
 
 def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
     """The given nodes, and all nodes of `ops` that use their results directly or through nodes of `ops`."""
-    found = set(nodes)
-    front = found
+    found = front = set(nodes)
     while front:
-        front = set(_users(ops, front)) - found
-        found |= front
+        front = _users(ops, front) - found
+        found = found | front
     return found
 
 
@@ -301,16 +302,3 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and np.array_equal(a, b)
     return bool(a == b)
-
-
-def _border(region: list[Node]) -> list[Value]:
-    inside = set(region)
-    return list(dict.fromkeys(v for n in region for v in n.operands if v.node not in inside))
-
-
-def _between(start: Value, region: list[Node]) -> list[Node]:
-    path: dict[Node, None] = {}
-    for node in sorted(region, key=GRAPH_ORDER):
-        if any(v is start or v.node in path for v in node.operands):
-            path[node] = None
-    return list(path)

@@ -90,18 +90,27 @@ class Rewrite:
 
     def __call__(self, graph: Graph) -> int:
         """Apply to the whole graph until nothing matches. Returns the number of rewrites."""
-        return _Application(self, graph, explain=False, parts=False).run()
+        return self.apply(graph, parts=False, explain=False)[0]
 
-    def apply(self, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
+    def apply(self, graph: Graph, *, parts: bool = True, explain: bool = True) -> tuple[int, list[Refusal]]:
         """Apply to the whole graph. Returns the number of rewrites, and the near misses at the remaining nodes.
 
         A near miss is a match of the whole pattern that `check` refuses, or whose inner values have other users. With
         `parts`, a match of only a part of the pattern also counts. Each reason is reported once, at the match with the
-        most nodes. In reasons, unnamed values have their numbers from before the rewrites. Raises GraphError if the
-        rewrites do not end.
+        most nodes. In reasons, unnamed values have their numbers from before the rewrites. Without `explain`, near
+        misses are not recorded. Raises GraphError if the rewrites do not end.
         """
-        work = _Application(self, graph, explain=True, parts=parts)
-        return work.run(), work.refusals()
+        found = self._roots(graph, parts)
+        if not found:
+            return 0, []
+        work = _Work(self, graph, parts, explain)
+        return work.run(found), work.refusals()
+
+    def _roots(self, graph: Graph, near: bool) -> list[Node]:
+        """The nodes that can be the root of a match, or with `near` of a near miss, the last node first."""
+        found = roots(self._form.pattern, graph, near=near)
+        tried = filter(self.candidate, graph.nodes if found is None else found)
+        return sorted(tried, key=GRAPH_ORDER, reverse=True)
 
     @lazy_property
     def _form(self) -> _Form:
@@ -120,38 +129,32 @@ class _Form(NamedTuple):
     replace: tuple[str, ...]
 
 
-class _Application:
-    """Applies a rewrite to a graph. With `explain`, near misses are recorded; with `parts`, also partial matches."""
+class _Work:
+    """One application of a rewrite to a graph. `misses` has the nearest miss at each node."""
 
-    def __init__(self, rewrite: Rewrite, graph: Graph, *, explain: bool, parts: bool) -> None:
-        self.rewrite, self.graph, self.explain, self.parts = rewrite, graph, explain, parts
+    def __init__(self, rewrite: Rewrite, graph: Graph, parts: bool, explain: bool) -> None:
+        self.rewrite, self.graph, self.parts, self.explain = rewrite, graph, parts, explain
         self.form = rewrite._form
         self.matcher = Matcher(self.form.pattern, several_results=rewrite.several_results, parts=parts)
         self.misses: dict[Node, Refusal] = {}
 
-    def run(self) -> int:
+    def run(self, found: list[Node]) -> int:
+        """Visit the nodes `found`, and then all possible roots again, until no node matches; count the rewrites."""
         total, rounds, size = 0, 0, len(self.graph.nodes)
         with self.graph.labels.stable():
-            while count := self._round():
+            while count := sum([self._visit(node) for node in found if not node.removed]):
                 total, rounds = total + count, rounds + 1
                 if total > 10 * size + 100 or rounds > 2 * size + 100:
                     raise GraphError(f"{self.rewrite.name} was applied {total} times to {size} nodes: it undoes itself")
+                found = self.rewrite._roots(self.graph, self.parts)
         return total
 
     def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
         given = {"match": m, "g": self.graph, "notes": notes}
         return {name: given[name] if name in given else m.values.get(name) for name in names}
 
-    def _round(self) -> int:
-        """Visit each possible root node once, the last node first. Returns the number of rewrites."""
-        count = 0
-        tried = filter(self.rewrite.candidate, roots(self.form.pattern, self.graph, near=self.parts))
-        for node in sorted(tried, key=GRAPH_ORDER, reverse=True):
-            if not node.removed:
-                count += self._visit(node)
-        return count
-
     def _visit(self, node: Node) -> bool:
+        """Rewrite the first match at `node` that `check` does not refuse; without one, record the nearest miss."""
         refused: tuple[tuple[Node, ...], Reason] | None = None
         for m in self.matcher.matches(self.graph, node):
             notes: dict[str, Any] = {}
@@ -164,13 +167,10 @@ class _Application:
             nodes = m.nodes if reason else ()
             if refused is None or len(nodes) > len(refused[0]):
                 refused = nodes, lambda reason=reason: reason
-        if self.explain:
-            self._miss(node, *(refused or (self.matcher.missed, self.matcher.reason)))
-        return False
-
-    def _miss(self, node: Node, nodes: tuple[Node, ...], why: Reason) -> None:
-        if len(nodes) > (self.misses[node].depth if node in self.misses else 0):
+        nodes, why = refused or (self.matcher.missed, self.matcher.reason)
+        if self.explain and len(nodes) > (self.misses[node].depth if node in self.misses else 0):
             self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), len(nodes), nodes)
+        return False
 
     def _rewrite(self, node: Node, m: Match, notes: dict[str, Any]) -> None:
         name, graph = self.rewrite.name, self.graph
