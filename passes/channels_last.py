@@ -31,9 +31,9 @@ def channels_last(graph: Graph) -> int:
     Returns the number of changed nodes. The graph's inputs and outputs keep their layout. Numbers stay the same, except
     that reductions may add in another order.
     """
-    forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
-    if not any(n.op.name in CHANNELS_LAST for n in forms):
+    if all(channels_last_form(n) is None for n in graph.nodes_of(CHANNELS_LAST)):
         return 0
+    forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
     return _Placement(graph, forms).rewrite()
 
 

@@ -98,7 +98,7 @@ class Fuse(Fusion):
         if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
             return str(refused)
         try:
-            body, operands = self.extracted(g, match, notes)
+            body, operands, _ = self.extracted(g, match, notes)
             refused = self.family.refuses(body, [v.data for v in operands])
         except CompileError as e:
             raise CompileError(f"{g.describe(match.root)}: {e}") from None

@@ -128,11 +128,15 @@ class Graph(Operations):
         types = [None if v is None else v.type for v in node.inputs]
         if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
             return self._add(node.op, operands, node.attrs, name, complete=True)
-        where = node.op.name if name is None else f"{node.op.name} '{name}'"
+        return self.add_checked(node.op, operands, node.attrs, [o.type for o in node.outputs], name=name)
+
+    def add_checked(self, op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
+                    types: Sequence[TensorType], *, name: str | None = None) -> tuple[Value, ...]:
+        """Add a node as `add_node` does. Its attributes are complete, and `types` are known to be its results' types."""
+        where = op.name if name is None else f"{op.name} '{name}'"
         for v in operands:
             self._operand(v, where)
-        return self._append(node.op, tuple(operands), node.attrs, [o.type for o in node.outputs],
-                            None if name is None else self._claim(name, where))
+        return self._append(op, tuple(operands), attrs, types, None if name is None else self._claim(name, where))
 
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
         """Make the users of `old` use `new`: all users and graph outputs, or only the given `uses`.
@@ -392,27 +396,23 @@ class Graph(Operations):
         node.outputs = tuple([Value(self, t, node, k) for k, t in enumerate(types)])
         if node.outputs:
             node.outputs[0].name = name
-        self._insert(node)
         self._by_op.setdefault(op.name, {})[node] = None
         for k, v in enumerate(operands):
             if v is not None:
                 v.uses.append(Use(node, k))
-        return node.outputs
-
-    def _insert(self, node: Node) -> None:
-        """Insert the node into `nodes`, and give it a `position` between its neighbors' positions."""
         self.labels.changed()
         if self._before is None:
             node.position = self.nodes[-1].position + _GAP if self.nodes else 0
             self.nodes.append(node)
-            return
+            return node.outputs
         at = self._index(self._before)
         low = self.nodes[at - 1].position if at else self._before.position - 2 * _GAP
         node.position = (low + self._before.position) // 2
         self.nodes.insert(at, node)
-        if node.position == low:
+        if node.position == low:  # no number is left between the neighbors' positions
             for k, n in enumerate(self.nodes):
                 n.position = k * _GAP
+        return node.outputs
 
     def _index(self, node: Node) -> int:
         at = bisect_left(self.nodes, node.position, key=GRAPH_ORDER)

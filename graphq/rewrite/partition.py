@@ -16,12 +16,12 @@ def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
 
     Raises GraphError if the nodes have several results, or are not convex (`is_convex`).
     """
-    body, operands, _ = extract(graph, nodes)
-    return _partition(graph, body, operands, anchor)
+    return _partition(graph, *extract(graph, nodes), anchor)
 
 
-def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) -> Value:
-    return graph.add_node(OPS["partition"], operands, {"body": body, "anchor": anchor})[0]
+def _partition(graph: Graph, body: Graph, operands: list[Value], result: Value, anchor: str) -> Value:
+    attrs = {"body": body, "anchor": anchor, "ties": "settled"}
+    return graph.add_checked(OPS["partition"], operands, attrs, [result.type])[0]
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
@@ -39,13 +39,18 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
     Constants that the nodes use are not copied: they become operands. Values keep their names in the body. Raises
     GraphError if the nodes are not convex (`is_convex`).
     """
-    members = _in_order(graph, nodes)
-    inside = set(members)
-    detour = _detour(graph, members)
-    if detour:
+    inside = set(nodes)
+    for node in inside:
+        if node.graph is not graph or node.removed:
+            raise GraphError(f"a partition of graph '{graph.name}' cannot have this {node.op.name}: it is not a node "
+                             "of the graph")
+    members = sorted(inside, key=GRAPH_ORDER)
+    results = [o for n in members for o in n.outputs if any([u.node not in inside for u in o.uses])]
+    # No path comes back from the last node.
+    if any([v.node is not members[-1] for v in results]) and (detour := _detour(graph, members)):
         raise GraphError(f"not convex: a path leaves these {len(members)} nodes and enters them again through "
                          f"{'; '.join(map(graph.describe, detour))}")
-    results = _results(members, inside)
+    results = results or [o for n in members[-1:] for o in n.outputs]
     operands = list(dict.fromkeys(v for n in members for v in n.operands if v.node not in inside))
     body, names = Graph("body"), _input_names(members, operands)
     new = {v: body.input(name, dtype=v.dtype, shape=v.shape,
@@ -58,20 +63,6 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
         new.update(zip(node.outputs, outs, strict=True))
     body.set_outputs([new[v] for v in results], [f"out{k}" for k in range(len(results))])
     return body, operands, results
-
-
-def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
-    wanted = set(nodes)
-    for node in wanted:
-        if node.graph is not graph or node.removed:
-            raise GraphError(f"a partition of graph '{graph.name}' cannot have this {node.op.name}: it is not a node "
-                             "of the graph")
-    return sorted(wanted, key=GRAPH_ORDER)
-
-
-def _results(members: list[Node], inside: set[Node]) -> list[Value]:
-    results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
-    return results or [o for n in members[-1:] for o in n.outputs]
 
 
 def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
@@ -133,12 +124,12 @@ class Fusion(Rewrite):
                         and len(v.uses) == 1 and self.absorbs(v.node)]
         return members
 
-    def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value]]:
-        """The body of the partition and its operands, computed once for `check` and `replace`."""
+    def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value], Value]:
+        """The body of the partition, its operands and its result, computed once for `check` and `replace`."""
         if "extracted" not in notes:
-            notes["extracted"] = extract(g, self.members(match))[:2]
-        body, operands = notes["extracted"]
-        return body, operands
+            notes["extracted"] = extract(g, self.members(match))
+        body, operands, result = notes["extracted"]
+        return body, operands, result
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
         """Add the partition and return its result."""
