@@ -13,9 +13,8 @@ from graphq.passes.cleanup import (
 from graphq.passes.compressed_weights import CastDequantizedWeights, GatherWeights, MoveWeights, PadWeights
 from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse import Fuse, duplicate_dequantize
+from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks
 from graphq.passes.leave_ties import leave_ties
-from graphq.passes.masks import duplicate_masks
 from graphq.passes.move_quantization import (
     CastBeforeMoves,
     ConcatBeforeDequantize,

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,19 @@ from graphq.passes.masks import is_large_mask
 
 def eliminate_common_subexpressions(graph: Graph) -> int:
     """Two nodes with the same operation, operands and attributes -> one node"""
+    return _share(graph, list(graph.nodes))
+
+
+def share_constants(graph: Graph) -> int:
+    """Constants with equal arrays -> one constant"""
+    return _share(graph, sorted(graph.nodes_of(["constant"]), key=GRAPH_ORDER))
+
+
+def _share(graph: Graph, nodes: Iterable[Node]) -> int:
     alone: dict[Any, Node] = {}
     seen: dict[Any, Node] = {}
     count = 0
-    for node in list(graph.nodes):
+    for node in nodes:
         operands = _operands(node)
         other = alone.setdefault(operands, node)
         if other is node:
@@ -36,20 +45,6 @@ def eliminate_common_subexpressions(graph: Graph) -> int:
         for old, new in zip(node.outputs, first.outputs, strict=True):
             graph.replace_uses(old, new)
         count += 1
-    if count:
-        graph.prune()
-    return count
-
-
-def share_constants(graph: Graph) -> int:
-    """Constants with equal arrays -> one constant"""
-    seen: dict[Any, Node] = {}
-    count = 0
-    for node in sorted(graph.nodes_of(["constant"]), key=GRAPH_ORDER):
-        first = seen.setdefault(_operands(node), node)
-        if first is not node:
-            graph.replace_uses(node.output, first.output)
-            count += 1
     if count:
         graph.prune()
     return count
@@ -132,7 +127,9 @@ def fold_dequantized_constants(graph: Graph) -> int:
 def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
     count = 0
     for node in list(graph.nodes):
-        if not (wanted(node) and _foldable(node)):
+        constant = bool(node.inputs) and all([v is None or v.data is not None for v in node.inputs])
+        if not constant or not wanted(node) or is_large_mask(node) or runs_long(node.op, node.attrs) \
+                or not all(v.type.known and v.type.size <= MAX_ELEMENTS for v in node.outputs):
             continue
         try:
             results = evaluated(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
@@ -146,9 +143,3 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
     if count:
         graph.prune()
     return count
-
-
-def _foldable(node: Node) -> bool:
-    constant = any(True for _ in node.operands) and all(v.data is not None for v in node.operands)
-    return constant and not is_large_mask(node) and not runs_long(node.op, node.attrs) and all(
-        v.type.known and v.type.size <= MAX_ELEMENTS for v in node.outputs)

@@ -22,19 +22,28 @@ WEIGHTS = (*DEQUANTIZES, "dequantize_linear")
 """Operations that may dequantize weights. ONNX files use dequantize_linear if blocks do not divide an axis."""
 
 
-class MoveWeights(Rewrite):
+class OfWeights(Rewrite):
+    """Base class of rewrites of one operation on constant weights that an operation of WEIGHTS dequantizes."""
+
+    operations: tuple[str, ...]
+
+    def pattern(self, g: PatternBuilder) -> PatternLike:
+        """One of `operations` after one of WEIGHTS."""
+        return g.any_of(*self.operations)(g.any_of(*WEIGHTS)(..., attrs=ANY), attrs=ANY)
+
+    def candidate(self, node: Node) -> bool:
+        """Whether the first operand is dequantized from a constant."""
+        source = next(node.operands).node
+        return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
+
+
+class MoveWeights(OfWeights):
     """static_reshape(dequantize(w, scales, zps)) -> dynamic_dequantize(w, scales, zps) of reshaped constants
 
     Transposes are handled in the same way, and so are the other operations of WEIGHTS. Each element keeps its scale.
     """
 
-    def pattern(self, g: PatternBuilder) -> PatternLike:
-        weights = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
-        return g.any_of("static_reshape", "static_transpose")(weights, attrs=ANY)
-
-    def candidate(self, node: Node) -> bool:
-        source = next(node.operands).node
-        return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
+    operations = "static_reshape", "static_transpose"
 
     def check(self, match: Match) -> str | None:
         """All operands must be constants. A reshape must not split groups, nor follow a dequantize_linear."""
@@ -71,7 +80,7 @@ class GatherWeights(Rewrite):
     """
 
     def pattern(self, g: PatternBuilder, i: Var) -> PatternLike:
-        return g.gather(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in DEQUANTIZES)), i, attrs=ANY)
+        return g.gather(g.any_of(*DEQUANTIZES)(..., attrs=ANY), i, attrs=ANY)
 
     def check(self, i: Value, match: Match) -> str | None:
         """All operands must be constants, and no two indices along the axis may share a scale."""
@@ -91,19 +100,14 @@ class GatherWeights(Rewrite):
                                     group_shape=[*groups[:axis], *[1] * len(i.shape), *groups[axis + 1:]])
 
 
-class CastDequantizedWeights(Rewrite):
+class CastDequantizedWeights(OfWeights):
     """type_cast(dequantize(w, scales, zps)) of constants -> dynamic_dequantize(w, scales, zps) to the type of the cast
 
     The other operations of WEIGHTS are handled in the same way. Results do not change: both round the f32 product of
     weight and scale once.
     """
 
-    def pattern(self, g: PatternBuilder) -> PatternLike:
-        return g.type_cast(g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS)), attrs=ANY)
-
-    def candidate(self, node: Node) -> bool:
-        source = next(node.operands).node
-        return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
+    operations = ("type_cast",)
 
     def check(self, match: Match) -> str | None:
         node = _dequantize(match)
@@ -168,7 +172,7 @@ class PadWeights(Rewrite):
         y = g.dynamic_dequantize(*map(g.add_constant, (w, *numbers)), qtype="per_group", group_shape=list(groups),
                                  dtype=node.output.dtype)
         y = y if y.dtype == x.dtype else g.type_cast(y, dtype=x.dtype)
-        return g.add_node(match.root.op, [x, y] if bias is None else [x, y, bias], match.root.attrs)[0]
+        return g.add_node(match.root.op, [x, y, bias], match.root.attrs)[0]
 
 
 def _padded(node: Node, along: int) -> tuple[int, ...] | None:

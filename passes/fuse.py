@@ -4,7 +4,7 @@ The record of a kernel family (`kernels/family/record.py`) says which operations
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graphq.errors import CompileError
@@ -13,7 +13,7 @@ from graphq.kernels.families import ANCHORS, family_named
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.record import MAX_EPILOGUE
 from graphq.ops.quant import DEQUANTIZES
-from graphq.passes.masks import is_mask
+from graphq.passes.masks import MASKS, is_mask
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 from graphq.rewrite.rule import Match
@@ -113,12 +113,27 @@ def duplicate_dequantize(graph: Graph) -> int:
     """
     count = 0
     for node in list(graph.nodes):
-        if node.op.name not in DEQUANTIZES or not taken(node):
-            continue
-        out = node.output
-        for user in out.users if out.is_output else out.users[1:]:
-            with graph.before(user, [node]):
-                copy = graph.add_again(node, node.inputs)[0]
-            graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
-            count += 1
+        if node.op.name in DEQUANTIZES and taken(node):
+            users = node.output.users
+            count += _duplicate(graph, node, users if node.output.is_output else users[1:])
     return count
+
+
+def duplicate_masks(graph: Graph) -> int:
+    """A mask with n users -> a mask for each user that may be in a partition; returns the number of added masks."""
+    count, joining = 0, {*lane_wise_operations(), *ANCHORS}
+    for node in reversed(list(graph.nodes)):
+        if node.op.name in MASKS and len(every := node.outputs[0].users) > 1 and is_mask(node):
+            users = [user for user in every if user.op.name in joining]
+            stays = node.output.is_output or len(users) < len(every)
+            count += _duplicate(graph, node, users if stays else users[1:])
+    return count
+
+
+def _duplicate(graph: Graph, node: Node, users: Sequence[Node]) -> int:
+    """Copy `node` for each of `users`. Returns the number of copies."""
+    for user in users:
+        with graph.before(user, [node]):
+            copy = graph.add_again(node, node.inputs)[0]
+        graph.replace_uses(node.output, copy, [u for u in node.output.uses if u.node is user])
+    return len(users)

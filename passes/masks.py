@@ -1,13 +1,12 @@
-"""Copy each attention mask for each of its users. A kernel computes a mask itself if nothing else reads the mask.
+"""Find attention masks. A kernel computes a mask itself if nothing else reads it (`passes.fuse.duplicate_masks`).
 
 No matrix of the size of the attention scores is then stored in memory.
 """
 from __future__ import annotations
 
 from graphq.base.sizes import assumed
-from graphq.ir import Graph, Node
-from graphq.kernels.families import ANCHORS
-from graphq.kernels.family.epilogue import COMPARISONS, lane_wise_operations, refuses
+from graphq.ir import Node
+from graphq.kernels.family.epilogue import COMPARISONS, refuses
 
 MASKS = frozenset({"select", "logical_and", "logical_or", "logical_not", "logical_xor", *COMPARISONS})
 """The operations that masks consist of."""
@@ -41,18 +40,3 @@ def _read(node: Node, depth: int) -> int:
 def is_large_mask(node: Node) -> bool:
     """Whether a node is a mask that takes more memory than a constant should."""
     return is_mask(node) and assumed(node.output.type.nbytes) > LARGE
-
-
-def duplicate_masks(graph: Graph) -> int:
-    """A mask with n users -> a mask for each user that may be in a partition; returns the number of added masks."""
-    count, joining = 0, {*lane_wise_operations(), *ANCHORS}
-    for node in reversed(list(graph.nodes)):
-        if node.op.name in MASKS and len(node.outputs[0].users) > 1 and is_mask(node):
-            out = node.output
-            users = [user for user in out.users if user.op.name in joining]
-            for user in users if out.is_output or len(users) < len(out.users) else users[1:]:
-                with graph.before(user, [node]):
-                    copy = graph.add_again(node, node.inputs)[0]
-                graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
-                count += 1
-    return count

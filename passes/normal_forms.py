@@ -21,22 +21,21 @@ def positive_axis(graph: Graph) -> int:
     """
     count = 0
     for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
-        axis = _normal_axis(node)
-        if axis in (None, node.attrs["axis"]):
+        axis, shape = node.attrs["axis"], node.outputs[0].shape
+        if node.attrs.get("qtype") == "per_tensor":
+            normal = 1
+        elif shape is None or len(node.outputs) > 1:
+            continue
+        else:
+            normal = axis % len(shape)
+        if normal == axis:
             continue
         with graph.before(node):
-            new = _again(graph, node, axis=axis)
+            new = _again(graph, node, axis=normal)
         graph.replace_uses(node.output, new)
         graph.prune([node])
         count += 1
     return count
-
-
-def _normal_axis(node: Node) -> int | None:
-    if node.attrs.get("qtype") == "per_tensor":
-        return 1
-    shape = node.output.shape if len(node.outputs) == 1 else None
-    return None if shape is None else node.attrs["axis"] % len(shape)
 
 
 class UniformChannelsArePerTensor(Rewrite):
@@ -207,7 +206,7 @@ class RowScalesAsGroups(Rewrite):
         scales, attrs = g.static_reshape(scales, shape=[-1, 1]), match.node("dynamic_dequantize").attrs
         assert x.shape is not None and x.shape[1] is not None
         x = g.dynamic_dequantize(x, scales, qtype="per_group", group_shape=[1, x.shape[1]], dtype=attrs["dtype"])
-        return g.add_node(match.root.op, [x, w] if bias is None else [x, w, bias], match.root.attrs)[0]
+        return g.add_node(match.root.op, [x, w, bias], match.root.attrs)[0]
 
 
 class StaticDequantize(Rewrite):

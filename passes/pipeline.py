@@ -28,9 +28,8 @@ from graphq.passes.cleanup import (
 )
 from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse import Fuse, duplicate_dequantize
+from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks
 from graphq.passes.leave_ties import leave_ties
-from graphq.passes.masks import duplicate_masks
 from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.shared_heads import MoveRepeat, ShareHeads

@@ -132,7 +132,7 @@ class Graph(Operations):
 
     def add_checked(self, op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
                     types: Sequence[TensorType], *, name: str | None = None) -> tuple[Value, ...]:
-        """Add a node as `add_node` does. Its attributes are complete, and `types` are known to be its results' types."""
+        """Add a node as `add_node` does, with complete attributes and the known types of its results."""
         where = op.name if name is None else f"{op.name} '{name}'"
         for v in operands:
             self._operand(v, where)

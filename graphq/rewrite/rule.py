@@ -167,9 +167,9 @@ class _Work:
             nodes = m.nodes if reason else ()
             if refused is None or len(nodes) > len(refused[0]):
                 refused = nodes, lambda reason=reason: reason
-        nodes, why = refused or (self.matcher.missed, self.matcher.reason)
-        if self.explain and len(nodes) > (self.misses[node].depth if node in self.misses else 0):
-            self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), len(nodes), nodes)
+        missed, why = refused or (self.matcher.missed, self.matcher.reason)
+        if self.explain and len(missed) > (self.misses[node].depth if node in self.misses else 0):
+            self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), len(missed), missed)
         return False
 
     def _rewrite(self, node: Node, m: Match, notes: dict[str, Any]) -> None:
