@@ -145,7 +145,7 @@ def test_only_steps_with_enough_work_run_in_parallel(threads, parallel):
     for shape, expected in (((16, 64, 32), False), ((512, 1024, 512), parallel)):
         model = gq.compile(dense(*shape, constant=False, zw=(-9, 9)), threads=threads, isa=resolve().name)
         if model.threads == threads:
-            assert any(s.pieces > 1 for s in model._fixed.plan.steps) == expected
+            assert any(s.pieces > 1 for s in model.plans.fixed.plan.steps) == expected
 
 
 def test_bad_options_are_graphq_errors():

@@ -33,9 +33,9 @@ PATIENCE_SECONDS = 10.0
 
 Without a limit two threads could wait for each other: the thread that holds the lock may itself wait for a lock that
 another library took in its fork hook."""
-_waited_for: list[Lock] = []
-_taken: list[Lock] = []
-_renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
+waited_for: list[Lock] = []
+taken: list[Lock] = []
+renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class lazy_property(Generic[T]):
@@ -67,15 +67,15 @@ class Lock:
     def __init__(self, *, fork_waits: bool = False) -> None:
         self.hold = threading.RLock()  # a `with` block releases the RLock that it took, even if a fork replaced `hold`
         if fork_waits:
-            _waited_for.append(self)
+            waited_for.append(self)
         else:
-            _renewed.add(self)
+            renewed.add(self)
 
 
 def _before() -> None:
-    for lock in _waited_for:
+    for lock in waited_for:
         if lock.hold.acquire(timeout=PATIENCE_SECONDS):
-            _taken.append(lock)
+            taken.append(lock)
         else:
             # Logging is safe here: fork hooks run in reverse order of registration, so logging's hook has not taken its
             # lock yet.
@@ -84,16 +84,16 @@ def _before() -> None:
 
 
 def _after() -> None:
-    held = _taken[::-1]
-    _taken.clear()  # emptied first, because another thread may fork as soon as a lock is free
+    held = taken[::-1]
+    taken.clear()  # emptied first, because another thread may fork as soon as a lock is free
     for lock in held:
         lock.hold.release()
 
 
 def _in_child() -> None:
-    held = list(_taken)
+    held = list(taken)
     _after()
-    for lock in [*_renewed, *(x for x in _waited_for if x not in held)]:
+    for lock in [*renewed, *(x for x in waited_for if x not in held)]:
         lock.hold = threading.RLock()
 
 

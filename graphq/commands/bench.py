@@ -103,9 +103,9 @@ def run(options: argparse.Namespace) -> int:
                      "cosine": min(map(cosine, wanted, result), default=None)})
     ours = [[result for variant, result in zip(variants, results, strict=True) if variant.precision == p]
             for p in get_args(Precision)]
-    equal = all(_equal(results[0], other) for results in ours for other in results[1:])
+    equal = all(same_results(results[0], other) for results in ours for other in results[1:])
     title = f"; {source}; cosines to {compared}" if peers else ""
-    write(options, "\n".join([_table(graph, arrays, rows, title), *["graphq's own results differ"] * (not equal)]),
+    write(options, "\n".join([table(graph, arrays, rows, title), *["graphq's own results differ"] * (not equal)]),
           {"graph": graph.name, "inputs": {n: list(x.shape) for n, x in arrays.items()}, "source": source,
            "compared_with": compared, "rows": rows, "equal": equal})
     return 0 if equal else 1
@@ -150,12 +150,14 @@ def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
     return str(folder / "model.onnx")
 
 
-def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+def same_results(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    """Whether both lists have the same arrays, bit for bit."""
     return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
                for x, y in zip(left, right, strict=True))
 
 
-def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, Any]], title: str) -> str:
+def table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, Any]], title: str) -> str:
+    """The rows as text, a table for each thread count."""
     shapes = ", ".join(f"{name}=" + "x".join(map(str, x.shape)) for name, x in arrays.items())
     lines, cosines = [f"{graph.name}, {shapes}{title}"], "" if rows[0]["cosine"] is None else "   cosine"
     width = max(18, *(len(row["name"]) for row in rows))

@@ -45,8 +45,8 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
     if reason := missing(name):
         raise GraphqError(f"{name}: {reason}")
     try:
-        run = _openvino(name, path, threads) if PACKAGES[name] == "openvino" else \
-            _onnxruntime(path, threads, literal=literal, exact=name == EXACT)
+        run = by_openvino(name, path, threads) if PACKAGES[name] == "openvino" else \
+            by_onnxruntime(path, threads, literal=literal, exact=name == EXACT)
         run(feeds)
     except Exception as error:  # the packages do not document which classes they raise
         raise GraphqError(f"{name} refuses {path}: {error}") from error
@@ -65,7 +65,8 @@ def as_written(path: str, graph: Graph, arrays: Mapping[str, np.ndarray]) -> tup
         return list(named_outputs(graph.output_names, reference(graph, arrays)).values()), "the NumPy references"
 
 
-def _onnxruntime(path: str, threads: int, *, literal: bool, exact: bool) -> Run:
+def by_onnxruntime(path: str, threads: int, *, literal: bool, exact: bool) -> Run:
+    """ONNX Runtime on a file: `literal` without optimizations, `exact` without sums that saturate."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -78,7 +79,8 @@ def _onnxruntime(path: str, threads: int, *, literal: bool, exact: bool) -> Run:
     return lambda f: list(session.run(None, dict(f)))
 
 
-def _openvino(name: str, path: str, threads: int) -> Run:
+def by_openvino(name: str, path: str, threads: int) -> Run:
+    """OpenVINO on a file, at the precision that `name` says."""
     import openvino
 
     hints: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}

@@ -50,10 +50,10 @@ MOST_PLANS = 64
 """The most files with added plans per model; the oldest files are removed."""
 
 
-_writing: dict[str, threading.Thread] = {}
+writers: dict[str, threading.Thread] = {}
 """The latest thread that writes a model, by the model's digest."""
 _order = Lock()
-"""The lock to hold while a thread is added to `_writing`, so that no two threads wait for the same thread."""
+"""The lock to hold while a thread is added to `writers`, so that no two threads wait for the same thread."""
 
 
 class Kept:
@@ -74,7 +74,7 @@ class Kept:
             return None
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
         levels = [x.name for x in isa.available()]
-        of = repr((chosen, levels, threads, options, cpu.describe(), _versions()))
+        of = repr((chosen, levels, threads, options, cpu.describe(), versions()))
         digest = hashlib.sha256(of.encode() + b"\0")
         try:
             why = _why_not()
@@ -92,7 +92,7 @@ class Kept:
 
     def find(self) -> CompiledGraph | None:
         """The kept model, ready to run; None if there is no usable file. Waits if this process is writing the file."""
-        writing = _writing.get(self.digest)
+        writing = writers.get(self.digest)
         if writing is not None:
             writing.join()
         try:
@@ -142,7 +142,7 @@ class Kept:
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
         plans, rows_mix = model.plans, model.rows_mix
-        self._start_writing(partial(self._write_model, plans=plans, rows_mix=rows_mix))
+        self.start_writing(partial(self._write_model, plans=plans, rows_mix=rows_mix))
         self._follow(model, rows_mix, [plan.sizes for plan in plans.all()])
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
@@ -153,21 +153,21 @@ class Kept:
             for plan in plans.in_memory():
                 if plan.sizes not in kept:
                     kept.add(plan.sizes)
-                    self._start_writing(partial(self._write_plan, plan=plan, plans=plans, rows_mix=rows_mix))
+                    self.start_writing(partial(self._write_plan, plan=plan, plans=plans, rows_mix=rows_mix))
 
         model.plans.grown = grown
 
-    def _start_writing(self, write: Callable[[Path], None]) -> None:
+    def start_writing(self, write: Callable[[Path], None]) -> None:
         """Start a thread that waits for the previous thread to end, and then calls `write` with the model's path."""
         with _order.hold:
-            before = _writing.get(self.digest)
+            before = writers.get(self.digest)
             thread = threading.Thread(target=self._write, args=(write, before), name="graphq-keeping")
             try:
                 thread.start()
             except RuntimeError:  # too many threads, or Python is ending: write in this thread
                 pass
             else:
-                _writing[self.digest] = thread
+                writers[self.digest] = thread
                 return
         self._write(write, before)
 
@@ -228,7 +228,8 @@ def _of_graph(graph: Graph) -> Iterator[bytes | memoryview]:
 
 
 @once
-def _versions() -> str:
+def versions() -> str:
+    """The versions of all that a kept model depends on."""
     found = [cache.versions()]
     for package in PACKAGES:
         try:

@@ -65,12 +65,12 @@ class OpenPlans(Plans):
                  symbols: WithSymbols | None = None) -> None:
         super().__init__(signature, read_source, options, part, arrays, symbols)
         self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
-        self._by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
+        self.by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
         self._unread = list(unread)
-        self._by_shapes: dict[Shapes, Runner | Staged] = {}
+        self.by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
-        """The lock to hold while entries of `_by_class` or `_by_shapes` move: others could miss a moving entry."""
+        """The lock to hold while entries of `by_class` or `by_shapes` move: others could miss a moving entry."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
         self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
         if not self.for_each_shape and not unread:
@@ -103,22 +103,22 @@ class OpenPlans(Plans):
 
     def all(self) -> list[NativePlan]:
         """All plans, including the plans in a file."""
-        for of in list(self._by_class):
+        for of in list(self.by_class):
             list(self._of_class(of))
         return self.in_memory()
 
     def in_memory(self) -> list[NativePlan]:
         """The plans that were made, or read from a file."""
         with self._order.hold:
-            return [plan for plans in self._by_class.values() for plan in plans]
+            return [plan for plans in self.by_class.values() for plan in plans]
 
     def classes(self) -> tuple[str, ...]:
         """The lines of a report on open sizes: the ranges of sizes, how many plans each range has, and why."""
         if not self._places.all or not (plans := self.all()):
             return ()
         names = [d.name for d in self.dimensions]
-        lines = [f"open sizes: {counted(len(plans), 'plan')} for {counted(len(self._by_class), 'range')}"]
-        for of, of_class in sorted(self._by_class.items()):
+        lines = [f"open sizes: {counted(len(plans), 'plan')} for {counted(len(self.by_class), 'range')}"]
+        for of, of_class in sorted(self.by_class.items()):
             sizes = dict(zip(names, map(range_of, of), strict=True))
             lines.append(f"  {', '.join(f'{n} = {r}' for n, r in sizes.items())}: {counted(len(of_class), 'plan')}")
             for plan in of_class:
@@ -136,7 +136,7 @@ class OpenPlans(Plans):
         latest = self._latest
         if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
             return latest[1]  # these shapes are already the most recently used
-        made = self._by_shapes.get(shapes)
+        made = self.by_shapes.get(shapes)
         if made is None and not self.for_each_shape:
             made = self._at_sizes(self._places.sizes(shapes))
         if made is None:
@@ -154,7 +154,7 @@ class OpenPlans(Plans):
     def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
         with self._making.setdefault(shapes, Lock()).hold:
             with self._order.hold:  # so that no other thread moves the entry meanwhile
-                made = self._by_shapes.get(shapes)
+                made = self.by_shapes.get(shapes)
             if made is None:
                 try:
                     constants = self.constants.of(arrays)
@@ -204,7 +204,7 @@ class OpenPlans(Plans):
     def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
         """Yield the existing plans of a class: first the plans in memory, then plans in a file, read one by one."""
         with self._order.hold:
-            plans = list(self._by_class.get(of, ()))
+            plans = list(self.by_class.get(of, ()))
         yield from plans
         while True:
             with self._order.hold:
@@ -216,13 +216,13 @@ class OpenPlans(Plans):
                 if entry not in self._unread:  # a signal handler has read the plan in the meantime
                     continue
                 self._unread.remove(entry)
-                self._by_class.setdefault(of, []).append(plan)
+                self.by_class.setdefault(of, []).append(plan)
             yield plan
 
     def _new(self, of: Sizes, sizes: Sizes) -> Runner:
         """Make a plan and return its runner. The plan is made for the class's examples, or else for these sizes."""
         with self._order.hold:  # so that no other thread moves the class meanwhile
-            known = of in self._by_class
+            known = of in self.by_class
         if not known:
             try:
                 made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
@@ -230,7 +230,7 @@ class OpenPlans(Plans):
                 made = None
             if made is not None:
                 return made
-        because = self._why_not(of, sizes) if of in self._by_class else ""
+        because = self._why_not(of, sizes) if of in self.by_class else ""
         try:
             plan = self._made(sizes)
             plan.because = because
@@ -244,7 +244,7 @@ class OpenPlans(Plans):
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
         names = [d.name for d in self.dimensions]
-        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
+        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self.by_class.get(of, ())))
 
     def _begin(self) -> None:
         """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""
@@ -314,12 +314,12 @@ class OpenPlans(Plans):
 
     def _keep(self, of: Sizes, plan: OpenPlan) -> None:
         with self._order.hold:
-            others = [v for v in self._by_class.get(of, ()) if v is not plan]
-            _put_last(self._by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
+            others = [v for v in self.by_class.get(of, ()) if v is not plan]
+            _put_last(self.by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
 
     def _keep_at(self, shapes: Shapes, made: Runner | Staged) -> None:
         with self._order.hold:
-            _put_last(self._by_shapes, shapes, made, MAX_SHAPES)
+            _put_last(self.by_shapes, shapes, made, MAX_SHAPES)
 
 
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:

@@ -39,8 +39,8 @@ MOST_INDEX = 1 << 26
 """The most bytes of an index. An index takes 67 bytes per MiB of the file, and under 100 bytes per array or kernel."""
 ALIGNMENT = 64
 _PAGE = 4096
-_HEAD = struct.Struct("<8sIIQQ")
-_DIGEST = hashlib.sha256().digest_size
+HEAD = struct.Struct("<8sIIQQ")
+DIGEST = hashlib.sha256().digest_size
 
 
 def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview], *,
@@ -58,10 +58,10 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
         places.append((start, x.nbytes))
     text = json.dumps({**index, "sections": places, "hashes": _hashes(_bytes_of(places, sections))},
                       separators=(",", ":")).encode()
-    text += b" " * (-(_HEAD.size + _DIGEST + len(text)) % _PAGE)
+    text += b" " * (-(HEAD.size + DIGEST + len(text)) % _PAGE)
     if len(text) > MOST_INDEX:
         raise GraphError(f"{str(target)!r} cannot be written: an index of {len(text)} bytes is too large")
-    head = _HEAD.pack(MAGIC, FORMAT, 0, len(text), _HEAD.size + _DIGEST + len(text) + end)
+    head = HEAD.pack(MAGIC, FORMAT, 0, len(text), HEAD.size + DIGEST + len(text) + end)
     try:
         if target.exists() and not target.is_file():
             raise ValueError("the path exists and is not a file")
@@ -126,10 +126,10 @@ class File:
 
     def _read(self, file: BufferedReader, nbytes: int) -> None:
         self.private = is_private(os.fstat(file.fileno()))
-        head = file.read(_HEAD.size + _DIGEST)
-        if len(head) < _HEAD.size + _DIGEST or head[:len(MAGIC)] != MAGIC:
+        head = file.read(HEAD.size + DIGEST)
+        if len(head) < HEAD.size + DIGEST or head[:len(MAGIC)] != MAGIC:
             self.fail("not a compiled model of graphq")
-        _, version, _, size, total = _HEAD.unpack(head[:_HEAD.size])
+        _, version, _, size, total = HEAD.unpack(head[:HEAD.size])
         if version != FORMAT:
             self.fail(f"format {version}; this is graphq with format {FORMAT}: compile the model again, and save it")
         if total != nbytes:
@@ -138,15 +138,15 @@ class File:
         if size > MOST_INDEX or begin > total or begin % _PAGE:
             self.fail(f"damaged: its index cannot have {size} bytes")
         text = file.read(size)
-        if hashlib.sha256(head[:_HEAD.size] + text).digest() != head[_HEAD.size:]:
+        if hashlib.sha256(head[:HEAD.size] + text).digest() != head[HEAD.size:]:
             self.fail("damaged: its index does not have the hash that it states")
-        self.digest = head[_HEAD.size:].hex()
+        self.digest = head[HEAD.size:].hex()
         self.index = self._read_index(text)
         self._places = self._checked_places(self.index.get("sections"), total - begin)
         hashes = self.index.get("hashes")
         if not isinstance(hashes, list) or len(hashes) != (total - begin) // PIECE + 1:
             self.fail(f"its index lacks the hashes of {(total - begin) // PIECE + 1} pieces")
-        self._body = _mapped(file)[begin:] if self.private else _copied(file, begin, total - begin)
+        self._body = mapped(file)[begin:] if self.private else copied(file, begin, total - begin)
         self._check_hashes(hashes)
 
     def fail(self, problem: str) -> NoReturn:
@@ -211,12 +211,13 @@ class File:
             self.fail(f"damaged: the bytes of piece {wrong} of {len(hashes)} do not have the hash of the index")
 
 
-def _mapped(file: BufferedReader) -> memoryview:
+def mapped(file: BufferedReader) -> memoryview:
     """Map a file into memory. MAP_POPULATE reads all pages at once, since the hashes need all of them next."""
     return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
 
 
-def _copied(file: BufferedReader, begin: int, nbytes: int) -> memoryview:
+def copied(file: BufferedReader, begin: int, nbytes: int) -> memoryview:
+    """Copy `nbytes` bytes of a file, from `begin` on, into aligned memory."""
     expect(nbytes, "the file")
     room = aligned_empty(nbytes).data
     file.seek(begin)

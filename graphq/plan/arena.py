@@ -85,14 +85,14 @@ class Arenas:
     """
 
     def __init__(self) -> None:
-        self._idle: list[Arena] = []
+        self.idle: list[Arena] = []
         self._runs = 0
-        self._most = len(process_cores())
+        self.most = len(process_cores())
 
     def take(self, nbytes: int) -> Arena:
         """An arena of at least `nbytes` bytes. It belongs to the caller until `give_back`."""
         try:
-            arena = self._idle.pop()
+            arena = self.idle.pop()
         except IndexError:
             return Arena(nbytes)
         return arena if arena.array.size >= nbytes else Arena(nbytes)
@@ -100,8 +100,8 @@ class Arenas:
     def give_back(self, arena: Arena) -> None:
         """Return an arena to the idle arenas."""
         arena.last = self._runs = self._runs + 1  # not atomic: if two runs end at once, one may not be counted
-        idle = self._idle
+        idle = self.idle
         idle.append(arena)
         first = idle[:1]  # a slice instead of idle[0], because another thread may empty the list
-        if len(idle) > 1 and (len(idle) > self._most or first and first[0].last < self._runs - PATIENCE):
+        if len(idle) > 1 and (len(idle) > self.most or first and first[0].last < self._runs - PATIENCE):
             del idle[:1]

@@ -192,8 +192,8 @@ class Search(Trials):
             return setting
         tried = with_scheme(setting, states=True)
         self.loss(tried)
-        most = max(LITTLE_LOSS, self._loss_made(setting) / (1 - RECOVERS))
-        return tried if always or self._loss_made(tried) <= most else setting
+        most = max(LITTLE_LOSS, self.loss_made(setting) / (1 - RECOVERS))
+        return tried if always or self.loss_made(tried) <= most else setting
 
     def exact_where_little(self, setting: Setting) -> Setting:
         """The setting with f32 for the layers of little work (`Price.little`)."""
@@ -249,7 +249,7 @@ class Search(Trials):
         for name, part in progress(order[:tried], "operands"):
             exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
             seen, k = max(self.held_out, key=lambda case: self.hard.get(case, 0.0))
-            losses[name, part] = self._loss_of({n: q for n, q in self.chosen(exact, seen).items() if n == name}, k,
+            losses[name, part] = self.loss_of({n: q for n, q in self.chosen(exact, seen).items() if n == name}, k,
                                                exact.scheme)
         return [*sorted(losses, key=lambda key: losses[key] / self.price.exact(key[0]), reverse=True), *order[tried:]]
 
@@ -265,7 +265,7 @@ class Search(Trials):
         The settings are compared in order of their time: a slower setting must reduce the loss enough (`pays`).
         """
         least = sorted(sorted(self.losses, key=self.losses.__getitem__)[:count], key=self.price.time)
-        losses = {s: max(self.loss(s), self._loss_made(s)) for s in progress(least, "settings made")}
+        losses = {s: max(self.loss(s), self.loss_made(s)) for s in progress(least, "settings made")}
         best = least[0]
         for tried in least[1:]:
             best = tried if self.pays(tried, best, 0, lambda s, _: losses[s]) else best

@@ -151,8 +151,8 @@ class Trials:
 
     def _compare(self, setting: Setting, seen: tuple[int, ...], k: int) -> float:
         if setting.scheme.mode != "dynamic" and not setting.scheme.states:
-            return self._loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
-        return self._loss_made(setting, [k])
+            return self.loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
+        return self.loss_made(setting, [k])
 
     def estimate(self, setting: Setting) -> Estimate:
         """The loss of the setting on the cases `judged`, and how reliable it is. Updates `losses`."""
@@ -167,8 +167,9 @@ class Trials:
         return Estimate(held_out, changed, count, self.known[self.every].plain.unseen, sized,
                         repeated(self.batches))
 
-    def _loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
-                 between: Mapping[str, Parameters] | None = None) -> float:
+    def loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
+                between: Mapping[str, Parameters] | None = None) -> float:
+        """The loss on batch `k` of the model whose layers are quantized as `chosen`."""
         (out,) = self.outputs.runs(Chosen(self.data, (k,)), chosen, scheme, between)
         return self._distance(k, floats(out))
 
@@ -188,7 +189,7 @@ class Trials:
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
 
-    def _loss_made(self, setting: Setting, numbers: Iterable[int] | None = None) -> float:
+    def loss_made(self, setting: Setting, numbers: Iterable[int] | None = None) -> float:
         """The largest loss of a setting's graph on the batches `numbers`, by default on all compared batches.
 
         If the graph cannot be made or run, the setting has `failed` and the loss is infinite.
@@ -206,7 +207,7 @@ class Trials:
 
     def possible(self, setting: Setting) -> Setting:
         """The setting, or the best other setting if its graph cannot be made or run. Raises GraphError if all fail."""
-        while self._loss_made(setting) == np.inf:
+        while self.loss_made(setting) == np.inf:
             left = [s for s in self.losses if s not in self.failed]
             if not left:
                 raise GraphError(f"no setting of the search can be made: {self.failed[setting]}")

@@ -29,7 +29,7 @@ MOST_MODELS = 8
 """The most models that a process keeps for its predictors. The oldest model is dropped first."""
 
 _lock = Lock()
-_models: dict[tuple[Any, ...], CompiledGraph] = {}
+models: dict[tuple[Any, ...], CompiledGraph] = {}
 
 
 class Predictor:
@@ -119,19 +119,19 @@ class Predictor:
         return self._rows
 
     def _model(self) -> CompiledGraph:
-        key = self._key if self._graph else _file_key(str(self.path), self.threads)
+        key = self._key if self._graph else file_key(str(self.path), self.threads)
         with _lock.hold:
-            if key not in _models:
+            if key not in models:
                 if self._graph is None:
                     made = load_compiled(str(self.path), threads=self.threads)
                 else:
                     graph, options = self._graph
                     made = CompiledGraph(graph, options._replace(threads=resolve_threads(self.threads)))
                 _keep(key, made)
-            return _models[key]
+            return models[key]
 
 
-def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
+def file_key(path: str, threads: int | None) -> tuple[Any, ...]:
     """A key for the model of a file. The key changes when the file is replaced."""
     try:
         found = os.stat(path)
@@ -142,9 +142,9 @@ def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
 
 def _keep(key: tuple[Any, ...], model: CompiledGraph) -> None:
     with _lock.hold:
-        for oldest in list(_models)[:1 - MOST_MODELS]:
-            del _models[oldest]
-        _models[key] = model
+        for oldest in list(models)[:1 - MOST_MODELS]:
+            del models[oldest]
+        models[key] = model
 
 
 class _BatchedModel:

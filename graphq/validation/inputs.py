@@ -60,18 +60,18 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
                 return shapes
         return None
 
-    base = first(_equal(graph))
+    base = first(equal_sizes(graph))
     if base is None:
         raise GraphError(f"the graph runs with no open dimensions of {listing(SAME)}: {errors[0]}")
     places = [(name, axis) for v in graph.inputs for name in [str(v.name)] for axis in range(len(base[name]))
               if v.shape is None or v.shape[axis] is None]
-    unequal = first(_unequal(base, places, np.random.default_rng(seed))) or base
+    unequal = first(unequal_sizes(base, places, np.random.default_rng(seed))) or base
     for axis, size in product(sorted({a for _, a in places}), (0, 1)):
         first([_changed(unequal, {(n, a): size for n, a in places if a == axis})])
     return list(found.values())
 
 
-def _equal(graph: Graph) -> Iterator[Shapes]:
+def equal_sizes(graph: Graph) -> Iterator[Shapes]:
     """Yield sets of shapes with one size for all open dimensions, and one rank for all inputs of unknown rank."""
     types = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
     fixed = {d for t in types for d in t.shape or () if d is not None} - {0, *SAME}
@@ -81,7 +81,7 @@ def _equal(graph: Graph) -> Iterator[Shapes]:
                for v in graph.inputs}
 
 
-def _unequal(base: Shapes, places: list[Place], rng: np.random.Generator) -> Iterator[Shapes]:
+def unequal_sizes(base: Shapes, places: list[Place], rng: np.random.Generator) -> Iterator[Shapes]:
     """Yield sets of shapes with a different size for each axis: the size in `base`, plus or times a small number."""
     rank = max((axis for _, axis in places), default=0) + 1
     for draw in range(DRAWS):

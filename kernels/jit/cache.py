@@ -40,7 +40,7 @@ MOST_OF_A_MODEL = MOST_BYTES // 4
 """The most bytes of a model's file. A few larger files would displace all other files."""
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
-_OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq|\.plan)|\.graphq\.[0-9a-f]{32}")
+OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq|\.plan)|\.graphq\.[0-9a-f]{32}")
 """The names of files that the cache writes: kernels, models, later plans of models, and unfinished files of these."""
 _DIGEST = hashlib.sha256().digest_size
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -83,7 +83,7 @@ class Entry:
         if self.key in _provided:
             return _provided[self.key]
         try:
-            path = _safe(self._wanted) / self.name
+            path = safe_folder(self._wanted) / self.name
             with open(path, "rb", opener=_opened) as file:
                 status = os.fstat(file.fileno())
                 if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
@@ -102,7 +102,7 @@ class Entry:
         """Write the code in one atomic step, so other processes never see a part of a file. Failures are logged."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
-            path = _safe(self._wanted) / self.name
+            path = safe_folder(self._wanted) / self.name
         except OSError as error:
             return log.warning("there is no folder for the kernel cache: %s", error)
         try:
@@ -189,10 +189,10 @@ def folder() -> Path:
     Code is loaded from the folder, so the folder must belong to this user, and other users must have no write access. A
     temporary folder replaces an unsafe folder.
     """
-    return _safe(_wanted())
+    return safe_folder(_wanted())
 
 
-def _safe(path: Path | None) -> Path:
+def safe_folder(path: Path | None) -> Path:
     """Return `path` if it is safe to use, otherwise a temporary folder."""
     if path is None:
         reason: str | None = "the user has no home folder"
@@ -201,7 +201,7 @@ def _safe(path: Path | None) -> Path:
         if reason is None:
             return path.resolve()
     _warn(path, str(reason))
-    return _temporary()
+    return temporary_folder()
 
 
 def _wanted() -> Path | None:
@@ -223,7 +223,8 @@ def _warn(path: Path | None, reason: str) -> None:
 
 
 @cache
-def _temporary() -> Path:
+def temporary_folder() -> Path:
+    """A folder that is removed when this process ends."""
     path = Path(tempfile.mkdtemp(prefix="graphq-"))
     atexit.register(_remove_temporary, path, os.getpid())
     return path
@@ -262,7 +263,7 @@ def _others_write(facts: os.stat_result) -> bool:
     """Whether another user is allowed to write. A group with the user's name and no other members does not count."""
     if facts.st_mode & stat.S_IWOTH:
         return True
-    return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()
+    return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != private_group()
 
 
 def is_private(facts: os.stat_result) -> bool:
@@ -271,7 +272,8 @@ def is_private(facts: os.stat_result) -> bool:
 
 
 @cache
-def _private_group() -> int | None:
+def private_group() -> int | None:
+    """The group that only this user belongs to, or None."""
     try:
         user = pwd.getpwuid(os.geteuid())
         group = grp.getgrgid(user.pw_gid)
@@ -283,7 +285,7 @@ def _private_group() -> int | None:
 def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
     with os.scandir(path) as entries:
         for entry in entries:
-            if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 try:
                     yield entry, entry.stat(follow_symlinks=False)
                 except FileNotFoundError:

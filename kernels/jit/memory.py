@@ -17,7 +17,7 @@ PAGE = 1 << 21
 CHUNK = 8 * PAGE
 """Bytes of a chunk. Small arrays that live long share a chunk. The chunk is freed together with the last of them."""
 
-_begun: list[tuple[weakref.ref[np.ndarray], int]] = []
+chunks: list[tuple[weakref.ref[np.ndarray], int]] = []
 """Chunks with free bytes, and how many bytes of each are in use.
 
 A thread removes a chunk from the list while it cuts an array from the chunk. No other thread or signal handler can then
@@ -41,20 +41,21 @@ def lasting_empty(nbytes: int) -> np.ndarray:
     Each run reads all weights of a plan once. With pages of 4 KB, most pages would miss in the TLB: ResNet-50 takes 3 %
     longer (virtual machine on Zen 5).
     """
-    nbytes = index(nbytes)  # a plain int, not the open size of one model, because all models share `_begun`
+    nbytes = index(nbytes)  # a plain int, not the open size of one model, because all models share `chunks`
     if nbytes > CHUNK // 2:
-        return _mapped(nbytes)
+        return mapped(nbytes)
     chunk, used = None, 0
     with suppress(IndexError):
-        begun, used = _begun.pop()
+        begun, used = chunks.pop()
         chunk = begun()
     if chunk is None or used + nbytes > CHUNK:
-        chunk, used = _mapped(CHUNK), 0
-    _begun.append((weakref.ref(chunk), used + -(-nbytes // LINE) * LINE))
+        chunk, used = mapped(CHUNK), 0
+    chunks.append((weakref.ref(chunk), used + -(-nbytes // LINE) * LINE))
     return chunk[used:used + nbytes]
 
 
-def _mapped(nbytes: int) -> np.ndarray:
+def mapped(nbytes: int) -> np.ndarray:
+    """Map `nbytes` bytes of zeros. Raises MemoryError if the system refuses."""
     try:
         pages = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError):

@@ -29,7 +29,7 @@ class Statistics(NamedTuple):
 
 
 _statistics = Statistics()
-_modules: dict[str, Module] = {}
+modules_by_key: dict[str, Module] = {}
 
 
 def statistics() -> Statistics:
@@ -203,12 +203,12 @@ class SavedModule(Module):
             _count(loaded=1)
 
 
-_saved: dict[str, SavedModule] = {}
+saved_by_key: dict[str, SavedModule] = {}
 
 
 def saved(kind: str, key: str, code: folder.Code) -> Module:
     """The module for code that this user compiled before under `key`. Each key has one module."""
-    return _saved.setdefault(key, SavedModule(kind, key, code))
+    return saved_by_key.setdefault(key, SavedModule(kind, key, code))
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,
@@ -227,10 +227,10 @@ def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: L
         raise ValueError(f"the factory of a kernel module must be a function of a file, got {factory.__qualname__}")
     source = Source(factory, plain(arguments), level)
     key = f"{kind}\0{source.text}"
-    module = _modules.get(key)
+    module = modules_by_key.get(key)
     if module is None:
         made = Module(kind, source, cache)
-        module = _modules.setdefault(key, made)
+        module = modules_by_key.setdefault(key, made)
         if module is made:  # otherwise another thread has added the module
             made.begin(wanted, first)
     elif wanted:

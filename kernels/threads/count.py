@@ -53,7 +53,7 @@ def resolve_threads(threads: int | None) -> int:
 
 
 def _allowed() -> int:
-    return max(1, min(most_threads(), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
+    return max(1, min(most_threads(), quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
 
 
 def _variable(name: str) -> int | None:
@@ -62,7 +62,7 @@ def _variable(name: str) -> int | None:
     return max(1, int(first)) if first.isdecimal() else None
 
 
-def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
+def quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
     """The cores that the quotas of control groups allow, rounded up; a large number if there are no quotas."""
     return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
                default=_NO_LIMIT)

@@ -230,45 +230,45 @@ class Team:
 
 
 _starting = Lock(fork_waits=True)
-_team: Team | None = None
+current: Team | None = None
 _numba_has_threads_of_another_process = False
 
 
 def the_team(cache: bool = True) -> Team:
     """The team of this process; the first call starts it."""
-    global _team
-    if _team is None:
+    global current
+    if current is None:
         made = Team(cache)
         with _starting.hold:
-            if _team is None:
-                _team = made
+            if current is None:
+                current = made
                 made.start()
-    return _team
+    return current
 
 
 def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
     """Call `run`, for at most `seconds`, until all helpers that it uses take part: then runs can be timed."""
     end = perf_counter() + seconds
     run()
-    while _team is not None and not _team.settled and perf_counter() < end:
+    while current is not None and not current.settled and perf_counter() < end:
         sleep(0.01)
-        could_ask = _team.region is not None
+        could_ask = current.region is not None
         run()
-        if could_ask and _team.layer is None:  # `run` used one thread only: nothing to wait for
+        if could_ask and current.layer is None:  # `run` used one thread only: nothing to wait for
             return
 
 
 def _in_child() -> None:
     """Forget the parent's team: its threads do not exist in a forked child."""
-    global _team, _numba_has_threads_of_another_process
+    global current, _numba_has_threads_of_another_process
     numba = sys.modules.get("numba")
     try:
         _numba_has_threads_of_another_process |= numba is not None and bool(numba.threading_layer())
     except (ValueError, AttributeError):  # raised if Numba has not started threads
         pass
-    if _team is not None:
-        atexit.unregister(_team.end)
-        _team = None
+    if current is not None:
+        atexit.unregister(current.end)
+        current = None
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -17,7 +17,7 @@ def waited_for():
     """A lock that a fork waits for."""
     made = Lock(fork_waits=True)
     yield made
-    locks._waited_for.remove(made)
+    locks.waited_for.remove(made)
 
 
 def in_child(check):
@@ -124,11 +124,11 @@ def test_children_of_children_have_locks_too(waited_for):
 
 def test_locks_that_are_gone_are_not_renewed():
     """Each model makes locks."""
-    before = len(locks._renewed)
+    before = len(locks.renewed)
     made = [Lock() for _ in range(5)]
-    assert len(locks._renewed) == before + 5
+    assert len(locks.renewed) == before + 5
     del made
-    assert len(locks._renewed) == before
+    assert len(locks.renewed) == before
 
 
 @pytest.mark.parametrize("fork_waits", [False, True])
@@ -149,7 +149,7 @@ def test_a_signals_handler_may_take_the_lock_that_its_thread_holds(fork_waits):
     finally:
         signal.signal(signal.SIGALRM, before)
         if fork_waits:
-            locks._waited_for.remove(lock)
+            locks.waited_for.remove(lock)
 
 
 def test_threads_that_fork_at_a_time_leave_no_lock_taken(waited_for):
@@ -168,7 +168,7 @@ def test_threads_that_fork_at_a_time_leave_no_lock_taken(waited_for):
             x.join()
     finally:
         sys.setswitchinterval(before)
-    assert not wrong and not locks._taken and free(waited_for) and free(locks.importing)
+    assert not wrong and not locks.taken and free(waited_for) and free(locks.importing)
 
 
 def test_a_fork_that_waits_no_longer_says_so(waited_for, monkeypatch, caplog):

@@ -69,7 +69,7 @@ def test_a_peer_runs_files_of_all_kinds(model, tmp_path, capsys, kind):
 
 
 def test_results_of_levels_that_differ_are_exit_code_1(model, capsys, monkeypatch):
-    monkeypatch.setattr(bench, "_equal", lambda left, right: False)
+    monkeypatch.setattr(bench, "same_results", lambda left, right: False)
     assert main(["bench", model, "--threads=1,2", "--isa=scalar", "--seconds=0.001"]) == 1
     assert capsys.readouterr().out.endswith("graphq's own results differ\n")
 
@@ -78,14 +78,14 @@ def test_results_of_levels_that_differ_are_exit_code_1(model, capsys, monkeypatc
 def test_any_result_that_differs_is_exit_code_1(model, monkeypatch, wrong):
     """Not only the last one."""
     calls = []
-    monkeypatch.setattr(bench, "_equal", lambda left, right: calls.append(right) or len(calls) != wrong)
+    monkeypatch.setattr(bench, "same_results", lambda left, right: calls.append(right) or len(calls) != wrong)
     assert main(["bench", model, "--threads=1", "--isa=scalar,scalar,scalar", "--seconds=0.001"]) == 1
 
 
 def test_peers_may_differ(model, capsys, monkeypatch):
     """Only graphq's own results have to be equal."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(bench, "_equal", lambda left, right: False)
+    monkeypatch.setattr(bench, "same_results", lambda left, right: False)
     assert main(["bench", model, "--threads=1", "--isa=scalar", "--peer=ort", "--seconds=0.001"]) == 0
     assert "own results differ" not in capsys.readouterr().out
 
@@ -118,7 +118,7 @@ def test_a_peer_that_is_missing_or_refuses_is_one_line(model, tmp_path, capsys, 
     def refuses(*_, **__):
         raise ValueError("no such\noperator")
 
-    monkeypatch.setattr(peers, "_onnxruntime", refuses)
+    monkeypatch.setattr(peers, "by_onnxruntime", refuses)
     pytest.importorskip("onnx")
     assert main(["bench", model, "--threads=1", "--peer=ort"]) == 2
     assert "ONNX Runtime refuses" in (err := capsys.readouterr().err) and err.count("\n") == 1
@@ -148,7 +148,7 @@ def test_cosines_are_to_the_graph_as_written(model, tmp_path, capsys, monkeypatc
     """ONNX Runtime without optimizations states the numbers; without that package, the references do."""
     pytest.importorskip("onnxruntime")
     asked = []
-    monkeypatch.setattr(peers, "_onnxruntime", lambda path, threads, *, literal, exact: asked.append(literal) or (
+    monkeypatch.setattr(peers, "by_onnxruntime", lambda path, threads, *, literal, exact: asked.append(literal) or (
         lambda feeds: [np.full((1, 8), 1 + literal, np.float32)]))
     pytest.importorskip("onnx")
     assert main(["bench", model, "--threads=1", "--peer=ort", "--seconds=0.001", "--json"]) == 0
@@ -165,7 +165,7 @@ def test_cosines_are_to_the_graph_as_written(model, tmp_path, capsys, monkeypatc
 def test_inputs_are_the_models_own_sample(model, tmp_path, capsys, monkeypatch, key):
     seen = []
     monkeypatch.setattr(bench, "alternate", lambda calls, seconds: [[call() and 0.0 or 1.0] for call in calls])
-    monkeypatch.setattr(bench, "_table", lambda graph, arrays, rows, title: seen.append(arrays) or "")
+    monkeypatch.setattr(bench, "table", lambda graph, arrays, rows, title: seen.append(arrays) or "")
     sample = np.arange(16, dtype=np.uint8).reshape(2, 8)
     np.savez(tmp_path / "g.npz", **{key: sample})
     assert main(["bench", model, "--threads=1"]) == 0 and np.array_equal(seen.pop()["x"], sample)

@@ -72,8 +72,8 @@ def test_a_peer_that_refuses_a_file(monkeypatch, tmp_path):
         asked.append((path, threads, literal, exact))
         return lambda f: (_ for _ in ()).throw(ValueError("no")) if f else ["y"]
 
-    monkeypatch.setattr(peers, "_onnxruntime", make)
-    monkeypatch.setattr(peers, "_openvino", lambda name, path, threads: lambda f: [name])
+    monkeypatch.setattr(peers, "by_onnxruntime", make)
+    monkeypatch.setattr(peers, "by_openvino", lambda name, path, threads: lambda f: [name])
     monkeypatch.setattr(peers, "find_spec", lambda package: package)
     assert peers.model_file(peers.EXACT, "m", {}, 2, literal=True)({}) == ["y"]
     assert peers.model_file(peers.ORT, "m", {}, 3)({}) == ["y"]

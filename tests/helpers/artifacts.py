@@ -4,7 +4,7 @@ import json
 
 from graphq.model import saved_file as format
 
-HEAD = format._HEAD.size + format._DIGEST
+HEAD = format.HEAD.size + format.DIGEST
 
 
 def sealed(index, sections):
@@ -17,7 +17,7 @@ def sealed(index, sections):
     hashes = [hashlib.sha256(body[k:k + format.PIECE]).hexdigest() for k in range(0, len(body) + 1, format.PIECE)]
     text = json.dumps({**index, "sections": places, "hashes": hashes}).encode()
     text += b" " * (-(HEAD + len(text)) % 4096)
-    head = format._HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text) + len(body))
+    head = format.HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text) + len(body))
     return head + hashlib.sha256(head + text).digest() + text + body
 
 

@@ -105,7 +105,7 @@ def test_a_plan_is_not_seen_before_its_constants_are_kept():
             super().__setitem__(key, made)
             others.extend(call_together(lambda: call(model, feeds(2))))
 
-    model.plans._by_shapes = Watched()
+    model.plans.by_shapes = Watched()
     assert call(model, feeds(1)) == 1 and others == [None]
 
 

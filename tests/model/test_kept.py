@@ -199,7 +199,7 @@ def test_the_environment_chooses_a_level_as_the_option_does(path, monkeypatch):
 @pytest.mark.parametrize("changed", ["versions", "cpu", "package"])
 def test_other_versions_and_processors_have_models_of_their_own(changed, path, monkeypatch):
     compiled(path)
-    kept._versions.cache_clear()
+    kept.versions.cache_clear()
     if changed == "versions":
         monkeypatch.setattr(cache, "versions", lambda: "others")
     elif changed == "cpu":
@@ -209,7 +209,7 @@ def test_other_versions_and_processors_have_models_of_their_own(changed, path, m
     try:
         assert compiled(path).origin == ""
     finally:
-        kept._versions.cache_clear()
+        kept.versions.cache_clear()
 
 
 def test_an_edited_source_makes_another_model(path, tmp_path, monkeypatch):
@@ -226,9 +226,9 @@ def test_an_edited_source_makes_another_model(path, tmp_path, monkeypatch):
         if name:
             (copy / name).write_text((copy / name).read_text() + " ")
             os.utime(copy / name, (0, 0))
-        kept._versions.cache_clear()
+        kept.versions.cache_clear()
         digests.append(kept.Kept.of(path, None, 1).digest)
-    kept._versions.cache_clear()
+    kept.versions.cache_clear()
     assert len(set(digests)) == 5
 
 
@@ -413,7 +413,7 @@ def test_each_thread_that_writes_follows_another(path, monkeypatch):
     model = compiled(path)
     place, start, done, followed = kept.Kept.of(path, None, 1), threading.Thread.start, [], []
     monkeypatch.setattr(kept.Kept, "_write", lambda self, write, before: followed.append(before))
-    other = threading.Thread(target=lambda: place._start_writing(model.save))
+    other = threading.Thread(target=lambda: place.start_writing(model.save))
 
     def slow_start(thread):
         if thread.name == "graphq-keeping" and not done:
@@ -423,11 +423,11 @@ def test_each_thread_that_writes_follows_another(path, monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", slow_start)
-    place._start_writing(model.save)
+    place.start_writing(model.save)
     other.join()
     written()
     assert len(followed) == 2 and done[0] in followed
-    kept._writing.pop(place.digest)
+    kept.writers.pop(place.digest)
 
 
 def test_models_count_in_the_folder(path, folder):

@@ -64,10 +64,10 @@ def test_no_model_is_kept_in_a_folder_that_goes_with_the_process(path, folder, t
     folder.mkdir()
     folder.chmod(0o777)
     monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
-    cache._temporary.cache_clear()
+    cache.temporary_folder.cache_clear()
     compiled(path, threads=1)
     assert not list(tmp_path.rglob("*.graphq"))
-    cache._temporary.cache_clear()
+    cache.temporary_folder.cache_clear()
 
 
 OWN = """

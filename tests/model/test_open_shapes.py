@@ -47,7 +47,7 @@ def check(graph, *cases, **options):
 
 
 def variants(model):
-    return sum(map(len, model.plans._by_class.values()))
+    return sum(map(len, model.plans.by_class.values()))
 
 
 def quantized(g, v, scale=0.05):
@@ -145,7 +145,7 @@ def test_variants_share_weights():
     model = gq.compile(g)
     for n in (1, 5, 50, 500):
         model(arrays(g, rng, (n, 64)))
-    plans = [v.plan for vs in model.plans._by_class.values() for v in vs]
+    plans = [v.plan for vs in model.plans.by_class.values() for v in vs]
     assert len(plans) == 4
     held = [{id(b.data) for b in p.buffers if isinstance(b.data, np.ndarray) and b.nbytes > 1000} for p in plans]
     assert held[0] and all(x == held[0] for x in held)
@@ -158,7 +158,7 @@ def test_shapes_leave_by_their_last_use():
     for n in range(2, MAX_SHAPES + 20):
         model(often)
         model(arrays(model.source, rng, (n, 32)))
-    kept = model.plans._by_shapes
+    kept = model.plans.by_shapes
     assert len(kept) == MAX_SHAPES and ((3, 32),) in kept and ((2, 32),) not in kept
 
 
@@ -168,7 +168,7 @@ def test_variants_leave_by_their_last_use(monkeypatch):
     model = gq.compile(mlp())
     for n in (1, 5, 50, 6, 500, 7, 2000):
         model(arrays(model.source, rng, (n, 32)))
-    assert list(model.plans._by_class) == [(4,), (2,), (5,)]
+    assert list(model.plans.by_class) == [(4,), (2,), (5,)]
     check(two((None, None), (None,)), *(((n, m), (m,)) for n in (1, 3, 20) for m in (1, 4, 30)))
 
 
@@ -176,7 +176,7 @@ def test_what_was_run_at_shapes_is_freed_with_them():
     rng = np.random.default_rng(0)
     model = gq.compile(mlp())
     model(arrays(model.source, rng, (2, 32)))
-    gone = weakref.ref(model.plans._by_shapes[((2, 32),)])
+    gone = weakref.ref(model.plans.by_shapes[((2, 32),)])
     for n in range(3, MAX_SHAPES + 4):
         model(arrays(model.source, rng, (n, 32)))
     gc.collect()
@@ -285,7 +285,7 @@ def test_a_variant_that_is_made_while_another_caller_looks_is_kept(monkeypatch):
     before = variants(model)
     monkeypatch.setattr(OpenPlan, "at", late)
     model(np.ones((6, 32), np.float32))
-    assert variants(model) == before + 1 and made[0] in model.plans._by_class[(2,)]
+    assert variants(model) == before + 1 and made[0] in model.plans.by_class[(2,)]
 
 
 def test_sizes_of_a_class_have_one_example():
@@ -342,7 +342,7 @@ def at_sizes(graph, feeds, **options):
     open_ = gq.compile(graph, **options)
     open_(feeds)
     fixed_ = gq.compile(graph.specialize(types), **options)
-    return open_.plans.latest.runner.plan, fixed_._fixed.plan
+    return open_.plans.latest.runner.plan, fixed_.plans.fixed.plan
 
 
 def tables(plan):
@@ -369,7 +369,7 @@ def test_products_of_activations_need_no_plan_for_each_length():
     model = gq.compile(graph)
     for length in (60, 24, 25, 26, 100, 17, 127, 16, 33):
         model(arrays(graph, rng, (2, length, 32)))
-    assert [len(v) for v in model.plans._by_class.values()] == [1, 1]  # the first is that of compile
+    assert [len(v) for v in model.plans.by_class.values()] == [1, 1]  # the first is that of compile
 
 
 @pytest.mark.parametrize(("make", "shapes"), [

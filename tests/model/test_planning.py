@@ -69,7 +69,7 @@ def strips(monkeypatch):
 
 
 def steps_of(model):
-    return [s for s in model._fixed.plan.steps if isinstance(s, Step) and s.parts]
+    return [s for s in model.plans.fixed.plan.steps if isinstance(s, Step) and s.parts]
 
 
 def same(a, b):
@@ -198,7 +198,7 @@ def test_memory_grows_with_the_length(dtype, threads):
     def nbytes(length):
         model = gq.compile(attention((1, 12, length, 64), dtype=dtype), threads=threads)
         assert steps_of(model)
-        return model._fixed.arena_bytes
+        return model.plans.fixed.arena_bytes
 
     least, most = nbytes(512), nbytes(4096)
     assert most <= 8 * least and most <= 2 * 2 * 4 * 12 * 4096 * 64 + threads * planned.ROOM + (1 << 20)
@@ -261,7 +261,7 @@ def test_reports_name_the_steps_of_strips(strips):
     assert " + ".join(names) in model.explain()
     (shown,) = [s for s in model.profile(x, runs=2).steps if " + " in s.kernel]
     assert shown.macs == step.macs == 2 * 3 * 37 * 37 * 16
-    evidence = gather(model._fixed, model._fixed.plan.steps.index(step))
+    evidence = gather(model.plans.fixed, model.plans.fixed.plan.steps.index(step))
     alone = [modules(part.step) for part in step.parts]
     assert evidence.macs == step.macs and set(modules(step)) > set().union(*alone)
 

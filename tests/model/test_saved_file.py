@@ -12,7 +12,7 @@ from graphq.base.budget import expect
 from graphq.model import saved_file as format
 from graphq.model.saved_file import File, write
 
-HEAD = format._HEAD.size + format._DIGEST
+HEAD = format.HEAD.size + format.DIGEST
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def sections(*sizes):
 
 def resealed(data, change):
     """The bytes of a file whose index was changed, with hashes that fit."""
-    *_, size, _ = format._HEAD.unpack(data[:format._HEAD.size])
+    *_, size, _ = format.HEAD.unpack(data[:format.HEAD.size])
     index = json.loads(data[HEAD:HEAD + size])
     changed = change(index)
     text = json.dumps(index if changed is None else changed).encode()
     text += b" " * (-(HEAD + len(text)) % 4096)
     body = data[HEAD + size:]
-    head = format._HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text) + len(body))
+    head = format.HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text) + len(body))
     return head + hashlib.sha256(head + text).digest() + text + body
 
 
@@ -153,7 +153,7 @@ def test_text_that_is_no_json(path):
     write(path, {}, [])
     data = path.read_bytes()
     for text in (b"{", b"[" * 100_000, b"\xff", b"1" * 5000):
-        head = format._HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text))
+        head = format.HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text))
         path.write_bytes(head + hashlib.sha256(head + text).digest() + text)
         with pytest.raises(gq.ParseError):
             File(path)
@@ -168,11 +168,11 @@ def test_what_is_no_model_is_not_read(path, monkeypatch):
                                   ((1 << 40) - HEAD, 1 << 40, b""),
                                   (4096 - HEAD, 1 << 40, b'{"sections": [], "hashes": []}'),
                                   (4096 - HEAD, 1 << 40, b'{"sections": [[0, 1099511623680]], "hashes": []}')):
-            head, text = format._HEAD.pack(format.MAGIC, format.FORMAT, 0, size, total), text.ljust(4096 - HEAD)
+            head, text = format.HEAD.pack(format.MAGIC, format.FORMAT, 0, size, total), text.ljust(4096 - HEAD)
             yield head + hashlib.sha256(head + text).digest() + text
 
-    monkeypatch.setattr(format, "_mapped", None)
-    monkeypatch.setattr(format, "_copied", None)
+    monkeypatch.setattr(format, "mapped", None)
+    monkeypatch.setattr(format, "copied", None)
     for head in heads():
         with open(path, "wb") as file:
             file.write(head)
@@ -298,5 +298,5 @@ def test_a_range_is_copied_whole_however_it_is_read(most):
             self.at += count
             return count
 
-    found = format._copied(Short(bytes(range(20))), 3, 10)
+    found = format.copied(Short(bytes(range(20))), 3, 10)
     assert bytes(found) == bytes(range(3, 13)) and found.readonly

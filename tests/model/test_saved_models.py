@@ -136,7 +136,7 @@ def test_constants_stay_in_the_file(tmp_path):
     g = images()
     gq.compile(g).save(tmp_path / "m")
     again = gq.load_compiled(tmp_path / "m")
-    constants = [b.data for b in again._fixed.plan.buffers if b.storage == "constant"]
+    constants = [b.data for b in again.plans.fixed.plan.buffers if b.storage == "constant"]
     assert constants and all(not x.flags.owndata and not x.flags.writeable for x in constants)
     assert all(not n.attrs["value"].flags.writeable for n in again.source.nodes_of(["constant"]))
 
@@ -187,7 +187,7 @@ def test_rooms_for_copies_of_activations_follow_the_threads(tmp_path, monkeypatc
         for threads in (1, 2, 3):
             again = gq.load_compiled(tmp_path / "m", isa="amx", threads=threads)
             assert "anew" not in again.origin and same(again(feeds), model(feeds))
-            steps = [s for s in again._fixed.plan.steps if isinstance(s, Step) and s.words.get("rooms")]
+            steps = [s for s in again.plans.fixed.plan.steps if isinstance(s, Step) and s.words.get("rooms")]
             assert steps and all(s.words["room_count"] == max(1, s.pieces) <= threads for s in steps)
 
 

@@ -153,7 +153,7 @@ def test_stages_are_not_made_again_while_their_entry_moves():
             return out
 
     threads = [threading.Thread(target=lambda: found.append(plans.at(*calls[0])))]
-    plans._by_shapes = Moving(plans._by_shapes)
+    plans.by_shapes = Moving(plans.by_shapes)
     assert plans.at(*calls[0]) is first
     threads[0].join()
     assert found == [first]

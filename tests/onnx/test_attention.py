@@ -98,7 +98,7 @@ def test_nothing_of_the_size_of_the_scores_is_in_memory(case, dtype):
     new = 1100
     model, x = attention(batch=1, new=new, heads=4, groups=2, size=64, dtype=dtype, **case)
     compiled = gq.compile(gq.load_onnx(model), strict=True, threads=1)
-    buffers = compiled._fixed.plan.buffers
+    buffers = compiled.plans.fixed.plan.buffers
     assert max(b.nbytes for b in buffers if b.storage != "input") < new * new
     want = ReferenceEvaluator(model).run(None, x)[0]
     np.testing.assert_allclose(compiled(x).astype("f8"), want.astype("f8"), atol=1e-5 if dtype == "f4" else 2e-3)
@@ -184,7 +184,7 @@ def test_rows_that_are_nan_become_zeros_within_the_step(dtype):
     x = {name: a.astype(helper.tensor_dtype_to_np_dtype(dtype)) for name, a in x.items()} | {"mask": seen(n, n)}
     x["mask"][3] = False
     compiled = gq.compile(gq.load_onnx(model), strict=True, threads=1)
-    assert max(b.nbytes for b in compiled._fixed.plan.buffers if b.storage != "input") < n * n
+    assert max(b.nbytes for b in compiled.plans.fixed.plan.buffers if b.storage != "input") < n * n
     with np.errstate(invalid="ignore"):
         got, (want,) = compiled(x), ReferenceEvaluator(model).run(None, x)
     np.testing.assert_allclose(got.astype("f8"), want.astype("f8"), atol=1e-5 if dtype == TensorProto.FLOAT else 2e-3)

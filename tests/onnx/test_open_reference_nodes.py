@@ -58,7 +58,7 @@ def model(nodes, constants):
 
 
 def plans(compiled):
-    return [len(of) for of in compiled.plans._by_class.values()]
+    return [len(of) for of in compiled.plans.by_class.values()]
 
 
 @pytest.mark.parametrize("name", CASES)

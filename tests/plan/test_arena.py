@@ -10,7 +10,7 @@ from graphq.plan.arena import PATIENCE, Arenas
 
 
 def idle(arenas):
-    return [a.array.nbytes for a in arenas._idle]
+    return [a.array.nbytes for a in arenas.idle]
 
 
 def test_arenas_are_used_again_and_grow():
@@ -37,7 +37,7 @@ def test_runs_at_a_time_have_arenas_of_their_own():
 
 def test_arenas_that_no_run_needs_are_freed():
     arenas = Arenas()
-    arenas._most = 4
+    arenas.most = 4
     some = [arenas.take(100) for _ in range(4)]
     for a in some:
         arenas.give_back(a)
@@ -79,8 +79,8 @@ def test_all_idle_arenas_are_taken_while_one_is_given_back():
             return count
 
     arenas = Arenas()
-    arenas._most = 4
+    arenas.most = 4
     arenas.give_back(arenas.take(100))
-    arenas._idle = Taken(arenas._idle)
+    arenas.idle = Taken(arenas.idle)
     arenas.give_back(Arenas().take(100))
     assert idle(arenas) == []

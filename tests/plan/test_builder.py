@@ -113,7 +113,7 @@ def mlp(*widths):
         w = g.dequantize(g.constant(rng.integers(-127, 128, (k, n), dtype=np.int8)), scales=[0.01])
         x = g.quantize(g.matmul(g.dequantize(x, scales=[0.02], zps=[3]), w), dtype="u8", scales=[0.5], zps=[9])
     g.output(x, name="y")
-    plan = gq.compile(g, threads=1)._fixed.plan
+    plan = gq.compile(g, threads=1).plans.fixed.plan
     return plan, [s for s in plan.steps if s.kernel.startswith("matmul")]
 
 

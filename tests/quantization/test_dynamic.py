@@ -83,7 +83,7 @@ def test_states_of_which_the_loss_grows_stay(monkeypatch):
     monkeypatch.setattr(Search, "loss", lambda self, s: 0.5)
     for plain, loss, want in ((0.01, 0.012, tried), (0.01, 0.014, setting), (1e-6, 1.9e-4, tried),
                               (1e-6, 3e-4, setting)):
-        monkeypatch.setattr(Search, "_loss_made", lambda self, s, x=loss, y=plain: x if s.scheme.states else y)
+        monkeypatch.setattr(Search, "loss_made", lambda self, s, x=loss, y=plain: x if s.scheme.states else y)
         assert work.with_states(setting) == want
     assert work.with_states(with_scheme(setting, exclude=("biased",))).scheme.states is False
     monkeypatch.setattr(search, "STATE_ROWS", 0)

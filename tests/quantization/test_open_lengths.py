@@ -103,7 +103,7 @@ def test_every_setting_can_be_made(opened, tmp_path):
     smoothed = work.uniform(Candidate("min_max", smooth=True))
     wide = {"wide": everything, "wide_weights": [n for n, p in work.products.items() if p.weights is not None]}
     for tried in (smoothed, with_scheme(smoothed, **wide), with_scheme(smoothed, exclude=everything[:2])):
-        assert work._loss_made(tried, [0]) < 0.2 and not work.failed
+        assert work.loss_made(tried, [0]) < 0.2 and not work.failed
     for scheme in (Scheme(mode="dynamic", rows=True), Scheme(mode="weight_only")):
         gq.save_onnx(quantize(graph, scheme=scheme), tmp_path / "made.onnx")
         assert distance(gq.compile(tmp_path / "made.onnx")(DATA[0]), gq.compile(graph)(DATA[0])) < 0.05

@@ -46,7 +46,7 @@ def test_factors_are_tried_by_their_noise_then_by_their_loss(work, plain, monkey
         return 1.0 if q.wide_weights else 0.5
 
     monkeypatch.setattr(search, "TRIED", 2)
-    monkeypatch.setattr(Search, "_loss_of", loss)
+    monkeypatch.setattr(Search, "loss_of", loss)
     assert work.costs(plain) == [every[1], every[0], *every[2:]]
     assert asked == every[:2]
     monkeypatch.setattr(Price, "exact", lambda self, name: 3.0 if name == every[1][0] else 1.0)
@@ -161,7 +161,7 @@ def test_a_setting_loses_little_enough_beside_a_target_and_beside_plain_methods(
 def test_what_is_seen_is_compared_with_the_statistics_of_all_batches(work, plain, monkeypatch):
     asked = []
     monkeypatch.setattr(Search, "chosen", lambda self, setting, seen: asked.append(seen) or {})
-    monkeypatch.setattr(Search, "_loss_of", lambda self, chosen, k, scheme, between: float(k))
+    monkeypatch.setattr(Search, "loss_of", lambda self, chosen, k, scheme, between: float(k))
     setting = with_scheme(plain, wide=("a",))
     held_out = [k for fold in work.folds for k in fold.held_out]
     assert work.seen(setting) == max(held_out) and asked == [work.every] * len(held_out)
@@ -192,7 +192,7 @@ def test_of_settings_made_16_bits_have_to_pay(monkeypatch):
     monkeypatch.setattr(Price, "saved", 1.0)
     for of_wide, taken in ((0.009, plain), (0.001, wide)):
         work.losses[wide] = of_wide
-        monkeypatch.setattr(Search, "_loss_made", lambda self, setting, of=of_wide: made.get(setting, of))
+        monkeypatch.setattr(Search, "loss_made", lambda self, setting, of=of_wide: made.get(setting, of))
         assert work.best_made(3) == taken
 
 

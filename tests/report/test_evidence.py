@@ -39,7 +39,7 @@ def arrays(rows=48):
 
 
 def native(model):
-    plan = model._fixed.plan
+    plan = model.plans.fixed.plan
     return [(k, s) for k, s in enumerate(plan.steps) if isinstance(s, Step)]
 
 
@@ -66,7 +66,7 @@ def test_the_decisive_instruction_of_a_level(name):
         pytest.skip(f"no {name} here")
     model = gq.compile(network(), isa=name, threads=1)
     ((k, step),) = [(k, s) for k, s in native(model) if s.macs]
-    found = evidence.gather(model._fixed, k)
+    found = evidence.gather(model.plans.fixed, k)
     assert step.macs == found.macs == 48 * 64 * 96
     assert found.level == name and found.tile and found.threads == 1
     assert found.decisive in DECISIVE[name] and found.counts[found.decisive] > 0

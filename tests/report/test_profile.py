@@ -29,7 +29,7 @@ def products(shape=(8, 8)):
 def test_every_step_has_a_time(threads):
     model = gq.compile(products(), threads=threads)
     profile = model.profile(x=X, runs=3)
-    steps = model._fixed.plan.steps
+    steps = model.plans.fixed.plan.steps
     assert [s.kernel for s in profile.steps] == [s.kernel for s in steps]
     assert [s.number for s in profile.steps] == list(range(len(steps)))
     assert all(s.seconds >= s.least > 0 for s in profile.steps) and profile.steps[0].macs == 512

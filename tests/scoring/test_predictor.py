@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.scoring.predictor import _file_key
+from graphq.scoring.predictor import file_key
+
+
+def prepared(predictor):
+    """The model that a predictor has loaded, and the way it runs on rows."""
+    return predictor._prepared()
+
+
+def model_of(predictor):
+    return prepared(predictor).model
 
 
 def network(rows):
@@ -248,9 +257,9 @@ def test_threads_are_the_share_or_what_is_asked_for(tmp_path, monkeypatch):
     model = gq.compile(network(1), threads=2)
     model.save(tmp_path / "m")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert gq.Predictor(tmp_path / "m")._prepared().model.threads == 1
-    assert gq.Predictor(tmp_path / "m", threads=2)._prepared().model.threads == 2
-    assert gq.Predictor(model, threads=1)._prepared().model.threads == 1
+    assert model_of(gq.Predictor(tmp_path / "m")).threads == 1
+    assert model_of(gq.Predictor(tmp_path / "m", threads=2)).threads == 2
+    assert model_of(gq.Predictor(model, threads=1)).threads == 1
 
 
 def plain(rows=None, factor=1.0):
@@ -290,7 +299,7 @@ def compiled():
     (1, {}, 3, [1, 1, 1]), (1, {"pad_to": 1}, 2, [1, 1])])
 def test_the_numbers_of_rows_that_a_model_meets(rows, options, count, met, compiled):
     predictor = gq.Predictor(compiled[rows], threads=1, **options)
-    cut = predictor._prepared()
+    cut = prepared(predictor)
     cut.model = Recorded(cut.model)
     x = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
     y = predictor({"x": x, "shift": np.float32(0.5)})["y"]
@@ -338,11 +347,11 @@ def test_each_fact_of_a_file_is_of_its_key(tmp_path):
     path, other = tmp_path / "model", tmp_path / "other"
     path.write_bytes(b"12")
     first = path.stat()
-    keys = [_file_key(str(path), 1), _file_key(str(path), 2), _file_key(str(path), None)]
+    keys = [file_key(str(path), 1), file_key(str(path), 2), file_key(str(path), None)]
 
     def at(when):
         os.utime(path, ns=(first.st_atime_ns, when))
-        return _file_key(str(path), 1)
+        return file_key(str(path), 1)
 
     keys.append(at(first.st_mtime_ns + 1))  # only another time
     path.write_bytes(b"123")
@@ -357,12 +366,12 @@ def test_each_fact_of_a_file_is_of_its_key(tmp_path):
 def test_threads_are_of_the_key_of_a_model(tmp_path):
     gq.compile(plain(1), threads=2).save(tmp_path / "m")
     for threads in (1, 2, 1):
-        assert gq.Predictor(tmp_path / "m", threads=threads)._prepared().model.threads == threads
+        assert model_of(gq.Predictor(tmp_path / "m", threads=threads)).threads == threads
 
 
 def test_the_oldest_of_many_models_goes(tmp_path, monkeypatch):
     from graphq.scoring import predictor
-    monkeypatch.setattr(predictor, "_models", {})
+    monkeypatch.setattr(predictor, "models", {})
     monkeypatch.setattr(predictor, "MOST_MODELS", 2)
     gq.compile(plain(1)).save(tmp_path / "m")
     data = (tmp_path / "m").read_bytes()
@@ -373,14 +382,14 @@ def test_the_oldest_of_many_models_goes(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(data)
     for name in "abacbca":
         score(tmp_path / name)
-    assert "".join(loaded) == "abca" and len(predictor._models) == 2
+    assert "".join(loaded) == "abca" and len(predictor.models) == 2
 
 
 def test_a_compiled_graph_is_kept_for_its_own_threads(compiled):
     x = {"x": np.ones((1, 2), np.float32), "shift": np.float32(0)}
     for threads in (None, 1):
-        assert gq.Predictor(compiled[1], threads=threads)._prepared().model is compiled[1]
+        assert model_of(gq.Predictor(compiled[1], threads=threads)) is compiled[1]
     other = gq.Predictor(compiled[1], threads=2)
-    assert other._prepared().model is not compiled[1] and other._prepared().model.threads == 2
-    assert gq.Predictor(compiled[1], threads=2)._prepared().model is not other._prepared().model
+    assert model_of(other) is not compiled[1] and model_of(other).threads == 2
+    assert model_of(gq.Predictor(compiled[1], threads=2)) is not model_of(other)
     assert (other(x)["y"] == 1).all()

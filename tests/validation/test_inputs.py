@@ -33,23 +33,23 @@ def shapes(graph, **options):
 
 def test_equal_sizes_then_those_of_fixed_dimensions():
     g = gq.parse("graph(x: f32[?,5], y: f32[7,*]) {\n %0 = relu(x)\n return %0\n}".replace("f32[7,*]", "f32[7,9]"))
-    drawn = [s["x"] for s in module._equal(g)]
+    drawn = [s["x"] for s in module.equal_sizes(g)]
     assert drawn == [(n, 5) for n in (*module.SAME, 5, 7, 9)]
     unknown = gq.parse("graph(x: f32[*], y: f32[?]) {\n %0 = relu(x)\n return %0\n}")
-    drawn = list(module._equal(unknown))
+    drawn = list(module.equal_sizes(unknown))
     assert [len(s["x"]) for s in drawn] == [rank for rank in module.RANKS for _ in module.SAME]
     assert drawn[0] == {"x": (2, 2), "y": (2,)} and drawn[len(module.SAME)]["x"] == (2,) * 4
 
 
 def test_unequal_sizes():
     base = {"x": (2, 5, 2), "y": (2,)}
-    drawn = list(module._unequal(base, [("x", 0), ("x", 2), ("y", 0)], np.random.default_rng(0)))
+    drawn = list(module.unequal_sizes(base, [("x", 0), ("x", 2), ("y", 0)], np.random.default_rng(0)))
     assert len(drawn) == module.DRAWS and all(s["x"][1] == 5 and s["y"] == s["x"][:1] for s in drawn)
     for k, s in enumerate(drawn):
         a, _, b = s["x"]
         assert a != b and all((2 < d <= 7 if k % 2 == 0 else d % 2 == 0 and 2 <= d <= 10) for d in (a, b))
     assert len({s["x"] for s in drawn}) > 3
-    assert drawn != list(module._unequal(base, [("x", 0), ("x", 2), ("y", 0)], np.random.default_rng(1)))
+    assert drawn != list(module.unequal_sizes(base, [("x", 0), ("x", 2), ("y", 0)], np.random.default_rng(1)))
 
 
 def test_the_same_axis_has_one_size_in_all_inputs():

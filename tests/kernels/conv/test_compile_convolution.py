@@ -355,7 +355,7 @@ def test_rooms_for_copies_are_as_many_as_threads():
                       pads_end=[1, 1], dilations=[1, 1])
     g.output(g.quantize(y, dtype="u8", scales=[0.07], zps=[128]))
     with isa.emulate("amx"):
-        sizes = [gq.compile(g, isa="amx", threads=n)._fixed.arena_bytes for n in (1, 2)]
+        sizes = [gq.compile(g, isa="amx", threads=n).plans.fixed.arena_bytes for n in (1, 2)]
     assert 0 < sizes[1] <= 2 * sizes[0] <= 2 << 20
 
 

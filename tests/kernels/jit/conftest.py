@@ -22,7 +22,7 @@ def fresh(monkeypatch, here):
     """No worker runs, no module is loaded, and it is not known whether processes work."""
     monkeypatch.setattr(compiling, "pool", compiling.WorkerPool())
     monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(modules, "_modules", {})
+    monkeypatch.setattr(modules, "modules_by_key", {})
     yield
     for worker in [*compiling.pool.workers, *filter(None, [compiling.pool.idle])]:
         if worker.ident is not None:

@@ -177,7 +177,7 @@ from graphq.report.evidence import modules
 model = gq.compile(gq.parse('''graph net(x: u8[64,70], w: s8[70,70]) {
     %0 = dequantize(x, scales=[0.1])  %1 = dequantize(w, scales=[0.1])  %2 = matmul(%0, %1)
     %y = quantize(%2, dtype=u8, scales=[0.1])  return %y }'''))
-for module in {x for s in model._fixed.plan.steps for x in modules(s)}:
+for module in {x for s in model.plans.fixed.plan.steps for x in modules(s)}:
     print(Job("assembly", module.source).result())
 """
 

@@ -44,7 +44,7 @@ def test_what_was_written_is_read(folder):
     assert entry.read() == Entry("test", "text").read() == CODE
     assert Entry("test", "other text").read() is None
     assert Entry("other", "text").read() is None
-    assert names(folder) == [entry.name] and cache._OURS.fullmatch(entry.name)
+    assert names(folder) == [entry.name] and cache.OURS.fullmatch(entry.name)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / entry.name).stat().st_mode & 0o777 == 0o600
     entry.write(CODE._replace(object=b"newer"))
@@ -98,7 +98,7 @@ def test_a_file_that_others_can_write_to_is_not_read(folder, entry, mode):
 
 
 def test_a_file_of_another_user_is_not_read(folder, entry, monkeypatch):
-    monkeypatch.setattr(cache, "_safe", lambda path: folder)
+    monkeypatch.setattr(cache, "safe_folder", lambda path: folder)
     with monkeypatch.context() as m:
         other = os.geteuid() + 1
         m.setattr(cache.os, "geteuid", lambda: other)
@@ -267,7 +267,7 @@ def test_a_link_to_a_folder_is_as_safe_as_the_folder(tmp_path, monkeypatch):
 def test_the_group_may_write_if_it_is_the_users_own(folder, entry, monkeypatch):
     folder.chmod(0o770)
     for group, used in ((None, False), (folder.stat().st_gid, True), (folder.stat().st_gid + 1, False)):
-        monkeypatch.setattr(cache, "_private_group", lambda group=group: group)
+        monkeypatch.setattr(cache, "private_group", lambda group=group: group)
         assert (cache.folder() == folder) == used
 
 
@@ -277,9 +277,9 @@ def test_whose_group_is_the_users_own(monkeypatch):
                                (user.pw_name, ["mallory"], False), ("users", [], False)):
         group = cache.grp.struct_group((name, "x", user.pw_gid, members))
         monkeypatch.setattr(cache.grp, "getgrgid", lambda number, group=group: group)
-        cache._private_group.cache_clear()
-        assert cache._private_group() == (user.pw_gid if own else None)
-    cache._private_group.cache_clear()
+        cache.private_group.cache_clear()
+        assert cache.private_group() == (user.pw_gid if own else None)
+    cache.private_group.cache_clear()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -437,7 +437,7 @@ def test_without_any_folder_modules_are_compiled_all_the_same(entry, monkeypatch
     def no_folder(path):
         raise FileNotFoundError("No usable temporary directory found")
 
-    monkeypatch.setattr(cache, "_safe", no_folder)
+    monkeypatch.setattr(cache, "safe_folder", no_folder)
     assert entry.read() is None
     entry.write(cache.Code(b"x", ("f",)))
     assert "there is no folder for the kernel cache: No usable temporary directory found" in caplog.text

@@ -43,21 +43,21 @@ def test_arrays_are_disjoint() -> None:
 
 def test_an_array_taken_amid_another_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a signal's handler does it, or another thread."""
-    mapped, inner = memory._mapped, list[np.ndarray]()
+    mapped, inner = memory.mapped, list[np.ndarray]()
 
     def interrupted(nbytes: int) -> np.ndarray:
-        monkeypatch.setattr(memory, "_mapped", mapped)
+        monkeypatch.setattr(memory, "mapped", mapped)
         inner.append(lasting_empty(100))
         return mapped(nbytes)
 
-    monkeypatch.setattr(memory, "_begun", [])
-    monkeypatch.setattr(memory, "_mapped", interrupted)
+    monkeypatch.setattr(memory, "chunks", [])
+    monkeypatch.setattr(memory, "mapped", interrupted)
     arrays = [lasting_empty(100), *inner, lasting_empty(100), lasting_empty(100)]
     assert len({x.ctypes.data for x in arrays}) == 4 == len(arrays)
 
 
 def test_a_chunk_lives_as_long_as_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_begun", [])
+    monkeypatch.setattr(memory, "chunks", [])
     room = lasting_empty(100)
     chunk, part = weakref.ref(room.base), room[10:20]
     del room
@@ -83,4 +83,4 @@ def test_open_sizes_do_not_stay_in_memory_that_models_share():
     trace = Trace()
     array = lasting_empty(trace.leaf(100, "n") * 2)
     assert array.shape == (200,) and list(trace.guards.values()) == [200]
-    assert lasting_empty(30).shape == (30,) and all(type(used) is int for _, used in memory._begun)
+    assert lasting_empty(30).shape == (30,) and all(type(used) is int for _, used in memory.chunks)

@@ -83,7 +83,7 @@ def fresh(monkeypatch):
     """A function that forgets the modules of this process, as a new one has none."""
 
     def forget():
-        monkeypatch.setattr(modules, "_modules", {})
+        monkeypatch.setattr(modules, "modules_by_key", {})
 
     forget()
     return forget
@@ -322,7 +322,7 @@ def test_sections_of_an_object_are_loaded_side_by_side():
 
 
 def test_modules_of_saved_code_are_made_once_and_count_as_loaded(folder, fresh, monkeypatch):
-    monkeypatch.setattr(modules, "_saved", {})
+    monkeypatch.setattr(modules, "saved_by_key", {})
     code, key = load("test", multiples, 13).code, load("test", multiples, 13).key
     with counted(loaded=1):
         module = modules.saved("test", key, code)

@@ -61,7 +61,7 @@ for level, g in ((level, g) for level in (new, signed) for g in graphs):
         model, inputs = gq.compile(g, isa=level.name, threads=1, cache=False), random_inputs(g)
         for got, want in zip(*map(arrays, (model(inputs), model.formula(inputs))), strict=True):
             assert got.tobytes() == want.tobytes(), g.name
-        print(*(s.kernel for s in model._fixed.plan.steps if hasattr(s, "kernel")))
+        print(*(s.kernel for s in model.plans.fixed.plan.steps if hasattr(s, "kernel")))
 """
 
 

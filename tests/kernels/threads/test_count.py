@@ -10,13 +10,13 @@ import pytest
 
 from graphq.errors import CompileError
 from graphq.kernels.threads import count
-from graphq.kernels.threads.count import _quota, most_threads, process_cores, resolve_threads
+from graphq.kernels.threads.count import most_threads, process_cores, quota, resolve_threads
 
 
 def test_thread_numbers(monkeypatch):
     assert resolve_threads(1) == resolve_threads(np.int64(1)) == 1
     assert resolve_threads(10_000) == numba.config.NUMBA_NUM_THREADS
-    monkeypatch.setattr("graphq.kernels.threads.count._quota", lambda: 1)
+    monkeypatch.setattr("graphq.kernels.threads.count.quota", lambda: 1)
     assert resolve_threads(None) == 1
 
 
@@ -31,10 +31,10 @@ def test_quota_of_the_control_group(tmp_path):
     own.write_text("0::/\n")
     for text, cores in (("150000 100000", 2), ("100000 100000", 1), ("50000 100000", 1)):
         (tmp_path / "cpu.max").write_text(text)
-        assert _quota(str(tmp_path), str(own)) == cores
+        assert quota(str(tmp_path), str(own)) == cores
     (tmp_path / "cpu.max").write_text("max 100000")
-    assert _quota(str(tmp_path), str(own)) > 1000
-    assert _quota(str(tmp_path / "absent"), str(tmp_path / "none")) > 1000
+    assert quota(str(tmp_path), str(own)) > 1000
+    assert quota(str(tmp_path / "absent"), str(tmp_path / "none")) > 1000
 
 
 def test_the_least_quota_of_a_group_and_its_parents_counts(tmp_path):
@@ -43,7 +43,7 @@ def test_the_least_quota_of_a_group_and_its_parents_counts(tmp_path):
     own.write_text("0::/pods/one\n")
     (group / "cpu.max").write_text("800000 100000")
     (group.parent / "cpu.max").write_text("300000 100000")
-    assert _quota(str(tmp_path), str(own)) == 3
+    assert quota(str(tmp_path), str(own)) == 3
 
 
 def test_quota_of_control_groups_of_version_1(tmp_path):
@@ -52,14 +52,14 @@ def test_quota_of_control_groups_of_version_1(tmp_path):
     own.write_text("no group\n5:memory:/docker\n4:cpu,cpuacct:/docker\n:\n")
     (group / "cpu.cfs_quota_us").write_text("250000\n")
     (group / "cpu.cfs_period_us").write_text("100000\n")
-    assert _quota(str(tmp_path), str(own)) == 3
+    assert quota(str(tmp_path), str(own)) == 3
     (group / "cpu.cfs_quota_us").write_text("-1\n")
-    assert _quota(str(tmp_path), str(own)) > 1000
+    assert quota(str(tmp_path), str(own)) > 1000
 
 
 def test_the_share_that_an_engine_gives(monkeypatch):
     monkeypatch.setenv("NUMBA_NUM_THREADS", "8")
-    monkeypatch.setattr("graphq.kernels.threads.count._quota", lambda: 8)
+    monkeypatch.setattr("graphq.kernels.threads.count.quota", lambda: 8)
     monkeypatch.setattr("graphq.kernels.threads.count.process_cores", lambda: set(range(8)))
     for text, threads in (("3", 3), ("2,4", 2), ("1", 1), ("", 8), ("auto", 8), ("64", 8)):
         monkeypatch.setenv("OMP_NUM_THREADS", text)

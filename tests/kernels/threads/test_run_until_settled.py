@@ -15,6 +15,6 @@ def test_nobody_waits_for_helpers_of_runs_that_ask_for_none(monkeypatch):
         if len(runs) == 3:
             Waiting.region = object()  # Numba is imported: from now on a run could ask
 
-    monkeypatch.setattr(team, "_team", Waiting)
+    monkeypatch.setattr(team, "current", Waiting)
     team.run_until_settled(run, seconds=600)
     assert len(runs) == 4

@@ -195,7 +195,7 @@ def test_runs_in_regions_come_one_at_a_time():
 def own_team(monkeypatch, **system):
     """A new team of this process, for one test, with other functions of the system."""
     monkeypatch.setattr(team, "team_threads", lambda: 4)
-    monkeypatch.setattr(team, "_team", None)
+    monkeypatch.setattr(team, "current", None)
     for name, function in system.items():
         monkeypatch.setattr(helpers, name, function)
 
@@ -207,7 +207,7 @@ def test_without_threads_plans_run_on_their_caller(monkeypatch, started):
     own_team(monkeypatch, start_thread=lambda *at: start_thread(*at) if left and left.pop() else None)
     monkeypatch.setattr(team.Team, "can_load", lambda self: False)
     chain = Chain(3, 30, 4)
-    assert chain.right() and len(team._team.helpers.threads) == started
+    assert chain.right() and len(team.current.helpers.threads) == started
     found = begun()
     assert chain.right() and found.settled and found.helpers.begun == started
     team.atexit.unregister(found.end)
@@ -218,8 +218,8 @@ def test_nobody_waits_for_helpers_that_have_not_begun(monkeypatch):
     own_team(monkeypatch, start_thread=lambda *at: 1, join_thread=lambda thread: None)
     monkeypatch.setattr(team.Team, "can_load", lambda self: False)
     chain = Chain(3, 30, 4)
-    assert all(chain.right() for _ in range(20)) and not team._team.settled
-    team.atexit.unregister(team._team.end)
+    assert all(chain.right() for _ in range(20)) and not team.current.settled
+    team.atexit.unregister(team.current.end)
 
 
 def test_without_numba_helpers_stay_as_they_are(monkeypatch, caplog):
@@ -229,11 +229,11 @@ def test_without_numba_helpers_stay_as_they_are(monkeypatch, caplog):
     monkeypatch.setattr(team.Team, "can_load", lambda self: True)
     chain = Chain(3, 30, 4)
     assert chain.right()
-    team._team.loader.join()
-    assert chain.right() and begun().helpers.begun == 3 and team._team.region is None
+    team.current.loader.join()
+    assert chain.right() and begun().helpers.begun == 3 and team.current.region is None
     assert "plans do not run on Numba's threads" in caplog.text
-    team.atexit.unregister(team._team.end)
-    team._team.end()
+    team.atexit.unregister(team.current.end)
+    team.current.end()
 
 
 def test_what_is_measured_runs_until_helpers_take_part():
