@@ -99,6 +99,9 @@ class FoldPadIntoConvolution(Rewrite):
             return f"mode {pad['mode']}, pads {list(begin)} and {list(end)}"
         if root["auto_pad"] not in ("none", "valid"):
             return f"the convolution pads by itself, {root['auto_pad']}"
+        scaled = next((n.attrs for n in match.nodes if n.op.name == "dequantize"), None)
+        if scaled and scaled["qtype"] == "per_channel" and (begin[scaled["axis"]] or end[scaled["axis"]]):
+            return f"dequantize has a scale for each element of dimension {scaled['axis']}"
         if pad["value"] != self._zero(match):
             return f"the padding is {pad['value']:g}, 0 is {self._zero(match):g}"
         return None

@@ -30,6 +30,15 @@ def test_through_a_dequantize():
     check(f"%0 = {PAD.format('x', '')}\n {rest}", dtype="u8")
 
 
+@pytest.mark.parametrize("axis, size, folds", [(0, 1, True), (1, 8, False), (2, 9, False), (-2, 9, False),
+                                               (3, 3, True), (-1, 3, True)])
+def test_scales_of_what_is_padded_are_more_than_without_the_pad(axis, size, folds):
+    channels = f'dequantize({{}}, qtype="per_channel", axis={axis}, scales={[0.5] * size}, zps={[7] * size})'
+    before = f"%0 = {PAD.format('x', ', value=7')}\n %1 = {channels.format('%0')}"
+    after = f"%0 = {channels.format('x')}\n %1 = {CONV.format('%0', '', SUM, '')}\n return %1"
+    check(f"{before}\n %2 = {CONV.format('%1', '', OWN, '')}\n return %2", after if folds else None, "u8")
+
+
 def test_channels_first_and_valid():
     inputs = "x: f32[1,3,5,6], w: f32[2,3,3,3]"
     conv = 'convolution({}, w, strides=[1,1], {}, dilations=[1,1], {}data_format="NCX", weights_format="OIX")'
