@@ -82,6 +82,16 @@ def test_rows_and_ranges_that_do_not_fit(shape, transposed, scale, zero_point, r
     assert count == 0 and [reason in r.reason for r in refusals] == [True]
 
 
+def test_signed_integers_stay():
+    """dynamic_range is of u8."""
+    g = gq.Graph()
+    x = g.input("x", shape=(5, 64), dtype="f32")
+    s, z = g.dynamic_range(x)
+    q = g.dynamic_quantize(x, s, z, dtype="s8")
+    g.output(g.matmul(g.dynamic_dequantize(q, s, z), g.constant(W.astype(np.float32))))
+    assert RangesByRow(g) == 0
+
+
 def test_products_share_the_range_of_their_source():
     """As query, key and value do: rows are quantized once."""
     g = gq.Graph()

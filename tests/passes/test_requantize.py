@@ -63,6 +63,19 @@ def test_parameters_that_differ_in_a_channel_between_others_stay(scales, zps):
     check(DropRequantize(), f"%0 = dequantize(x, {first})\n %1 = quantize(%0, dtype=u8, {second})\n return %1")
 
 
+PER = 'qtype="per_channel", axis={}, scales={}'
+
+
+@pytest.mark.parametrize("first, second, goes", [
+    (PER.format(0, [1, 2, 3, 4]), PER.format(1, [1, 2, 3, 4]), False),
+    (PER.format(0, [1, 2, 3, 4]), PER.format(0, [1, 2, 3, 4]), True),
+    ("axis=0, scales=[2]", "axis=1, scales=[2]", True), (PER.format(2, [2]), "axis=2, scales=[2]", False),
+    ("axis=2, scales=[2]", PER.format(2, [2]), False)])
+def test_axes_matter_for_channels_only(first, second, goes):
+    check(DropRequantize(), f"%0 = dequantize(x, {first})\n %1 = quantize(%0, dtype=u8, {second})\n return %1",
+          "return x as out0" if goes else None, inputs="x: u8[4,4,1]")
+
+
 @pytest.mark.parametrize("scale", ["1e-38", "2e36"])
 def test_scales_at_the_ends_of_f32_stay(scale):
     check(DropRequantize(), f"%0 = dequantize(x, scales=[{scale}])\n %1 = quantize(%0, dtype=u8, scales=[{scale}])\n "
@@ -108,6 +121,7 @@ def test_limits_before_quantize(limit, parameters, goes):
 
 @pytest.mark.parametrize("limit,parameters,goes", [
     ("relu", "scales=[0.1]", True), ("relu", "scales=[0.1], zps=[1]", False),
+    ("clamp, min=0, max=127.5", "scales=[0.5]", True), ("clamp, min=0, max=127.4", "scales=[0.5]", False),
     ("clamp, min=0, max=26", "scales=[0.1]", True), ("clamp, min=0, max=25", "scales=[0.1]", False),
     ("relu", 'qtype="per_channel", axis=0, scales=[1,2,3,4]', True),
     ("clamp, min=-1, max=600", 'qtype="per_channel", axis=0, scales=[1,2,3,4]', False)])
