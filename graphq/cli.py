@@ -72,7 +72,7 @@ class CommandParser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 2 after an error. An error is one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser(given[0] if given else None).parse_args(given)
+    options = parser_of(given[0] if given else None).parse_args(given)
     code = 0
     try:
         with bars(sys.stderr.isatty(), given[0]):
@@ -95,7 +95,7 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _parser(named: str | None) -> argparse.ArgumentParser:
+def parser_of(named: str | None) -> argparse.ArgumentParser:
     """A parser that knows all commands, but only the arguments of the command `named`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = CommandParser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,

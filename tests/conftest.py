@@ -54,39 +54,26 @@ def width(request):
     yield from _available(request.param)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _graphs_are_compiled():
-    """No test finds the model of a graph that another test compiled; tests/model/test_kept.py is about such models."""
-    from graphq.model import kept
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept, "FEWEST", 1 << 60)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _reports_are_not_wrapped():
-    """Tests find sentences of a report on one line; tests/report/test_wrapping.py is about lines."""
-    from graphq.report import explain
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explain, "columns", lambda: 1 << 20)
-        yield
+SESSION = {
+    # no test finds the model of a graph that another test compiled; tests/model/test_kept.py is about such models
+    "graphq.model.kept.FEWEST": 1 << 60,
+    # tests find sentences of a report on one line; tests/report/test_wrapping.py is about lines
+    "graphq.report.explain.columns": lambda: 1 << 20,
+    # for the suite's time: one compiling process, which lives as long as its worker (two would compile what functions
+    # share twice), and nothing is compiled that no test asks for; tests/kernels/jit is about processes and their jobs
+    "graphq.kernels.jit.compiling.MOST_WORKERS": 1,
+    "graphq.kernels.jit.compiling.IDLE_SECONDS": 3600.0,
+    "graphq.kernels.jit.compiling.POLL_SECONDS": 0.004,  # tests wait most of the time
+    "graphq.kernels.jit.compiling.pool.later": deque(maxlen=0),
+}
+"""All that no user has and every test has: names of modules, and their values during the session."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _kernels_are_compiled_once():
-    """A worker has one compiling process, which lives as long as it: two would compile what functions share twice.
-
-    Nothing is compiled that no test asks for. tests/kernels/jit/test_compiling.py is about processes and their jobs.
-    """
-    from graphq.kernels.jit import compiling
-
+def _session():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiling, "MOST_WORKERS", 1)
-        patch.setattr(compiling, "IDLE_SECONDS", 3600.0)
-        patch.setattr(compiling, "POLL_SECONDS", 0.004)  # tests wait most of the time
-        patch.setattr(compiling.pool, "later", deque(maxlen=0))
+        for name, value in SESSION.items():
+            patch.setattr(name, value)
         yield
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.cli import COMMANDS, EXAMPLES, _parser, main
+from graphq.cli import COMMANDS, EXAMPLES, main, parser_of
 from graphq.commands.shared import plain
 
 GRAPH = """graph dense(x: u8[4,8]) {
@@ -44,7 +44,7 @@ def test_help_has_an_example_that_parses(name, capsys):
     with pytest.raises(SystemExit) as done:
         main([name, "--help"])
     assert done.value.code == 0 and f"example:\n  graphq {name} {EXAMPLES[name]}\n" in capsys.readouterr().out
-    assert _parser(name).parse_args([name, *EXAMPLES[name].split()]).run
+    assert parser_of(name).parse_args([name, *EXAMPLES[name].split()]).run
 
 
 def test_more_threads_than_cores_are_no_more_threads(file, capsys):

@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> None:
     report = {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,
               **made.meta.get("quantization", {})}
     if losses:
-        lines += _closer(choice)
+        lines += closer_setting(choice)
         lines[:0] = ["1 - cosine with f32 of each setting tried (*: chosen; >: fell behind, it loses at least this):",
                      str(choice)]
     elif batches is not None:
@@ -129,7 +129,7 @@ CLEARLY = 0.9
 """The options of a slower setting are printed if it has at most this share of the chosen setting's loss."""
 
 
-def _closer(choice: Choice) -> list[str]:
+def closer_setting(choice: Choice) -> list[str]:
     """A line with the options of the setting that loses least, if it loses clearly less than the chosen setting."""
     finished = [s for s in choice.losses if s not in choice.unfinished]
     closest = min(finished, key=choice.losses.__getitem__)

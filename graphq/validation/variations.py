@@ -88,7 +88,7 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
         for name, attribute in node.op.attributes.items():
             if isinstance(node.attrs[name], np.ndarray | Graph):
                 continue
-            for value in _others(name, node, attribute.annotation, rng):
+            for value in other_values(name, node, attribute.annotation, rng):
                 yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
         numbers = {name: value for name, value in node.attrs.items() if isinstance(value, float)}
         for by in (100.0, -100.0) if len(numbers) > 1 else ():  # shift all floats of the node together
@@ -101,7 +101,8 @@ def _with(chosen: Node | None, attrs: Mapping[str, Any], node: Node) -> Mapping[
     return {**node.attrs, **attrs} if node is chosen else node.attrs
 
 
-def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) -> Iterator[Any]:
+def other_values(name: str, node: Node, annotation: Any, rng: np.random.Generator) -> Iterator[Any]:
+    """Other values for the attribute `name` of a node."""
     value = node.attrs[name]
     if name == "zps":
         count = len(node.attrs["scales"])

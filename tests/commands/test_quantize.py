@@ -10,7 +10,7 @@ from float_networks import SAME, perceptron
 
 import graphq as gq
 from graphq.cli import main
-from graphq.commands.quantize import _closer
+from graphq.commands.quantize import closer_setting
 from graphq.dtypes import s8
 from graphq.quantization.comparison import Comparison
 from graphq.quantization.data import load_data
@@ -241,11 +241,11 @@ def test_a_setting_that_loses_less_can_be_asked_for():
     chosen, slower, behind = (Setting(scheme=Scheme(wide=wide)) for wide in ((), ("a b",), ("a b", "c")))
     losses = {chosen: 0.004, slower: 0.003, behind: 0.001}
     choice = Choice(gq.Graph(), chosen, None, None, losses, unfinished={behind})
-    line, = _closer(choice)
+    line, = closer_setting(choice)
     assert line.startswith("a slower setting loses 3.00e-03; ") and line.endswith(" '--int16=a b'")
     for loss in (0.0039, 0.005):
-        assert _closer(replace(choice, losses={**losses, slower: loss})) == []
-    assert _closer(replace(choice, setting=slower)) == []
+        assert closer_setting(replace(choice, losses={**losses, slower: loss})) == []
+    assert closer_setting(replace(choice, setting=slower)) == []
 
 
 def test_several_batches_in_a_file_of_a_folder(folder, capsys):

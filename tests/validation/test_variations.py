@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.validation.variations import MOST, _others, variations
+from graphq.validation.variations import MOST, other_values, variations
 
 TEXT = """graph(x: f32[2,3], y: f32[3]) {
   %c = constant(value=f32[3]{1.0,-2.0,3.0})
@@ -112,7 +112,7 @@ def test_there_are_not_too_many():
     ("%0 = static_reshape(x, shape=[3,3])", "shape", [[4, 4], [3, 4]])])
 def test_other_values(text, name, values):
     node = gq.parse(f"graph(x: f32[3,3]) {{\n {text}\n return %0\n}}").nodes[0]
-    made = list(_others(name, node, node.op.attributes[name].annotation, np.random.default_rng(0)))
+    made = list(other_values(name, node, node.op.attributes[name].annotation, np.random.default_rng(0)))
     assert [getattr(x, "name", x) for x in made] == values
 
 
@@ -120,11 +120,11 @@ def test_other_scales_zero_points_and_choices():
     node = gq.parse("graph(x: f32[2,3]) {\n %0 = quantize(x, dtype=u8, qtype=\"per_channel\", axis=1, "
                     "scales=[0.1,0.2,0.4])\n return %0\n}").nodes[0]
     rng = np.random.default_rng(0)
-    scales, back = _others("scales", node, node.op.attributes["scales"].annotation, rng)
+    scales, back = other_values("scales", node, node.op.attributes["scales"].annotation, rng)
     assert np.all(np.array(scales) > 0.5 * np.array(node.attrs["scales"]) * 0.99)
     assert np.all(np.array(scales) < 2 * np.array(node.attrs["scales"]) * 1.01) and len(set(scales)) == 3
     assert back == list(node.attrs["scales"][::-1])
-    points, none = _others("zps", node, node.op.attributes["zps"].annotation, rng)
+    points, none = other_values("zps", node, node.op.attributes["zps"].annotation, rng)
     assert len(points) == 3 and all(1 <= x < 100 for x in points) and none is None
-    choices = list(_others("qtype", node, node.op.attributes["qtype"].annotation, rng))
+    choices = list(other_values("qtype", node, node.op.attributes["qtype"].annotation, rng))
     assert choices == [x for x in choices if x != "per_channel"] and "per_tensor" in choices
