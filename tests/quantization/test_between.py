@@ -99,8 +99,20 @@ def of_the_input(n):
     return n.g.add(n.g.abs(n.x), n.g.concat(n.x, axis=1)), []
 
 
-@pytest.mark.parametrize("part", [squeeze_and_excitation, hard_swish, normalized, after_a_normalization, also_an_output,
-                                  skipped, before_an_average, before_a_maximum, of_the_input], ids=lambda p: p.__name__)
+def added_to_one_pixel(n):
+    """The sum is of two sizes: no kernel of a product adds the other to its own."""
+    return n.g.add(n.conv(n.x), n.conv(n.g.reduce_mean(n.g.abs(n.x), axes=[2, 3], keep_dims=True))), []
+
+
+def read_on_the_way(n):
+    """The sum's first term follows from a value that others read, too."""
+    x = n.g.relu(n.conv(n.x))
+    return n.g.concat(n.g.add(n.g.tanh(x), n.conv(n.x)), n.g.abs(x), axis=1), []
+
+
+@pytest.mark.parametrize("part", [added_to_one_pixel, read_on_the_way, squeeze_and_excitation, hard_swish,
+                                  normalized, after_a_normalization, also_an_output, skipped, before_an_average,
+                                  before_a_maximum, of_the_input], ids=lambda p: p.__name__)
 def test_which_values_are_stored(part):
     n = Network()
     y, names = part(n)
