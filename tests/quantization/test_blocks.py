@@ -6,7 +6,7 @@ import graphq as gq
 from graphq.dtypes import s4, s8
 from graphq.ops.dynamic_quant import dynamic_dequantize
 from graphq.quantization import Scheme
-from graphq.quantization.blocks import block_scales, hessians, insert_blocks
+from graphq.quantization.blocks import DAMPING, block_scales, gptq, hessians, insert_blocks
 from graphq.quantization.insert import kept
 from graphq.quantization.products import prepared
 
@@ -86,3 +86,14 @@ def test_a_hessian_is_of_all_rows_of_all_batches_whatever_products_stand_before(
     assert set(hessians(g, chosen[-1:], batches)) == {"s"} and hessians(g, chosen[:1], batches) == {}
     with pytest.raises(gq.GraphError, match="at least one batch"):
         hessians(g, chosen, [])
+
+
+def test_the_second_row_makes_up_for_the_error_of_the_first():
+    """By setting the derivative of the squared error to zero; a damped Hessian of zeros is the identity."""
+    x, w = RNG.standard_normal((20, 2)), RNG.standard_normal((2, 50)) * 5
+    scales = RNG.uniform(0.5, 2, (2, 50))
+    for hessian in (x.T @ x, np.zeros((2, 2))):
+        h = hessian + np.eye(2) * (DAMPING * np.diag(hessian).mean() or 1)
+        first = np.clip(np.rint(w[0] / scales[0]), -7, 7)
+        second = np.clip(np.rint((w[1] + h[0, 1] / h[1, 1] * (w[0] - scales[0] * first)) / scales[1]), -7, 7)
+        np.testing.assert_array_equal(gptq(w, scales, 1, 7, hessian), [first, second])

@@ -120,3 +120,20 @@ def test_layers_that_have_no_integer_form():
     for build in builds:
         (node,) = graph(build).nodes_of(["lstm"])
         assert node.inputs[4:5] in ((), (None,))
+
+
+@pytest.mark.parametrize("build, by_rows", [
+    (lambda g, x: g.matmul(x, weights(8, 4)), True), (lambda g, x: g.matmul(x, weights(4, 8), transpose_b=True), True),
+    (lambda g, x: g.matmul(x, weights(6, 4), transpose_a=True), False),
+    (lambda g, x: g.matmul(x, x, transpose_b=True), False),
+    (lambda g, x: g.convolution(g.static_reshape(x, shape=[1, 6, 8]), weights(1, 8, 3), strides=[1], pads_begin=[0],
+                                pads_end=[0], dilations=[1]), False),
+    (lambda g, x: g.matmul(x, weights(8, 4) * np.float32(1e36)), False)],
+    ids=["matmul", "transposed_b", "transposed_a", "activations", "convolution", "large"])
+def test_which_layers_have_a_range_for_each_row(build, by_rows):
+    """Rows lie along the last axis of activations, and f32 holds the sums of weights times integers."""
+    g = gq.Graph()
+    g.output(build(g, g.input("x", dtype="f32", shape=(6, 8))), name="y")
+    made = quantize(g, scheme=Scheme(mode="dynamic", rows=True))
+    assert (bool(made.nodes_of(["reduce_max"])), bool(made.nodes_of(["dynamic_range"]))) == (by_rows, not by_rows)
+    assert made.outputs[0].node.op.name == ("multiply" if by_rows else prepared(g).outputs[0].node.op.name)
