@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from graphq.base.sizes import PLAIN, Call, Later, Size, Trace
+from graphq.base.sizes import PLAIN, Later, RecordedCall, Size, Trace
 from graphq.errors import GraphqError
 
 
@@ -96,7 +96,7 @@ def restored(record: TraceRecord) -> Trace:
     trace = Trace()
     last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
     trace.values = [record.values.get(k) for k in range(last + 1)]
-    trace.calls = [Call(*call) for call in record.calls]
+    trace.calls = [RecordedCall(*call) for call in record.calls]
     trace.leaves, trace.assumed = list(record.leaves), dict(record.assumed)
     trace.guards, trace.sealed = dict(record.guards), True
     return trace

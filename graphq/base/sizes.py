@@ -23,7 +23,7 @@ import numpy as np
 T = TypeVar("T")
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """A recorded call of `function`: the slots of its arguments, and the `slot` of its result (see `Trace`)."""
 
     slot: int
@@ -46,7 +46,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.leaves: list[int] = []
         self.assumed: dict[str, int] = {}
         self.names: dict[int, str] = {}
@@ -69,7 +69,7 @@ class Trace:
         if key not in self._known:
             slot = self._new(function(*[self.values[k] for k in slots]))
             # The call is recorded before `_known` has its slot, because other threads may use slots in `_known`.
-            self.calls.append(Call(slot, function, slots))
+            self.calls.append(RecordedCall(slot, function, slots))
             self._known[key] = slot
         return self._known[key]
 

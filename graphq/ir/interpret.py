@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class GraphInput:
     """An input of a graph. `property` is as in Value, or "size" if shapes depend on the elements of the input."""
 
     name: str
@@ -50,13 +50,13 @@ class Signature(NamedTuple):
     """A graph's name, its inputs, and the types of its outputs by name."""
 
     name: str
-    inputs: tuple[Parameter, ...]
+    inputs: tuple[GraphInput, ...]
     outputs: Mapping[str, TensorType]
 
     @classmethod
     def of(cls, graph: Graph) -> Signature:
         """The signature of `graph`."""
-        return cls(graph.name, tuple([Parameter(v.name or "", v.type, v.property) for v in graph.inputs]),
+        return cls(graph.name, tuple([GraphInput(v.name or "", v.type, v.property) for v in graph.inputs]),
                    {name: v.type for name, v in zip(graph.output_names, graph.outputs, strict=True)})
 
 

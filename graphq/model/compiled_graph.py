@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.model.symbols import WithSymbols
     from graphq.plan.runtime import Runner
     from graphq.report.coverage import Coverage
-    from graphq.report.parts import Part
+    from graphq.report.parts import ModelPart
     from graphq.report.profile import Profile
     from graphq.report.records import Report
 
@@ -233,7 +233,7 @@ class CompiledGraph:
         report = self.plans.latest.explanation(kernels=kernels)
         return replace(report, classes=self.plans.classes(), patterns=found(self.source) if patterns else ())
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ModelPart]:
         """The parts of the model that `report` shows: one for each stage, or a single part without stages."""
         return self.plans.latest.parts()
 

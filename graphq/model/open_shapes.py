@@ -13,7 +13,7 @@ from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import specialized
-from graphq.ir.interpret import Parameter, Signature
+from graphq.ir.interpret import GraphInput, Signature
 from graphq.plan.stages import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]
@@ -143,7 +143,7 @@ MOST_VALUES = 8
 """The most elements of an input whose values may be open sizes."""
 
 
-def _is_small(value: Value | Parameter) -> bool:
+def _is_small(value: Value | GraphInput) -> bool:
     return value.dtype in (s32, s64) and value.type.known and 0 < value.type.size <= MOST_VALUES
 
 

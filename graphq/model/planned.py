@@ -21,7 +21,7 @@ from graphq.rewrite.rule import Pass, Refusal
 
 if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.report.coverage import Coverage
-    from graphq.report.parts import Part
+    from graphq.report.parts import ModelPart
     from graphq.report.profile import Profile
     from graphq.report.records import Report
 
@@ -124,12 +124,12 @@ class Passed(NamedTuple):
         return survey(shown.again(), shown.history, self.options.pipeline, shown.refusals, plan, level=level,
                       threads=threads, evidence=evidence, covered=covered, sizes=shown.sizes, at_sizes=shown.at_sizes)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ModelPart]:
         """A list of one part: the graph before and after the passes, its report, and the memory of its plan."""
-        from graphq.report.parts import Part, memory_of
+        from graphq.report.parts import ModelPart, memory_of
 
         memory, shown = None if self.runner is None else memory_of(self.runner), self.shown
-        return [Part("", shown.again(), shown.graph, self.explanation(kernels=False), memory)]
+        return [ModelPart("", shown.again(), shown.graph, self.explanation(kernels=False), memory)]
 
     def coverage(self) -> Coverage:
         """The share of the graph's multiply-accumulates that integer partitions compute, at the sizes of the plan.

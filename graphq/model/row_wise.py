@@ -25,7 +25,7 @@ OTHER = 32
 """The size that the analysis assumes for all other open dimensions."""
 
 
-class Place(NamedTuple):
+class RowAxis(NamedTuple):
     """The row axis of a value, and the other axes that a reshape has merged with it.
 
     `before` is the product of the merged dimensions before the rows, `after` the product of the merged dimensions after
@@ -59,7 +59,7 @@ def why_rows_mix(graph: Graph) -> str | None:
         return f"the graph rejects {ROWS} rows: {e}"
     graph.prune()  # removes nodes that computed shapes
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
-    places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
+    places: dict[Value, RowAxis | None] = {v: RowAxis(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
         given = [None if v is None else places[v] for v in node.inputs]
         if any(given):
@@ -69,16 +69,16 @@ def why_rows_mix(graph: Graph) -> str | None:
             places.update(dict.fromkeys(node.outputs, place))
         else:
             places.update(dict.fromkeys(node.outputs))
-    wrong = [name for name, v in zip(graph.output_names, graph.outputs, strict=True) if places[v] != Place(0)]
+    wrong = [name for name, v in zip(graph.output_names, graph.outputs, strict=True) if places[v] != RowAxis(0)]
     return f"axis 0 of output '{wrong[0]}' does not have the rows" if wrong else None
 
 
-def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
+def _result(node: Node, given: Sequence[RowAxis | None], rows: int) -> RowAxis | None:
     """The place of the rows in a node's results; None if rows may mix. At least one operand must have rows."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
-        return _reshaped(node, given[0] or Place(0), rows)
+        return _reshaped(node, given[0] or RowAxis(0), rows)
     if node.op.name == "gather" and given[0] is not None and given[1] is None:
         chosen = _own_rows(node, given[0], rows)
         if chosen is not None:
@@ -88,10 +88,10 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
     if rule is None or len(merged) > 1:
         return None
     axis = RULES[rule](node, [None if p is None else p.axis for p in given])
-    return None if axis is None else Place(axis, *merged.pop())
+    return None if axis is None else RowAxis(axis, *merged.pop())
 
 
-def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
+def _reshaped(node: Node, place: RowAxis, rows: int) -> RowAxis | None:
     """The place of the rows after a reshape; None if no single axis has all rows."""
     # A reshape keeps the products of the dimensions before the rows (outer) and after the rows (inner).
     (source,) = node.operands
@@ -100,11 +100,11 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
     for k, size in enumerate(new):
         prefix, suffix = max(prod(new[:k]), 1), max(prod(new[k + 1:]), 1)
         if outer % prefix == 0 and inner % suffix == 0 and size == outer // prefix * rows * (inner // suffix):
-            return Place(k, outer // prefix, inner // suffix)
+            return RowAxis(k, outer // prefix, inner // suffix)
     return None
 
 
-def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
+def _own_rows(node: Node, place: RowAxis, rows: int) -> RowAxis | None:
     """The place of the rows after a gather along the row axis by constant indices; None if it mixes rows."""
     source, indices = node.operands
     axis, numbers = node.attrs["axis"] % _rank(source), indices.data
@@ -113,7 +113,7 @@ def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
     row_of = np.where(numbers < 0, numbers + source.type.dims[axis], numbers) // place.after % rows
     for k, size in enumerate(numbers.shape):
         if size == rows and np.all(row_of == np.arange(rows).reshape(-1, *[1] * (numbers.ndim - 1 - k))):
-            return Place(axis + k)
+            return RowAxis(axis + k)
     return None
 
 

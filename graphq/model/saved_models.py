@@ -19,7 +19,7 @@ from graphq.base.sizes import parts
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphqError
 from graphq.ir import Graph, TensorType
-from graphq.ir.interpret import Parameter, Signature
+from graphq.ir.interpret import GraphInput, Signature
 from graphq.kernels.jit import cache, cpu
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
@@ -200,7 +200,7 @@ class Saved:
         """The graph's signature, read from the index."""
         inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
         name = self._of(str, self.file.index, "name")
-        return Signature(name, tuple(Parameter(*x) for x in inputs), dict(outputs))
+        return Signature(name, tuple(GraphInput(*x) for x in inputs), dict(outputs))
 
     @property
     def rows_mix(self) -> str | None:

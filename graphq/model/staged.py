@@ -19,7 +19,7 @@ from graphq.rewrite.rule import Refusal
 if TYPE_CHECKING:
     from graphq.model.compiled_graph import CompiledGraph
     from graphq.report.coverage import Coverage
-    from graphq.report.parts import Part
+    from graphq.report.parts import ModelPart
     from graphq.report.profile import Profile
     from graphq.report.records import Report
 
@@ -85,9 +85,9 @@ class Staged:
         graph, cut = self._shown
         return survey_stages(graph, head, cut, bodies, tail, self.stages.outputs)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ModelPart]:
         """The parts for reports, in this order: the head, the cut, bodies in the cut, the tail."""
-        from graphq.report.parts import Part
+        from graphq.report.parts import ModelPart
         from graphq.report.survey import survey_stages
 
         graph, cut = self._shown
@@ -96,7 +96,7 @@ class Staged:
                   for (node, name), model in list(self._bodies.items()) for part in model.parts()]
         head, tail = ([] if model is None else [part.within(name) for part in model.parts()]
                       for name, model in (("head", self.head), ("tail", self.tail)))
-        return [*head, Part("between", None, cut, between), *bodies, *tail]
+        return [*head, ModelPart("between", None, cut, between), *bodies, *tail]
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
         """The profile of all compiled parts, one part after another."""

@@ -31,7 +31,7 @@ edge [arrowhead=none]
 
 
 @dataclass(frozen=True)
-class Place:
+class Rectangle:
     """A rectangle, given by its upper left corner and its size."""
 
     x: float
@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """The size of the drawing, the places of all boxes by their ids, and the points of each edge.
 
     An edge consists of cubic Bézier curves: its points are the start, then three points for each curve.
@@ -49,7 +49,7 @@ class Layout:
 
     width: float
     height: float
-    places: Mapping[str, Place]
+    places: Mapping[str, Rectangle]
     edges: Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 
 
@@ -62,7 +62,7 @@ def available() -> bool:
     return True
 
 
-def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layout:
+def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> GraphLayout:
     """The layout of an outline with boxes of these sizes.
 
     For a box that contains other boxes, the size is the size of its title. Raises GraphqError if pygraphviz is not
@@ -81,7 +81,7 @@ def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layou
     places |= {name: _cluster(cluster, height) for name, cluster in _clusters(drawn)}
     edges = {(source, target): tuple(_points(drawn.get_edge(source, target).attr["pos"], height))
              for source, target in outline.edges}
-    return Layout(width, height, places, edges)
+    return GraphLayout(width, height, places, edges)
 
 
 def _dot(box: Box, sizes: Mapping[str, tuple[float, float]]) -> Iterator[str]:
@@ -100,10 +100,10 @@ def _numbers(text: str) -> list[float]:
     return [float(x) for x in text.split(",")]
 
 
-def _node(attributes: Mapping[str, str], height: float) -> Place:
+def _node(attributes: Mapping[str, str], height: float) -> Rectangle:
     """The place of a node's box, from the center that Graphviz gives; Graphviz's y axis points up."""
     (x, y), w, h = (_numbers(attributes["pos"]), INCH * float(attributes["width"]), INCH * float(attributes["height"]))
-    return Place(x - w / 2, height - y - h / 2, w, h)
+    return Rectangle(x - w / 2, height - y - h / 2, w, h)
 
 
 def _clusters(graph: Any) -> Iterator[tuple[str, Any]]:
@@ -112,9 +112,9 @@ def _clusters(graph: Any) -> Iterator[tuple[str, Any]]:
         yield from _clusters(inner)
 
 
-def _cluster(cluster: Any, height: float) -> Place:
+def _cluster(cluster: Any, height: float) -> Rectangle:
     left, low, right, high = _numbers(cluster.graph_attr["bb"])
-    return Place(left, height - high, right - left, high - low)
+    return Rectangle(left, height - high, right - left, high - low)
 
 
 def _points(text: str, height: float) -> Iterator[tuple[float, float]]:
@@ -239,7 +239,7 @@ def _size(lines: Sequence[str]) -> tuple[float, float]:
 
 
 def _with_titles(outline: Outline, boxes: Sequence[Box],
-                 sizes: Mapping[str, tuple[float, float]]) -> tuple[Layout, dict[str, Place]]:
+                 sizes: Mapping[str, tuple[float, float]]) -> tuple[GraphLayout, dict[str, Rectangle]]:
     """The layout, and places for the titles of outer boxes where no edge runs.
 
     A second layout gives more room to boxes that are too narrow for their titles. If that is still too little, the
@@ -256,7 +256,7 @@ def _with_titles(outline: Outline, boxes: Sequence[Box],
     return layout, {id: place or layout.places[id] for id, place in found.items()}
 
 
-def _beside_edges(place: Place, size: tuple[float, float], edges: np.ndarray) -> Place | None:
+def _beside_edges(place: Rectangle, size: tuple[float, float], edges: np.ndarray) -> Rectangle | None:
     """The leftmost place for a title of this size at the top of a box where no edge runs; None if there is none."""
     width, height = size
     right = place.x + place.width
@@ -285,11 +285,11 @@ def _lines(lines: Sequence[str]) -> str:
                    for k, (line, style) in enumerate(zip(lines, styles, strict=False)))
 
 
-def _group(box: Box, place: Place, kind: str, inside: str) -> str:
+def _group(box: Box, place: Rectangle, kind: str, inside: str) -> str:
     return f'<g class="b {kind}" data-n="{box.id}" transform="translate({place.x:.0f} {place.y:.0f})">{inside}</g>'
 
 
-def _edges(layout: Layout) -> str:
+def _edges(layout: GraphLayout) -> str:
     out = []
     for (source, target), points in layout.edges.items():
         begin, *curve = [f"{x:.0f} {y:.0f}" for x, y in points]

@@ -1,7 +1,7 @@
 """Map values, nodes and axes of a graph after passes back to the user's graph, for reports.
 
 Passes before the fusions add values. Most of these have a counterpart in the user's graph: a value with the same
-elements, perhaps with its axes in another order (`Place`). If a value has no counterpart, reports name the user's
+elements, perhaps with its axes in another order (`Counterpart`). If a value has no counterpart, reports name the user's
 operation from which passes made the value's operation (`Node.origin`).
 """
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEAR = 16
 """The largest number of values that the search for a counterpart visits, before and after reorders."""
 
 
-class Place(NamedTuple):
+class Counterpart(NamedTuple):
     """The counterpart of a value in the user's graph.
 
     `axes` has the counterpart's axis for each axis of the value, or None if no axis corresponds.
@@ -69,24 +69,24 @@ class Given:
     def __init__(self, source: Graph, before: Graph, same: Mapping[Value, Value]) -> None:
         self.source, self.same = source, same
         self._origins = before.labels.origins or {}
-        self._places: dict[Value, Place | None] = {}
+        self._places: dict[Value, Counterpart | None] = {}
 
     # -- values -------------------------------------------------------------------------------------------------
 
-    def place(self, value: Value) -> Place | None:
+    def place(self, value: Value) -> Counterpart | None:
         """The counterpart of a value in the user's graph; None if there is no counterpart."""
         if value not in self._places:
             self._places[value] = self._find(value)
         return self._places[value]
 
-    def _find(self, value: Value) -> Place | None:
+    def _find(self, value: Value) -> Counterpart | None:
         axes = tuple[int | None, ...](range(len(value.shape or ())))
         if value.graph is self.source:
-            return Place(value, axes)
-        moved = _moved(Place(value, axes), self._origins)
-        return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
+            return Counterpart(value, axes)
+        moved = _moved(Counterpart(value, axes), self._origins)
+        return next((Counterpart(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
-    def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
+    def _read(self, value: Value, readers: Sequence[Node]) -> Counterpart | None:
         """The counterpart of a value in the user's graph.
 
         It is the result of a reorder if the nodes `readers` read the value through this reorder of the user's graph.
@@ -160,15 +160,15 @@ class Given:
         return refused.told(words)
 
 
-def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
-    """Yield a Place, and the Places of values with the same elements before and after reorders, nearest first."""
+def _moved(place: Counterpart, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Counterpart]:
+    """Yield `place`, and the Counterparts of values with the same elements before and after reorders, nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # the loop appends to `work`
         yield at
         for v, order in _beside(at.value, origins):
             if v not in seen and len(seen) < NEAR:
                 seen.add(v)
-                work.append(Place(v, tuple(None if k is None or k >= len(order) else order[k] for k in at.axes)))
+                work.append(Counterpart(v, tuple(None if k is None or k >= len(order) else order[k] for k in at.axes)))
 
 
 def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:

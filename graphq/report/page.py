@@ -22,7 +22,7 @@ from graphq.report.coverage import kind_of, millions, percent
 from graphq.report.drawing import available, class_of, described, draw
 from graphq.report.elements import SCROLLED, folded, image, styled, text_file
 from graphq.report.explain import alike, as_text, shared, timed
-from graphq.report.parts import Part
+from graphq.report.parts import ModelPart
 from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord, Report
 from graphq.report.views import Views
@@ -36,7 +36,7 @@ Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come b
 <p class="note touch">Tap a box for its details, which are then here.</p>"""
 
 
-def overview(parts: Sequence[Part], profile: Profile | None) -> str:
+def overview(parts: Sequence[ModelPart], profile: Profile | None) -> str:
     """The HTML of the overview, one part of the model after another."""
     time = ""
     if profile is not None:
@@ -46,7 +46,7 @@ def overview(parts: Sequence[Part], profile: Profile | None) -> str:
     return HELP + time + "".join(x for number, part in enumerate(parts) for x in _part(part, number))
 
 
-def _part(part: Part, number: int) -> Iterator[str]:
+def _part(part: ModelPart, number: int) -> Iterator[str]:
     report = part.report
     if part.name:
         yield f"<h2>{escape(part.name)}</h2>"
@@ -97,7 +97,7 @@ def _kernels(profile: Profile) -> str:
     return table(["", "share", "kernel"], rows, 2)
 
 
-def page(title: str, parts: Sequence[Part], whole: Report, profile: Profile | None) -> str:
+def page(title: str, parts: Sequence[ModelPart], whole: Report, profile: Profile | None) -> str:
     """The page of `CompiledGraph.report` for the parts of a model and the `whole` report; a profile adds times."""
     if profile is not None and len(parts) == 1:
         whole = timed(whole, profile)

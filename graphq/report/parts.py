@@ -27,7 +27,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelPart:
     """A graph after the passes with its report. `memory` is None without a plan.
 
     `source` is the graph as written; None if no passes ran. If the model runs in stages, `name` is the part's name.
@@ -39,7 +39,7 @@ class Part:
     report: Report
     memory: Memory | None = None
 
-    def within(self, name: str) -> Part:
+    def within(self, name: str) -> ModelPart:
         """A copy of this part, with `name` in front of the part's name."""
         return replace(self, name=f"{name}, {self.name}" if self.name else name)
 

@@ -55,7 +55,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionRecord:
     """The content of a partition: the body's operations in order, and the outer value for each input of the body.
 
     `factors` is the dtype of the floats that the partition's layer multiplies, "" if it multiplies no floats.
@@ -80,7 +80,7 @@ class GraphNode:
     id: int
     role: Role
     operation: Operation
-    partition: Partition | None = None
+    partition: PartitionRecord | None = None
     steps: tuple[int, ...] = ()
     kernels: tuple[str, ...] = ()
     macs: int = 0

@@ -24,7 +24,7 @@ from graphq.report.records import (
     GraphNode,
     NearMiss,
     Operation,
-    Partition,
+    PartitionRecord,
     Pattern,
     Report,
     Role,
@@ -206,9 +206,9 @@ def _role(node: Node, steps: Sequence[StepRecord], planned: bool) -> Role:
     return "native" if name in NATIVE and not any(s.runs == "reference" for s in steps) else "reference"
 
 
-def _partition(node: Node) -> Partition:
+def _partition(node: Node) -> PartitionRecord:
     body, graph = node.attrs["body"], node.graph
-    return Partition(
+    return PartitionRecord(
         node.attrs["anchor"], kind_of(node), tuple(operation(n) for n in body.nodes),
         {body.label(v): graph.label(outer) for v, outer in zip(body.inputs, node.operands, strict=True)},
         tuple(body.label(v) for v in body.outputs), settled(node), factors(node))

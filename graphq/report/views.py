@@ -12,7 +12,7 @@ from graphq.ir.outline import Box, outline
 from graphq.report.charts import memory, steps_table, table, timeline
 from graphq.report.details import CLASSES, Record, compiled_records, css_class, source_records
 from graphq.report.drawing import available, class_of, described, draw, scale_of
-from graphq.report.parts import Part
+from graphq.report.parts import ModelPart
 from graphq.report.profile import Profile, StepTime
 from graphq.report.records import GraphNode, Report
 
@@ -33,7 +33,7 @@ class Views:
         self.legends.append(legend)
         self.names.append(name)
 
-    def add_part(self, part: Part, profile: Profile | None) -> None:
+    def add_part(self, part: ModelPart, profile: Profile | None) -> None:
         """Add the drawings of a part, the timeline of its profile, and its memory."""
         report, number = part.report, len(self.records) // 2
         after, before = f"after{number}", f"before{number}"
@@ -82,7 +82,7 @@ def legend(names: Mapping[str, str], counts: Mapping[str, int]) -> str:
                    if counts.get(kind))
 
 
-def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
+def _partitions(part: ModelPart, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
     """Draw the graph after the passes, with a box for each node; `nodes` maps ids of boxes to nodes."""
     total = sum(t.seconds for t in times.values()) or 1.0
 
@@ -128,7 +128,7 @@ def _nodes(report: Report) -> str:
     return table(["node", "kind", "kernels", "operation"], rows, 1)
 
 
-def _allocations(part: Part, after: str) -> dict[str, Record]:
+def _allocations(part: ModelPart, after: str) -> dict[str, Record]:
     """The records of the arena's buffers: the value in the buffer, or the step that uses it as scratch memory."""
     report = part.report
     assert part.memory is not None
@@ -146,7 +146,7 @@ def _allocations(part: Part, after: str) -> dict[str, Record]:
     return records
 
 
-def _memory_text(part: Part) -> str:
+def _memory_text(part: ModelPart) -> str:
     m = part.memory
     assert m is not None
     return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.allocations)} buffers, which without "

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from graphq.kernels.target.level import Level
 
 
-class Statistics(NamedTuple):
+class ModuleCounts(NamedTuple):
     """The number of modules compiled, and of modules loaded from the cache, since the process started."""
 
     compiled: int = 0
     loaded: int = 0
 
 
-_statistics = Statistics()
+_statistics = ModuleCounts()
 modules_by_key: dict[str, Module] = {}
 
 
-def statistics() -> Statistics:
+def statistics() -> ModuleCounts:
     """The modules compiled and loaded so far."""
     return _statistics
 
 
 def _count(compiled: int = 0, loaded: int = 0) -> None:
     global _statistics
-    _statistics = Statistics(_statistics.compiled + compiled, _statistics.loaded + loaded)
+    _statistics = ModuleCounts(_statistics.compiled + compiled, _statistics.loaded + loaded)
 
 
 class Function:

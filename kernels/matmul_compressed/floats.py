@@ -27,7 +27,7 @@ from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.matmul.tiles import Dtypes
 from graphq.kernels.matmul.vector import Products
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE
-from graphq.kernels.matmul_compressed.tile import Tile
+from graphq.kernels.matmul_compressed.tile import WeightTile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDS, rounded
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
@@ -70,7 +70,7 @@ def multiply(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
     return Floats(products, products.kind, 4 // products.itemsize, factor, level.fma.at_once)
 
 
-class _FloatTile(Tile):
+class _FloatTile(WeightTile):
     """A tile of float activations that multiplies `at_once` of its rows at a time, with accumulators in registers.
 
     The first `at_once` rows unpack the weights of a block of sums. The other rows, if any, read the unpacked weights

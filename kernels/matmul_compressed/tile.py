@@ -1,4 +1,4 @@
-"""Tile, the base class of tiles of compressed weights: it clears accumulators, and finds a group's numbers."""
+"""WeightTile, the base class of tiles of compressed weights: it clears accumulators, and finds a group's numbers."""
 from __future__ import annotations
 
 from graphq.kernels.jit.memory import LINE
@@ -8,7 +8,7 @@ from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.operands.tile_frame import Frame
 
 
-class Tile:
+class WeightTile:
     """A tile of `rows` rows and `panels` panels of 16 columns; a panel is `parts` vectors of `columns` columns."""
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:

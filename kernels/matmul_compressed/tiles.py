@@ -31,7 +31,7 @@ from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul_compressed.floats import float_tile, multiply
 from graphq.kernels.matmul_compressed.pack import HEAD
-from graphq.kernels.matmul_compressed.tile import Tile
+from graphq.kernels.matmul_compressed.tile import WeightTile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 from graphq.kernels.target.isa import LEVELS, SCALAR, level_named
@@ -66,7 +66,7 @@ def partial_group(address: Value, count: Value, fill: int) -> Value:
     return group
 
 
-class _IntegerTile(Tile):
+class _IntegerTile(WeightTile):
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, a_dtype: str, how: Multiply) -> None:
         super().__init__(b, f, rows, panels, bits, how.lanes)

@@ -9,14 +9,14 @@ from graphq.base.sizes import Later, Trace, later
 from graphq.dtypes import f32, s32, u8
 from graphq.errors import ParseError
 from graphq.ir import TensorType
-from graphq.ir.interpret import Parameter, Signature
+from graphq.ir.interpret import GraphInput, Signature
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.model.saved_plans import check, check_record
 from graphq.plan.plan import Buffer, Plan, PythonStep, Ref
 
 F, B, OPEN = TensorType(f32, (2, 3)), TensorType(u8, (4,)), TensorType(f32, (None, 3))
-SIGNATURE = Signature("net", (Parameter("x", OPEN, "variable"), Parameter("b", B, "variable")), {"y": OPEN, "z": B})
+SIGNATURE = Signature("net", (GraphInput("x", OPEN, "variable"), GraphInput("b", B, "variable")), {"y": OPEN, "z": B})
 BUFFERS = (Buffer("input", 24, F, 0), Buffer("input", 4, B, 1), Buffer("output", 24, F, 0), Buffer("output", 4, B, 1),
            Buffer("constant", 24, F, 0, np.zeros((2, 3), np.float32)), Buffer("report", 8, None, 0),
            Buffer("arena", 100))

@@ -5,7 +5,7 @@ import pytest
 
 from graphq.report.details import CLASSES, compiled_records, css_class, source_records
 from graphq.report.profile import StepTime
-from graphq.report.records import Cause, GraphNode, Operation, Partition, Report, StepRecord, Tensor
+from graphq.report.records import Cause, GraphNode, Operation, PartitionRecord, Report, StepRecord, Tensor
 
 
 def tensor(label, type="f32[2]"):
@@ -24,7 +24,8 @@ REPORT = Report(
         GraphNode(1, "reference", operation("sin", ("x", None, "%c", "%gone"), "%s", "%t", axis="1"), None, (0,),
                   note="a note"),
         GraphNode(2, "partition", operation("partition", ("%s",), "%q"),
-                  Partition("eltwise", "integer", BODY, {}, ("%q",), ("a tie", "and one more")), (1, 2), macs=12_345),
+                  PartitionRecord("eltwise", "integer", BODY, {}, ("%q",), ("a tie", "and one more")), (1, 2),
+                  macs=12_345),
         GraphNode(3, "view", operation("static_reshape", ("%q",), "%r"), None, (3,))),
     steps=(StepRecord(0, 1, "sin", "reference"), StepRecord(1, 2, "k1", "native", 4, True),
            StepRecord(2, 2, "k2", "native", 1, False), StepRecord(3, 3, "copy", "python")),
@@ -90,7 +91,7 @@ def test_classes(role, op, kind):
 
 @pytest.mark.parametrize("kind", ["integer", "quantized", "float"])
 def test_classes_of_partitions(kind):
-    node = GraphNode(0, "partition", operation("partition", (), "%a"), Partition("eltwise", kind, (), {}, ()))
+    node = GraphNode(0, "partition", operation("partition", (), "%a"), PartitionRecord("eltwise", kind, (), {}, ()))
     assert css_class(node) == kind
 
 

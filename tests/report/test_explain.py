@@ -16,7 +16,7 @@ from graphq.ir.node import ONNX_NAME
 from graphq.report import explain, records
 from graphq.report.explain import alike, shared, timed
 from graphq.report.profile import Profile, StepTime
-from graphq.report.records import Cause, GraphNode, Operation, Partition, Report, StepRecord
+from graphq.report.records import Cause, GraphNode, Operation, PartitionRecord, Report, StepRecord
 
 
 def cause(value, reason="why", edit="do", share=None, id=None, also=(), check="c"):
@@ -44,7 +44,7 @@ def test_the_largest_share_comes_first():
 def report(*causes, became):
     def node(id, steps, kind=None):
         operation = Operation("add", "add", "t", (), (), {})
-        partition = None if kind is None else Partition("eltwise", kind, (), {}, ())
+        partition = None if kind is None else PartitionRecord("eltwise", kind, (), {}, ())
         return GraphNode(id, "partition" if kind else "reference", operation, partition, steps)
 
     return Report("net", "avx2", 1, True, causes=causes, became=became, nodes=(

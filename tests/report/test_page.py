@@ -20,19 +20,19 @@ from graphq.plan.arena import Allocation
 from graphq.report import drawing, views
 from graphq.report.drawing import lay_out
 from graphq.report.page import HELP, SHOWN, overview
-from graphq.report.parts import Memory, Part
+from graphq.report.parts import Memory, ModelPart
 from graphq.report.profile import Piece, Profile, StepTime
-from graphq.report.records import Cause, CoverageRecord, GraphNode, Operation, Partition, Report
+from graphq.report.records import Cause, CoverageRecord, GraphNode, Operation, PartitionRecord, Report
 from graphq.testing import random_inputs
 
 OPERATION = Operation("add", "add", "%y = add(x, x)", ("x", "x"), (), {})
 REPORT = Report("net", "avx2", 2, True, nodes=(
     GraphNode(0, "constant", OPERATION), GraphNode(1, "reference", OPERATION), GraphNode(2, "reference", OPERATION),
-    GraphNode(3, "partition", OPERATION, Partition("matmul", "integer", (), {}, ()))))
+    GraphNode(3, "partition", OPERATION, PartitionRecord("matmul", "integer", (), {}, ()))))
 
 
 def text(report, memory=None, profile=None, name=""):
-    made = overview([Part(name, None, None, report, memory)], profile)
+    made = overview([ModelPart(name, None, None, report, memory)], profile)
     assert made.startswith(HELP)
     return made[len(HELP):]
 
@@ -76,7 +76,7 @@ def test_causes():
         'add&lt; <a class="go" data-records="after0" data-to="n3">%v1</a> and 1 more like it, 75.0% of the time</dt>'
         '<dd>reason x &amp; more<p class="edit">quantize</p>', "add&lt; %v2</dt><dd>reason xx &amp; more"]
     with_cause = replace(REPORT, causes=(cause(1, 3),))
-    assert 'data-records="after1"' in overview([Part("", None, None, x) for x in (REPORT, with_cause)], None)
+    assert 'data-records="after1"' in overview([ModelPart("", None, None, x) for x in (REPORT, with_cause)], None)
 
 
 def test_many_causes():

@@ -2,7 +2,7 @@
 import re
 
 from graphq.report.profile import Piece, Profile, StepTime
-from graphq.report.records import GraphNode, Operation, Partition, Report, StepRecord
+from graphq.report.records import GraphNode, Operation, PartitionRecord, Report, StepRecord
 from graphq.report.views import Views, _body, _box_of, _nodes
 
 
@@ -11,7 +11,7 @@ def operation(op="add", text="%y = add(x, x)"):
 
 
 def node(id, role="reference", kind=None, body=(), kernels=()):
-    partition = None if kind is None else Partition("matmul", kind, tuple(map(operation, body)), {}, ())
+    partition = None if kind is None else PartitionRecord("matmul", kind, tuple(map(operation, body)), {}, ())
     return GraphNode(id, role, operation(), partition, (), kernels)
 
 

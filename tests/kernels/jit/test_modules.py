@@ -21,7 +21,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import cache, codegen, modules
 from graphq.kernels.jit.cache import Code, Entry
 from graphq.kernels.jit.codegen import Source
-from graphq.kernels.jit.modules import FunctionTable, Statistics, load
+from graphq.kernels.jit.modules import FunctionTable, ModuleCounts, load
 from graphq.kernels.lanes.expression import load as load_operand
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.target import isa
@@ -75,7 +75,7 @@ def counted(compiled=0, loaded=0):
     """Within the block, so many modules are compiled and loaded from the folder."""
     before = modules.statistics()
     yield
-    assert modules.statistics() == Statistics(before.compiled + compiled, before.loaded + loaded)
+    assert modules.statistics() == ModuleCounts(before.compiled + compiled, before.loaded + loaded)
 
 
 @pytest.fixture
