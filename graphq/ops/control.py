@@ -19,7 +19,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.interpret import evaluate
 from graphq.ir.op import lookup, register_op
-from graphq.ops.rules import Array, normal_axis
+from graphq.ops.rules import ONE, Array, normal_axis
 
 ASKED = 1 << 24
 """A loop does not check the memory limit before its states and values exceed twice this number of bytes."""
@@ -60,10 +60,6 @@ def check_body(body: Graph, types: Sequence[TensorType], results: int | None = N
             raise GraphError(f"the body takes {v.type} for '{v.name}', got {t}")
     if results is not None and len(body.outputs) < results:
         raise GraphError(f"the body must return at least {results} results, got {len(body.outputs)}")
-
-
-ONE = ((), (1,), (None,), None)
-"""The shapes that a tensor of one element may have."""
 
 
 def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_body: Graph) -> tuple[TensorType, ...]:

@@ -7,7 +7,7 @@ from graphq.dtypes import f32, s64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.ops.rules import Array, expect_dtype, quiet, show
+from graphq.ops.rules import ONE, Array, expect_dtype, quiet, show
 
 
 def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: TensorType | None = None,
@@ -18,7 +18,7 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
                            ("iou_threshold", iou_threshold, f32), ("score_threshold", score_threshold, f32)):
         if t is not None:
             expect_dtype(name, t, (dtype,))
-            if name not in ("boxes", "scores") and t.shape not in ((), (1,), None):
+            if name not in ("boxes", "scores") and t.shape not in ONE:
                 raise GraphError(f"'{name}' must be one number, got {t}")
     if boxes.shape is not None and scores.shape is not None:
         b, s = boxes.shape, scores.shape

@@ -7,7 +7,7 @@ from graphq.dtypes import f32
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
-from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
+from graphq.ops.rules import FLOATS, ONE, Array, expect_dtype, quiet, rounded
 
 
 def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:
@@ -18,7 +18,7 @@ def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probabi
         if t.dtype.kind != "int" or t.dtype.bits < 32:
             raise GraphError(f"'{name}' must be an integer of 32 or 64 bits, got {t.dtype}")
     for name, t in (("seed", seed), ("offset", offset), ("probability", probability)):
-        if t.shape not in (None, (), (1,), (None,)):
+        if t.shape not in ONE:
             raise GraphError(f"'{name}' must be one number, [] or [1], got {t}")
     return src
 

@@ -15,7 +15,7 @@ from graphq.ir import TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
-from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, normal_axis, quiet, rounded, show
+from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, quiet, rounded, show
 
 # oneDNN's tables: for each quantized dtype, the possible dtypes of zero points. oneDNN 3.13 also accepts 8-bit zero
 # points for 4-bit data, although its documentation does not say so. f8 is not in the tables and has no zero points.
@@ -42,7 +42,7 @@ def _check_scales(src: TensorType, scales: TensorType, qtype: str, axis: int, gr
     if group_shape:
         raise GraphError(f"group_shape needs qtype per_group, got {list(group_shape)} with {qtype}")
     if qtype == "per_tensor":
-        if got not in (None, (), (1,), (None,)):
+        if got not in ONE:
             raise GraphError(f"qtype per_tensor takes 'scales' [] or [1], got {scales}")
         return None
     if got is not None and len(got) != 1:

@@ -10,7 +10,7 @@ from graphq.ir.op import register_op
 from graphq.kernels.numbers.observed import u8_range
 from graphq.ops.conv import correlate, infer_convolution
 from graphq.ops.matmul import infer_matmul
-from graphq.ops.rules import Array, Shape, expect_dtype, show
+from graphq.ops.rules import ONE, Array, Shape, expect_dtype, show
 from graphq.ops.window import AutoPad, padding
 
 
@@ -77,7 +77,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
     """Shapes are as in a channels-first convolution. Weights may have a zero point for each output channel."""
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
-    if src_zero_point is not None and src_zero_point.shape not in ((), (1,), (None,), None):
+    if src_zero_point is not None and src_zero_point.shape not in ONE:
         raise GraphError(f"the zero point of 'src' must be one number, got {src_zero_point}")
     _fits(weights.shape, weights_zero_point, 0, "weights")
     out = infer_convolution(_as_f32(src), _as_f32(weights), strides=strides, pads_begin=pads_begin, pads_end=pads_end,

@@ -21,7 +21,7 @@ from graphq.ir import Dim, TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
-from graphq.ops.rules import FLOATS, Array, Shape, expect_dtype, normal_axis, quiet, show
+from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, quiet, show
 
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
@@ -165,7 +165,7 @@ SCALES = (*FLOATS, t.f8_e8m0)
 
 def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> None:
     """Check that the shape of the scale fits the shape of `src`."""
-    if src is None or scale is None or scale in ((), (1,), (None,)) and not block_size:
+    if src is None or scale is None or scale in ONE and not block_size:
         return
     if block_size < 0:
         raise GraphError(f"block_size must not be negative, got {block_size}")

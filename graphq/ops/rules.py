@@ -26,6 +26,8 @@ Shape: TypeAlias = tuple[Dim, ...] | None
 FLOATS = (f32, bf16, f16)
 SUMS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32, f16)}
 """oneDNN's table of MatMul, also used for convolutions: the possible dtypes of the output, by the dtype of `src`."""
+ONE: tuple[Shape, ...] = (None, (), (1,), (None,))
+"""The shapes that a tensor of one element may have."""
 
 
 def show(shape: Shape) -> str:

@@ -77,6 +77,7 @@ def test_types():
         with pytest.raises(GraphError, match=r"boxes must be \[N, boxes, 4\] and scores \[N, classes, boxes\], got"):
             infer(boxes, scores)
     infer(most=TensorType(s64, ()), iou_threshold=TensorType(f32, (1,)), score_threshold=TensorType(f32, None))
+    infer(most=TensorType(s64, (None,)))
     for name, type, message in (("most", TensorType(s32, ()), "'most' must be s64"),
                                 ("most", TensorType(s64, (2,)), "'most' must be one number"),
                                 ("iou_threshold", TensorType(s64, ()), "'iou_threshold' must be f32"),
