@@ -21,7 +21,16 @@ the same time with one row. bf16 is widened by a shift and takes no longer.
 """
 
 
-class WidenProducts(Rewrite):
+class OfProducts(Rewrite):
+    """Base class of rewrites of the anchors convolution, conv_transpose and matmul, with or without a bias."""
+
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
+        """An anchor with any attributes."""
+        anchor = g.any_of("convolution", "conv_transpose", "matmul")
+        return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
+
+
+class WidenProducts(OfProducts):
     """anchor(x, w, bias?) of f16 -> type_cast(anchor(type_cast(x), type_cast(w), bias?)), for a constant bias
 
     The anchor is a matmul or a convolution. Numbers do not change: sums are added in f32 in the same order, and rounded
@@ -29,10 +38,6 @@ class WidenProducts(Rewrite):
     layers with MIN_ROWS rows or more, and to all matmuls with weights of 4 or 8 bits, because only f32 kernels read
     them.
     """
-
-    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
-        anchor = g.any_of("convolution", "conv_transpose", "matmul")
-        return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, bias: Value | None, match: Match) -> str | None:
         """x must be f16. The bias, and the weights of a convolution, must be constant. There must be enough rows."""
@@ -64,7 +69,7 @@ def _rows(node: Node) -> int | None:
     return prod(d for k, d in enumerate(result.dims) if k != channel)
 
 
-class RoundProducts(Rewrite):
+class RoundProducts(OfProducts):
     """anchor(x, w, bias?) of f32 -> anchor(type_cast(x), type_cast(w), dtype=f32) + bias?, with casts to bf16
 
     The anchor is a matmul or a convolution. bf16 has 8 significant bits, so products are exact in f32; they are added
@@ -73,10 +78,6 @@ class RoundProducts(Rewrite):
     """
 
     tolerance = 2.0**-5
-
-    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
-        anchor = g.any_of("convolution", "conv_transpose", "matmul")
-        return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
     def check(self, x: Value, w: Value, match: Match) -> str | None:
         """Operands must be f32. Only constant weights may be dequantized. A convolution must not be depthwise."""

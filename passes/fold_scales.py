@@ -6,7 +6,7 @@ normalization that cannot be folded was one f64 computation, and becomes a multi
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +26,15 @@ Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
 
 class NotFolded(Exception):
     """Raised if a scale or a bias cannot be folded; the text is the reason."""
+
+
+def _refused(fold: Callable[..., object], *operands: object) -> str | None:
+    """Why `fold(*operands)` is impossible, or None."""
+    try:
+        fold(*operands)
+    except NotFolded as e:
+        return str(e)
+    return None
 
 
 class BatchNormAsScale(Rewrite):
@@ -74,11 +83,7 @@ class ScaleIntoWeights(Rewrite):
     def check(self, bias: Value, a: Value, match: Match) -> str | None:
         if all(_counts(v) for v in _matched(match).inputs[:2]):
             return "the sums are exact integers that are scaled once"
-        try:
-            _scaled_operands(match, bias, a)
-        except NotFolded as e:
-            return str(e)
-        return None
+        return _refused(_scaled_operands, match, bias, a)
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value, a: Value, match: Match) -> Value:
         node = _matched(match)
@@ -97,11 +102,7 @@ class MergeBiases(Rewrite):
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
     def check(self, bias: Value, b: Value, match: Match) -> str | None:
-        try:
-            _merged(match, bias, b)
-        except NotFolded as e:
-            return str(e)
-        return None
+        return _refused(_merged, match, bias, b)
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value, b: Value, match: Match) -> Value:
         node = _matched(match)
@@ -121,11 +122,7 @@ class AddAsBias(Rewrite):
     def check(self, w: Value, b: Value, match: Match) -> str | None:
         if w.data is None:
             return "the weights are not constants"
-        try:
-            _per_channel(_matched(match), match.root, b)
-        except NotFolded as e:
-            return str(e)
-        return None
+        return _refused(_per_channel, _matched(match), match.root, b)
 
     def replace(self, g: Graph, x: Value, w: Value, b: Value, match: Match) -> Value:
         node = _matched(match)

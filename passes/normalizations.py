@@ -66,6 +66,11 @@ def axes_of(node: Node) -> list[int]:
     return [a["axis"] % rank] if "axis" in a else list(range(a["begin_norm_axis"] % rank, rank))
 
 
+def _empty(source: Value) -> str | None:
+    known = source.type.known and 0 not in source.type.dims
+    return None if known else f"{source.type} is empty, or its shape is not known"
+
+
 class NormalizeGroupsAsRows(Rewrite):
     """group_norm(x, gamma, beta) -> reshape(layer_norm(reshape(x))) * gamma + beta
 
@@ -83,9 +88,8 @@ class NormalizeGroupsAsRows(Rewrite):
         source = next(node.operands)
         if node.attrs["keep_stats"]:
             return "its statistics are also results"
-        if not source.type.known or 0 in source.type.dims:
-            return f"{source.type} is empty, or its shape is not known"
-        return None if source.dtype == f32 else f"{source.dtype} would be rounded before gamma and beta"
+        return _empty(source) or (None if source.dtype == f32 else
+                                  f"{source.dtype} would be rounded before gamma and beta")
 
     def replace(self, g: Graph, match: Match) -> Value:
         node = match.root
@@ -127,8 +131,8 @@ class NormalizeChannelsAsPool(Rewrite):
 
     def check(self, match: Match) -> str | None:
         a, source = match.root.attrs, next(match.root.operands)
-        if not source.type.known or 0 in source.type.dims:
-            return f"{source.type} is empty, or its shape is not known"
+        if (reason := _empty(source)) is not None:
+            return reason
         channels = source.type.dims[-1 if a["data_format"] == "NXC" else 1]
         if a["size"] > channels:
             return f"its window of {a['size']} is wider than {channels} channels"

@@ -1,7 +1,7 @@
 """Run single passes, or repeat passes until nothing changes (Fixpoint), and record a run (History)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import TypeAlias, TypeVar
 
@@ -128,31 +128,31 @@ SPELLINGS = {"canonicalise": "canonicalize", "NormaliseGroupsAsRows": "Normalize
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
     """Find the first pass of this name, also inside a Fixpoint. Raises GraphError for an unknown name."""
     name = SPELLINGS.get(name, name)
-    for step in passes:
+    for step in _every(passes):
         if pass_name(step) == name:
             return step
-        if isinstance(step, Fixpoint) and name in _names(step.passes):
-            return find_pass(step.passes, name)
-    raise GraphError(f"no pass is named '{name}'{choice(name, _names(passes))}")
+    raise GraphError(f"no pass is named '{name}'{choice(name, map(pass_name, _every(passes)))}")
 
 
 def single_passes(passes: Sequence[Pass]) -> list[Pass]:
     """The passes in order; each Fixpoint is replaced by its passes."""
-    return [x for step in passes for x in (single_passes(step.passes) if isinstance(step, Fixpoint) else [step])]
+    return [step for step in _every(passes) if not isinstance(step, Fixpoint)]
 
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
     """Leave out the passes with these names, also inside a Fixpoint. Raises GraphError for a name that no pass has."""
     names = tuple(SPELLINGS.get(name, name) for name in names)
-    missing = set(names).difference(_names(passes))
+    missing = set(names).difference(map(pass_name, _every(passes)))
     if missing:
         raise GraphError(f"no pass is named '{min(missing)}'")
     return _without(passes, frozenset(names))
 
 
-def _names(passes: Sequence[Pass]) -> list[str]:
-    return [name for step in passes
-            for name in (pass_name(step), *(_names(step.passes) if isinstance(step, Fixpoint) else ()))]
+def _every(passes: Sequence[Pass]) -> Iterator[Pass]:
+    """Yield the passes in order; the passes of a Fixpoint follow it."""
+    for step in passes:
+        yield step
+        yield from _every(step.passes) if isinstance(step, Fixpoint) else ()
 
 
 def _without(passes: Sequence[Pass], names: frozenset[str]) -> tuple[Pass, ...]:

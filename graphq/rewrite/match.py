@@ -251,10 +251,15 @@ def roots(p: PatternLike | None, graph: Graph, *, near: bool) -> Collection[Node
     if isinstance(p, AnyOf):
         choices = [roots(x, graph, near=near) for x in p.alternatives]
         return None if None in choices else {n for nodes in choices if nodes for n in nodes}
-    found: Collection[Node] | None = graph.nodes_of(p.ops)
+    found: Collection[Node] = graph.nodes_of(p.ops)
     if isinstance(p, Repeat):
-        found = found if p.inner is None else roots(p.inner, graph, near=near)
-        return found if not found or p.inner is None else _followed(p.ops, found)
+        if p.inner is None or not (first := roots(p.inner, graph, near=near)):
+            return found if p.inner is None else first
+        found = front = set(first)
+        while front:  # the nodes of `ops` that use results of `first`, directly or through nodes of `ops`
+            front = _users(p.ops, front) - found
+            found = found | front
+        return found
     if near or not found:
         return found
     if any(p.ops.values()):
@@ -270,15 +275,6 @@ def roots(p: PatternLike | None, graph: Graph, *, near: bool) -> Collection[Node
 def _users(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
     return {u.node for n in nodes for out in n.outputs for u in out.uses
             if u.node is not None and u.node.op.name in ops}
-
-
-def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
-    """The given nodes, and all nodes of `ops` that use their results directly or through nodes of `ops`."""
-    found = front = set(nodes)
-    while front:
-        front = _users(ops, front) - found
-        found = found | front
-    return found
 
 
 def _no_reason() -> str:

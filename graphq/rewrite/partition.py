@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Any
 
 from graphq.errors import GraphError
@@ -52,23 +53,18 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
                          f"{'; '.join(map(graph.describe, detour))}")
     results = results or [o for n in members[-1:] for o in n.outputs]
     operands = list(dict.fromkeys(v for n in members for v in n.operands if v.node not in inside))
-    body, names = Graph("body"), _input_names(members, operands)
-    new = {v: body.input(name, dtype=v.dtype, shape=v.shape,
-                         property="constant" if v.data is not None else v.property)
-           for v, name in zip(operands, names, strict=True)}
+    taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
+    free = (name for k in count() if (name := f"i{k}") not in taken)
+    body = Graph("body")
+    new = {v: body.input(v.name or next(free), dtype=v.dtype, shape=v.shape,
+                         property="constant" if v.data is not None else v.property) for v in operands}
     for node in members:
         values = [None if v is None else new[v] for v in node.inputs]
-        outs = body.add_again(node, values, name=node.outputs[0].name)
+        outs = body.add_checked(node.op, values, node.attrs, [o.type for o in node.outputs], name=node.outputs[0].name)
         body.nodes[-1].meta, body.nodes[-1].origin = node.meta, node.origin
         new.update(zip(node.outputs, outs, strict=True))
     body.set_outputs([new[v] for v in results], [f"out{k}" for k in range(len(results))])
     return body, operands, results
-
-
-def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
-    taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
-    free = (n for k in range(len(operands) + len(taken)) if (n := f"i{k}") not in taken)
-    return [v.name or next(free) for v in operands]
 
 
 def is_convex(graph: Graph, members: list[Node]) -> bool:
