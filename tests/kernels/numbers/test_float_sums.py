@@ -62,3 +62,15 @@ def test_zeros_keep_their_signs_and_other_types_their_order():
     for dtype in ("f32", "f16"):
         a, w = float_array(dtype, (4, 9), 1), float_array(dtype, (9, 3), 2)
         assert np.array_equal(tile_sums(a, w), float_sums(a, w))
+
+
+@pytest.mark.parametrize("batch, other", [((2, 3), (2, 3)), ((2, 1), (3,)), ((2,), ()), ((), (2,))])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_batches_are_summed_one_by_one(dtype, batch, other):
+    """Of an odd number of products."""
+    a, w = float_array(dtype, (*batch, 4, 7), 1), float_array(dtype, (*other, 7, 5), 2)
+    got, outer = tile_sums(a, w), np.broadcast_shapes(batch, other)
+    many, more = np.broadcast_to(a, (*outer, 4, 7)), np.broadcast_to(w, (*outer, 7, 5))
+    assert got.shape == (*outer, 4, 5)
+    for k in np.ndindex(outer):
+        assert np.array_equal(got[k], tile_sums(many[k], more[k]))

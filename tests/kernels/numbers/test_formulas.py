@@ -134,6 +134,7 @@ def test_orders_of_means():
     assert spelled("fours", 3, 1) == "(((((0+0)+(0+0))+0)+1)+2)"
     even, odd = "((((0+0)+(0+4))+8)+(((0+2)+(0+6))+10))", "((((0+1)+(0+5))+9)+(((0+3)+(0+7))+11))"
     assert spelled("eights", 13, 1) == f"(({even}+{odd})+12)"
+    assert spelled("eights", 12, 1) == f"({even}+{odd})"
     assert [mean_sums.lanes_of(x) for x in ("taps", "columns", "fours", "eights")] == [1, 1, 4, 8]
     assert [np.signbit(mean_sums.start_of(x)) for x in ("taps", "columns", "fours", "eights")] == [0, 0, 0, 1]
 
@@ -146,7 +147,11 @@ NONE = ((0, 0), (0, 0))
     ((7, 7), (7, 7), (2, 1), NONE, False, "columns"), ((7, 7), (7, 7), (1, 1), ((0, 0), (1, 0)), False, "columns"),
     ((7, 8), (7, 7), (1, 1), NONE, False, "columns"), ((9, 9), (2, 2), (3, 2), NONE, False, "columns"),
     ((9, 9), (2, 2), (2, 3), NONE, False, "taps"), ((9, 2045), (2, 2), (1, 1), NONE, False, "columns"),
-    ((9, 2044), (2, 2), (1, 1), ((5, 5), (1, 1)), False, "taps")])
+    ((9, 2044), (2, 2), (1, 1), ((5, 5), (1, 1)), False, "taps"),
+    ((9, 9, 9), (2, 2, 2), (1, 3, 2), (*NONE, (0, 0)), False, "columns"),
+    ((9, 9, 9), (2, 2, 2), (1, 2, 3), (*NONE, (0, 0)), False, "taps"),
+    ((9, 3000, 9), (2, 2, 2), (1, 1, 1), ((0, 0), (2, 2), (0, 0)), False, "columns"),
+    ((9, 9, 3000), (2, 2, 2), (1, 1, 1), (*NONE, (0, 0)), False, "taps")])
 def test_which_order_a_pool_has(sizes, kernel, strides, pads, in_order, want):
     assert mean_sums.pool_order(sizes, kernel, strides, pads, in_order) == want
 
