@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 
+from graphq.errors import GraphError
 from graphq.kernels.lanes.expression import fused
 from graphq.kernels.numbers import float_sums, mean_sums, recurrent, rows
 from graphq.kernels.numbers.observed import BINS, SHIFT, histogram, ordered, u8_range
@@ -218,3 +219,25 @@ def test_special_values_of_rows():
         row = np.float32([1, 2, 3])
         row[where] = nan
         assert np.isnan(rows.reduced("max", row[None])).all() and np.isnan(rows.reduced("min", row[None])).all()
+
+
+@pytest.mark.parametrize("low, high, want", [
+    (-128, 127, 0), (0, 0, 0), (0, 127, 0), (0, 128, 1), (0, 255, 128), (-129, 0, -1), (-129, 126, -1), (-255, 0, -127),
+    (3, 258, 131), (200, 201, 74), (-300, -290, -172)])
+def test_the_least_offset_that_makes_weights_fit_a_byte(low, high, want):
+    weights = np.array([[low, high]], np.float32)
+    assert recurrent.offset_of(weights) == recurrent.offset_of(weights[:, ::-1]) == want
+    assert -128 <= low - want and high - want <= 127
+
+
+@pytest.mark.parametrize("low, high", [(-128, 128), (-129, 127), (0, 256)])
+def test_weights_of_more_than_a_byte(low, high):
+    with pytest.raises(GraphError, match=f"integer weights must have 8 bits, got {low} to {high}"):
+        recurrent.offset_of(np.float32([low, 0, high]))
+
+
+def test_a_histogram_of_nothing():
+    counts, extremes = histogram(np.zeros((2, 0), np.float32))
+    assert not counts.any() and counts.shape == (BINS,) and extremes.tolist() == [np.inf, -np.inf]
+    counts, _ = histogram(np.ones((2, 3), np.float32))
+    assert counts.sum() == 6
