@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import GraphError
-from graphq.kernels.lanes.expression import fused
+from graphq.kernels.lanes.expression import STORAGE, fused
 from graphq.kernels.numbers import float_sums, mean_sums, recurrent, rows
 from graphq.kernels.numbers.observed import BINS, SHIFT, histogram, ordered, u8_range
 
@@ -241,3 +241,20 @@ def test_a_histogram_of_nothing():
     assert not counts.any() and counts.shape == (BINS,) and extremes.tolist() == [np.inf, -np.inf]
     counts, _ = histogram(np.ones((2, 3), np.float32))
     assert counts.sum() == 6
+
+
+def test_rows_of_softmax_without_a_number_above_minus_infinity():
+    x = np.float32([[-np.inf, -np.inf, -np.inf], [0, -np.inf, 0]])
+    assert np.isnan(rows.softmax(x, inf_as_zero=False)[0]).all()
+    assert rows.softmax(x, inf_as_zero=True).tolist() == [[0, 0, 0], [0.5, 0, 0.5]]
+    assert rows.softmax(x, inf_as_zero=False)[1].tolist() == [0.5, 0, 0.5]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_softmax_whose_steps_are_rounded(dtype):
+    narrow = STORAGE[dtype]
+    x = (np.random.default_rng(0).integers(-16, 17, (5, 7)) / 4).astype(np.float32)
+    less = (x - x.max(axis=-1, keepdims=True)).astype(narrow).astype(np.float64)
+    e = np.exp(less).astype(narrow).astype(np.float32)
+    total = e.sum(axis=-1, keepdims=True).astype(narrow).astype(np.float32)
+    np.testing.assert_allclose(rows.stepwise_softmax(x, dtype), e / total, rtol=1e-6)
