@@ -40,3 +40,21 @@ def test_orders_by_shape(m, n, k, transposed, order):
     (16, 1000, 1024), (8, 5000, 1024), (2, 5000, 1024), (64, 64, 128), (64, 65, 256), (16, 16, 128), (16, 17, 1024)])
 def test_chains_of_few_columns_are_longer(n, k, block):
     assert chain_block(n, k) == block and matmul_order(7, n, k)[1] == block
+
+
+@pytest.mark.parametrize("scales, zps, start", [([0.5, 3], [7, -9], [1, -2]), ([0.1], [5], [4]),
+                                                ([0.1, 0.7], [0], [0])])
+def test_factors_and_starts_of_columns(scales, zps, start):
+    """An element of each list for all columns, or for each."""
+    rng, columns = np.random.default_rng(0), np.array([1, 0, 1])
+    x, w = rng.integers(0, 256, (3, 10)).astype(np.uint8), rng.integers(-128, 128, (3, 10)).astype(np.int8)
+    sum_ = DequantizedSum("chains", 4, np.float32(0.3), 90, np.float32(scales), np.int32(zps), np.float32(start))
+    left, right = sum_.factors(x, w, columns)
+    at = [columns % len(values) for values in (scales, zps, start)]
+    assert np.array_equal(left, (x.astype(np.float32) - 90) * np.float32(0.3))
+    zp, scale = np.float32(zps)[at[1]][:, None], np.float32(scales)[at[0]][:, None]
+    assert np.array_equal(right, (w.astype(np.float32) - zp) * scale)
+    exact = (left.astype(float) * right).sum(axis=1) + np.float32(start)[at[2]]
+    for order, taps in (("chains", 1), ("quads", 1), ("octets", 1), ("taps", 5)):
+        got = sum_._replace(order=order, taps=taps).sums(x, w, columns)
+        np.testing.assert_allclose(got, exact, rtol=1e-5)
