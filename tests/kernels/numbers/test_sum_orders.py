@@ -4,6 +4,7 @@ import pytest
 from onnx_node import node_model
 from onnx_runtime import results
 
+from graphq.kernels.lanes.expression import fused
 from graphq.kernels.numbers.sum_orders import DequantizedSum, chain_block, matmul_order
 
 SHAPES = [(1, 96, 700), (1, 8, 33), (5, 1, 700), (1, 1, 129), (40, 1, 64), (6, 1, 2000), (6, 2, 2000), (3, 15, 900),
@@ -58,3 +59,21 @@ def test_factors_and_starts_of_columns(scales, zps, start):
     for order, taps in (("chains", 1), ("quads", 1), ("octets", 1), ("taps", 5)):
         got = sum_._replace(order=order, taps=taps).sums(x, w, columns)
         np.testing.assert_allclose(got, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("taps, k, block", [(3, 12, 3), (1, 7, 2), (7, 7, 8), (5, 0, 8), (0, 4, 8)])
+def test_taps_are_summed_in_blocks_of_their_own(taps, k, block):
+    rng, columns = np.random.default_rng(1), np.arange(20)
+    x, w = rng.integers(0, 256, (20, k)).astype(np.uint8), rng.integers(-128, 128, (20, k)).astype(np.int8)
+    sum_ = DequantizedSum("taps", block, np.float32(0.3), 90, np.float32([0.7]), np.int32([3]), np.float32([0.1]), taps)
+    left, right = sum_.factors(x, w, columns)
+    total, size = np.full(20, 0.1, np.float32), k // max(taps, 1)
+    for tap in range(0, k, max(size, 1)):
+        of_tap = np.zeros(20, np.float32)
+        for start in range(tap, tap + size, block):
+            chain = np.zeros(20, np.float32)
+            for i in range(start, min(start + block, tap + size)):
+                chain = fused(left[:, i], right[:, i], chain)
+            of_tap += chain
+        total += of_tap
+    assert np.array_equal(sum_.sums(x, w, columns), total)
