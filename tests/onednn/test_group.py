@@ -150,6 +150,24 @@ def test_only_depthwise_convolutions_follow_convolutions():
     }}"""
     assert cut(text.format(i=1, n=8)) == [("convolution", "convolution relu convolution")]
     assert len(cut(text.format(i=8, n=1))) == len(cut(text.format(i=2, n=4))) == 2
+    first = text.replace("[1,5,5,4]", "[1,4,5,5]").replace("dilations=[1, 1]", 'dilations=[1, 1], data_format="NCX"')
+    assert len(cut(first.format(i=1, n=8))) == 1 and len(cut(first.format(i=2, n=4))) == 2
+
+
+@pytest.mark.parametrize("nodes, parts", [
+    ("%0 = static_transpose(x, order=[1,0])\n %1 = add(%0, y)\n return %1", [("reorder", "static_transpose add")]),
+    ("%0 = static_transpose(x, order=[1,0])\n %1 = add(y, %0)\n %2 = add(%1, z)\n return %2",
+     [("reorder", "static_transpose add"), ("eltwise", "add")]),
+    ("%0 = add(y, z)\n %1 = static_transpose(%0, order=[1,0])\n return %1",
+     [("eltwise", "add"), ("static_transpose", "static_transpose")]),
+    ("%0 = type_cast(x, dtype=bf16)\n %1 = static_reshape(%0, shape=[12])\n %2 = type_cast(%1, dtype=f32)\n"
+     " %3 = quantize(%2, dtype=u8, scales=[0.5])\n return %3",
+     [("reorder", "type_cast static_reshape type_cast quantize")]),
+    ("%0 = type_cast(x, dtype=bf16)\n %1 = type_cast(%0, dtype=f32)\n return %1", [("eltwise", "type_cast type_cast")]),
+    ("%0 = add(x, x)\n %1 = type_cast(%0, dtype=bf16)\n return %1", [("eltwise", "add type_cast")])])
+def test_moves_with_one_sum(nodes, parts):
+    """Of what moves and another value; without a move, casts and sums are elementwise."""
+    assert cut(f"graph(x: f32[3,4], y: f32[4,3], z: f32[4,3]) {{\n {nodes}\n}}") == parts
 
 
 def test_gate_and_up_have_one_source():
