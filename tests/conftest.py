@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 import suite_environment
+from levels import LEVELS, WIDTHS
 
 from graphq.kernels.target import isa
 
@@ -21,9 +22,11 @@ def pytest_collection():
 
 
 def pytest_collection_finish():
+    """What tests leave is collected less often than Python would: that took a tenth of their time."""
     gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -42,13 +45,13 @@ def _available(name):
         yield name
 
 
-@pytest.fixture(scope="module", params=[x.name for x in isa.LEVELS])
+@pytest.fixture(scope="module", params=LEVELS)
 def level(request):
     """Each ISA level in turn: the machine's own, or emulated where it has none."""
     yield from _available(request.param)
 
 
-@pytest.fixture(scope="module", params=dict.fromkeys(x.base.name for x in isa.LEVELS))
+@pytest.fixture(scope="module", params=WIDTHS)
 def width(request):
     """One level of each width: for families whose code is the same at all of them (tests/kernels/test_widths.py)."""
     yield from _available(request.param)
