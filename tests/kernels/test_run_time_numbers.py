@@ -10,7 +10,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from guarded_memory import FENCE, fenced, guarded, is_intact
+from levels import WIDTHS
 from onnx_node import node_model
 
 import graphq as gq
@@ -49,7 +51,8 @@ def gathering(opened, axis=0, dtype=np.int64):
     return graph("gather", {"x": floats(5, 7, 20), "n": indices}, opened=opened, axis=axis)
 
 
-CACHES = {"f32": {}, "f16": {"tokens": 2}, "bf16": {}, "s8": {"interleaved": True}, "s4": {"tokens": 1}}
+CACHES = {"f32": {}, "f16": {"tokens": 2}, "bf16": {"tokens": 1}, "s8": {"tokens": 1, "interleaved": True},
+          "s4": {"tokens": 1}}
 """The types of caches, and what goes with them so that tests/kernels/attention has compiled the kernels."""
 
 
@@ -172,8 +175,7 @@ def words(call):
     return str(caught.value).rsplit(": ", 2)[1:]
 
 
-@pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name, width, opened", all_pairs(NUMBERS, WIDTHS, [False, True]), indirect=["width"])
 def test_numbers_at_their_limits_and_beyond(width, name, opened, fences):
     make, least, greatest = NUMBERS[name]
     g, x = make(opened)

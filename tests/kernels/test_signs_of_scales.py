@@ -1,6 +1,7 @@
 """Scales of 0 and below: families give the reference's numbers at every level, and say what they leave in floats."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 
 import graphq as gq
 from graphq.kernels.target import isa
@@ -60,19 +61,15 @@ def equal(build, scale, quantized):
     return model
 
 
-@pytest.mark.parametrize("quantized", [0.5, -0.5])
-@pytest.mark.parametrize("scale", SIGNS)
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name, scale, quantized", all_pairs(OTHERS, SIGNS, [0.5, -0.5]))
 def test_one_scale_of_any_sign(name, scale, quantized):
     text = equal(OTHERS[name], scale, quantized).explain()
     assert ("its kernels take positive scales, and a scale is" in text) == (
         name == "max_pool" and scale <= 0 or quantized < 0)
 
 
-@pytest.mark.parametrize("quantized", [0.5, -0.5])
-@pytest.mark.parametrize("of", ["source", "weights"])
-@pytest.mark.parametrize("scale", SIGNS)
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name, scale, of, quantized", all_pairs(
+    PRODUCTS, SIGNS, ["source", "weights"], [0.5, -0.5]))
 def test_products_of_scales_of_any_sign(name, scale, of, quantized):
     """Those of positive scales alone are computed in integers; the report has the scale that keeps others in floats."""
     x, w = (scale, 0.25) if of == "source" else (0.5, scale)

@@ -94,9 +94,9 @@ CASES = {
 
 ALL = dict(lengths=(30, 17), tokens=3, rows=40, heads=6, groups=2, size=20, rotary=16, softcap=2.0, bias=(2, 6),
            sinks=True, window=9)
-AT_ALL_LEVELS = {"all": ALL, "all in bf16": {**ALL, "kept": "bf16"},
+AT_ALL_LEVELS = {"all": ALL, "all in bf16": {**ALL, "kept": "bf16", "tokens": 1},
                  "all in f16": {**ALL, "kept": "f16", "tokens": 2},
-                 "all in 8 bits": {**ALL, "kept": "s8", "packed": True, "interleaved": True},
+                 "all in 8 bits": {**ALL, "kept": "s8", "tokens": 1, "packed": True, "interleaved": True},
                  "all in 4 bits": {**ALL, "kept": "s4", "tokens": 1}}
 
 

@@ -3,8 +3,10 @@ import re
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from bound import BOUND
 from geometries import convolution
+from levels import LEVELS, at_each_width
 
 import graphq as gq
 from graphq.kernels.target import isa
@@ -153,7 +155,7 @@ GEOMETRIES = {
 }
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name, level", at_each_width(GEOMETRIES), indirect=["level"])
 def test_geometry(name, level):
     g, arrays = build(**GEOMETRIES[name], epilogue=lambda g, y, *_: g.relu(y))
     check(g, arrays, level, threads=2)
@@ -287,9 +289,8 @@ def test_depthwise_weights_that_are_not_constant(level):
     check(g, {"x": numbers(rng, (2, 5, 4, 21), "s8"), "w": numbers(rng, (3, 3, 1, 21), "u8")}, isa=level)
 
 
-@pytest.mark.parametrize("x", ["u8", "s8"])
-@pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("level, x, columns, constant", all_pairs(
+    LEVELS, ["u8", "s8"], [40, 80], [True, False]), indirect=["level"])
 def test_depthwise_sources_with_a_scale_for_each_channel(level, x, columns, constant):
     """Each output channel reads one input channel, whose zero point is its padding, too."""
     low = -128 if x == "s8" else 0

@@ -1,8 +1,10 @@
 """Compiled float convolutions: equal to their formula bit for bit at every level, close to the reference."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from compiled import AS_WRITTEN
 from geometries import convolution
+from levels import WIDTHS
 
 import graphq as gq
 from graphq.kernels.lanes.expression import STORAGE
@@ -101,8 +103,7 @@ GEOMETRIES = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name, dtype, width", all_pairs(GEOMETRIES, DTYPES, WIDTHS), indirect=["width"])
 def test_geometry(name, dtype, width):
     g, arrays = build(**GEOMETRIES[name], dtype=dtype, epilogue=lambda g, y, *_: g.relu(y))
     close(*check(g, arrays, isa=width, threads=2), dtype)
@@ -155,8 +156,7 @@ def test_special_values_stay_in_their_group(groups):
     assert np.isfinite(got[..., ~own]).all() and not np.isfinite(got[..., own]).any()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name, width, dtype", all_pairs(GEOMETRIES, WIDTHS, DTYPES), indirect=["width"])
 def test_weights_that_are_inputs(name, dtype, width):
     g, arrays = build(**GEOMETRIES[name], dtype=dtype, constant=False)
     close(*check(g, arrays, isa=width, threads=2), dtype)

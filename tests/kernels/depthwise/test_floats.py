@@ -1,8 +1,10 @@
 """The depthwise kernel of floats at every level: the bits of `float_sums` over the taps of each channel."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from geometries import GEOMETRIES
 from guarded_memory import guarded
+from levels import WIDTHS
 
 from graphq.kernels.depthwise import floats
 from graphq.kernels.lanes.expression import STORAGE, acc
@@ -45,9 +47,12 @@ def expected(x, w, view):
     return float_sums(rows.transpose(3, 0, 1, 2), w.T[:, None, :, None])[..., 0].transpose(1, 2, 0)
 
 
-@pytest.mark.parametrize("geometry", MORE)
-@pytest.mark.parametrize("dtype,channels", [("f32", 3), ("f32", 8), ("f32", 21), ("f32", 64), ("bf16", 5), ("f16", 40)])
-def test_sums(width, geometry, dtype, channels):
+OPERANDS = [("f32", 3), ("f32", 8), ("f32", 21), ("f32", 64), ("bf16", 5), ("f16", 40)]
+
+
+@pytest.mark.parametrize("geometry, operands, width", all_pairs(MORE, OPERANDS, WIDTHS), indirect=["width"])
+def test_sums(width, geometry, operands):
+    dtype, channels = operands
     rng = np.random.default_rng(channels)
     sizes, kernel, *_ = MORE[geometry]
     x, w = (rng.standard_normal(s, np.float32).astype(STORAGE[dtype]) for s in ((2, *sizes, channels),

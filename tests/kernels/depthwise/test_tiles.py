@@ -1,8 +1,10 @@
 """The depthwise kernels of integers at every level against sums in NumPy."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from geometries import GEOMETRIES
 from guarded_memory import guarded
+from levels import LEVELS
 
 from graphq.kernels.conv.depthwise import plan_depthwise
 from graphq.kernels.depthwise import packing
@@ -38,9 +40,12 @@ def numbers(rng, shape, dtype):
     return rng.integers(info.min, info.max + 1, shape).astype(STORAGE[dtype])
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 17), ("u8", 40), ("s8", 96)])
-def test_sums_are_exact(level, geometry, dtype, channels):
+WIDE = [("u8", 3), ("s8", 17), ("u8", 40), ("s8", 96)]
+
+
+@pytest.mark.parametrize("geometry, operands, level", all_pairs(GEOMETRIES, WIDE, LEVELS), indirect=["level"])
+def test_sums_are_exact(level, geometry, operands):
+    dtype, channels = operands
     rng = np.random.default_rng(channels)
     sizes, kernel, *_ = GEOMETRIES[geometry]
     x, w = numbers(rng, (2, *sizes, channels), dtype), rng.integers(-255, 256, (np.prod(kernel), channels))
@@ -66,10 +71,14 @@ LINES = {"5x5": ((6, 11), (5, 5), (1, 1), (1, 1), ((2, 2), (2, 2)), (6, 11)),
          "1-D, dilated": ((23,), (3,), (1,), (4,), ((4, 4),), (23,))}
 
 
-@pytest.mark.parametrize("geometry", [*GEOMETRIES, *LINES])
-@pytest.mark.parametrize("dtype,channels", [("u8", 64), ("s8", 150), ("s8", 33), ("u8", 16)])
-def test_sums_of_weights_of_8_bits_are_exact(level, geometry, dtype, channels):
+BYTES = [("u8", 64), ("s8", 150), ("s8", 33), ("u8", 16)]
+
+
+@pytest.mark.parametrize("geometry, operands, level", all_pairs({**GEOMETRIES, **LINES}, BYTES, LEVELS),
+                         indirect=["level"])
+def test_sums_of_weights_of_8_bits_are_exact(level, geometry, operands):
     """Those that CPUs with vpdpbusd multiply by it, several pixels at a time."""
+    dtype, channels = operands
     rng = np.random.default_rng(channels)
     geometry = {**GEOMETRIES, **LINES}[geometry]
     sizes, kernel, *_ = geometry

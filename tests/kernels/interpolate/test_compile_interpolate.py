@@ -1,7 +1,9 @@
 """Compiled interpolates: the formula's bits at every level, close to the reference."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from compiled import compiled_beside_reference as check
+from levels import WIDTHS
 
 import graphq as gq
 
@@ -24,12 +26,10 @@ def graph(dtype, channels, sizes, mode, place, *, scales=(0.0173, 0.0219), batch
     return g
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 85)])
-def test_integers(width, sizes, mode, place, dtype, channels):
-    got, want, _ = check(graph(dtype, channels, sizes, mode, place), width)
+@pytest.mark.parametrize("sizes, place, mode, width, operand", all_pairs(
+    SIZES, PLACES, MODES, WIDTHS, [("u8", 3), ("s8", 85)]), indirect=["width"])
+def test_integers(width, sizes, mode, place, operand):
+    got, want, _ = check(graph(*operand, sizes, mode, place), width)
     off = np.abs(got.astype(int) - want.astype(int))
     assert off.max() <= 1 and (off > 0).sum() <= off.size / 10_000
 
@@ -50,10 +50,10 @@ def test_nearest_of_one_scale_is_exact(width, sizes, dtype):
     assert (got == want).all()
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype,tolerance", [("f32", 1e-6), ("bf16", 8e-3), ("f16", 1e-3)])
-def test_floats(width, sizes, mode, dtype, tolerance):
+@pytest.mark.parametrize("sizes, mode, width, dtype", all_pairs(
+    SIZES, MODES, WIDTHS, ["f32", "bf16", "f16"]), indirect=["width"])
+def test_floats(width, sizes, mode, dtype):
+    tolerance = {"f32": 1e-6, "bf16": 8e-3, "f16": 1e-3}[dtype]
     got, want = (x.astype(np.float64) for x in check(graph(dtype, 19, sizes, mode, "half_pixel"), width)[:2])
     np.testing.assert_allclose(got, want, rtol=0 if mode == "nearest" else tolerance, atol=1e-6)
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from guarded_memory import guarded
 from kernel_factories import writing
 
@@ -141,9 +142,8 @@ def test_tails_touch_nothing_outside(lanes):
             assert_same(got, evaluate(stores[k], total, arrays), f"store {k}, {cols} columns")
 
 
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("kind", ["vector", "row", "column", "scalar"])
-@pytest.mark.parametrize("after", ["an anchor", "nothing"])
+@pytest.mark.parametrize("kind, lanes, after", all_pairs(
+    ["vector", "row", "column", "scalar"], LANES, ["an anchor", "nothing"]))
 def test_operands_of_every_type_and_kind(lanes, kind, after):
     rng, rows, cols = np.random.default_rng(5), 4, 21
     shape = {"vector": (rows, cols), "row": (rows, 1), "column": (1, cols), "scalar": (1, 1)}[kind]

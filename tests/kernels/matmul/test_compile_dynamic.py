@@ -1,6 +1,8 @@
 """Dynamic quantization compiled: equal to the reference, op by op, at every ISA level and thread count."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
+from levels import LEVELS
 
 import graphq as gq
 from graphq.testing import check_same_numbers, random_inputs
@@ -52,9 +54,8 @@ def check(g, level, inputs=None, exact=True):
     return model
 
 
-@pytest.mark.parametrize("zw", ["column", "one", "none", "zero"])
-@pytest.mark.parametrize("w_dtype", ["s8", "u8"])
-@pytest.mark.parametrize("tail", ["bias", "s32", "residual"])
+@pytest.mark.parametrize("level, zw, tail, w_dtype", all_pairs(
+    LEVELS, ["column", "one", "none", "zero"], ["bias", "s32", "residual"], ["s8", "u8"]), indirect=["level"])
 def test_a_dynamic_linear_layer_is_one_partition(level, tail, w_dtype, zw):
     g, rng = gq.Graph(), np.random.default_rng(1)
     y, _ = dynamic_linear(g, g.input("x", shape=(3, 7, 70), dtype="f32"), rng, 37, w_dtype=w_dtype, zw=zw, tail=tail)

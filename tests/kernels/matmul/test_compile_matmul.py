@@ -1,7 +1,11 @@
 """compile: integer matmuls at every ISA level and thread count, their formula and the reference."""
+from functools import cache
+
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from dense import dense
+from levels import LEVELS
 
 import graphq as gq
 from graphq.kernels.families import family_named
@@ -28,16 +32,24 @@ VARIANTS = {
 }
 
 
+@cache
+def case(variant, *sizes):
+    """A graph, inputs of it, and the reference's result; each level compiles the same."""
+    g = dense(*sizes, **VARIANTS[variant])
+    inputs = random_inputs(g)
+    return g, inputs, gq.reference(g, inputs)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_integer_matmul_equals_its_formula_and_the_reference(level, variant):
-    g = dense(**VARIANTS[variant])
-    inputs = random_inputs(g)
-    reference = gq.reference(g, inputs)
+    g, inputs, reference = case(variant)
+    formula = None
     for threads in (1, 2):
         model = gq.compile(g, isa=level, threads=threads, strict=True)
         assert sum(n.op.name == "partition" for n in model.graph.nodes) == 1
         y = model(inputs)
-        assert np.array_equal(y, model.formula(inputs))
+        formula = model.formula(inputs) if formula is None else formula
+        assert np.array_equal(y, formula)
     steps = np.abs(y.astype(np.float64) - reference)
     if VARIANTS[variant].get("out") == "f32":
         assert steps.max() <= 1e-6 * np.abs(reference).max()
@@ -45,16 +57,18 @@ def test_integer_matmul_equals_its_formula_and_the_reference(level, variant):
         assert steps.max() <= 1 and (steps > 0).mean() <= 1e-4 + 1 / steps.size
 
 
-@pytest.mark.parametrize("m, k, n", [(1, 1, 1), (1, 5, 3), (2, 63, 16), (5, 64, 15), (7, 65, 17), (16, 3, 64),
-                                     (31, 66, 65), (4, 0, 5), (0, 3, 4), (3, 4, 0)])
-def test_any_size(level, m, k, n):
-    for variant in ("plain", "all at once, not constant", "s8 source"):
-        g = dense(m, k, n, **VARIANTS[variant])
-        inputs = random_inputs(g)
-        model = gq.compile(g, isa=level, threads=2)
-        assert np.array_equal(model(inputs), model.formula(inputs))
-        steps = np.abs(model(inputs).astype(int) - gq.reference(g, inputs))
-        assert steps.max(initial=0) <= 1
+SIZES = [(1, 1, 1), (1, 5, 3), (2, 63, 16), (5, 64, 15), (7, 65, 17), (16, 3, 64), (31, 66, 65), (4, 0, 5), (0, 3, 4),
+         (3, 4, 0)]
+
+
+@pytest.mark.parametrize("sizes, level, variant", all_pairs(
+    SIZES, LEVELS, ["plain", "all at once, not constant", "s8 source"]), indirect=["level"])
+def test_any_size(level, sizes, variant):
+    g, inputs, reference = case(variant, *sizes)
+    model = gq.compile(g, isa=level, threads=2)
+    y = model(inputs)
+    assert np.array_equal(y, model.formula(inputs))
+    assert np.abs(y.astype(int) - reference).max(initial=0) <= 1
 
 
 @pytest.mark.parametrize("m, k, n", [(24, 64, 8), (48, 16, 1), (12, 64, 64)])

@@ -3,6 +3,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from bound import BOUND
 from guarded_memory import guarded
 
@@ -113,9 +114,9 @@ WINDOWS = [  # sizes, kernel, strides, dilations, pads, outputs; channels
 ]
 
 
-@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
-@pytest.mark.parametrize(("window", "channels"), WINDOWS)
-@pytest.mark.parametrize("pads", ["loud", "silent", "mixed"])
+@pytest.mark.parametrize(("kernel", "emulated", "window", "channels", "pads"), [
+    pytest.param(*run.values, *window, pads, id=f"{run.id}-{window[1]} channels-{pads}")
+    for run, window, pads in all_pairs(RUNS, WINDOWS, ["loud", "silent", "mixed"])])
 def test_windows_of_an_image(kernel, emulated, window, channels, pads):
     """Tiles may leave out taps of padding that adds nothing to sums, but not where only its first channels do."""
     rng = np.random.default_rng(channels)

@@ -27,6 +27,7 @@ RUNS = [pytest.param(k, False, id=k.name) for k in FLOATS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS
          if k.tile == next(x.tile for x in FLOATS if (x.level, x.dtypes) == (k.level, k.dtypes))
          and k.level != "scalar" and (k.level not in NATIVE or k.dtypes[0] != "f32")]
+FIRST_OF_BF16 = {k.level: k for k in reversed(FLOATS) if k.dtypes[0] == "bf16"}.values()
 SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (9, 64, 33), (13, 129, 80), (17, 2, 130), (3, BLOCK, 17),
           (2, BLOCK + 1, 20), (9, 2 * BLOCK + 3, 3)]
 
@@ -104,7 +105,11 @@ def test_subnormal_numbers_of_bf16_are_zeros(kernel, emulated):
             a, w, expected = tiny_case(*shape)
             assert_same(run(kernel, level, a, w), expected)
             assert_same(run(kernel, level, a, w, layout="columns"), expected)
-        # f32 that come after, in the epilogue of the same tile, keep theirs
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), [x for x in RUNS if x.values[0] in FIRST_OF_BF16])
+def test_subnormal_numbers_of_f32_in_the_epilogue_of_a_tile_of_bf16_stay(kernel, emulated):
+    with level_of(kernel, emulated) as level:
         a, w = (np.full(shape, x, np.float32).astype(STORAGE["bf16"])
                 for shape, x in (((2048, 4), 1), ((4, 16), 2**-120)))
         step = matmul.plan_matmul(Store(acc("f32") * np.float32(2**-10), "f32"), matmul.Product("bf16", 2048, 16, 4),

@@ -1,6 +1,7 @@
 """Outputs that tiles write themselves, from registers, are those of the Store's function; so are entries of ties."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 
 import graphq as gq
 from graphq.kernels.matmul import plan as matmul
@@ -35,12 +36,14 @@ def inputs(g):
     return {str(v.name): rng.integers(-128, 128, v.type.dims).astype(v.dtype.numpy) for v in g.inputs}
 
 
-@pytest.mark.parametrize("options", [dict(), dict(residual=True), dict(a_dtype="s8", dtype="s8")],
-                         ids=["plain", "residual", "s8"])
-@pytest.mark.parametrize("kernel", [k for k in TILES if k.dtypes[0] == "u8"], ids=lambda k: k.name)
-@pytest.mark.parametrize("more", [19, 24])
-def test_tiles_write_what_functions_do(more, kernel, options, monkeypatch):
+OPTIONS = {"plain": dict(), "residual": dict(residual=True), "s8": dict(a_dtype="s8", dtype="s8")}
+
+
+@pytest.mark.parametrize("name, options, more", all_pairs([k.name for k in TILES if k.dtypes[0] == "u8"],
+                                                          OPTIONS, [19, 24]))
+def test_tiles_write_what_functions_do(name, options, more, monkeypatch):
     """The last panel has 3 columns, or half of its 16."""
+    kernel, options = KERNELS[name], OPTIONS[options]
     tile = kernel.tile
     if kernel.level not in [level.name for level in isa.available()]:
         pytest.skip(f"no {kernel.level}")

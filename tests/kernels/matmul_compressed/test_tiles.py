@@ -1,5 +1,6 @@
 """Kernels with compressed weights, native where the machine has them and emulated, against NumPy."""
 from contextlib import nullcontext
+from functools import cache
 
 import numpy as np
 import pytest
@@ -91,19 +92,24 @@ def test_integers_equal_the_formula(kernel, emulated, extreme):
             assert got.tobytes() == expected(a, scales, *w).tobytes(), (m, groups, group, n)
 
 
+@cache
+def float_case(dtypes, m, groups, group, n):
+    """Activations, packed weights, and the sums of the expanded weights."""
+    a = np.random.default_rng(m).standard_normal((m, groups * group)).astype(STORAGE[dtypes[0]])
+    u, z, scales, _ = weights(groups, group, n, tiles.BITS[dtypes[1]])
+    z[:, n // 2] = 300  # beyond the weights
+    scales[0] *= -1
+    expanded = (u.reshape(groups, group, n).astype(np.int64) - z[:, None]).astype(np.float32) * scales[:, None]
+    expanded = expanded.astype(STORAGE[ROUNDS.get(dtypes[1], "f32")])
+    return a, pack_floats(u, z, scales, tiles.BITS[dtypes[1]]), tile_sums(a, expanded.reshape(-1, n))
+
+
 @pytest.mark.parametrize(("kernel", "emulated"), [p for p in RUNS if p.values[0].dtypes in FLOATS])
 def test_floats_equal_the_sums_of_expanded_weights(kernel, emulated):
-    bits, rng = tiles.BITS[kernel.dtypes[1]], np.random.default_rng(1)
     with isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level)) as level:
-        for m, groups, group, n in FLOAT_SHAPES:
-            a = rng.standard_normal((m, groups * group)).astype(STORAGE[kernel.dtypes[0]])
-            u, z, scales, _ = weights(groups, group, n, bits)
-            z[:, n // 2] = 300  # beyond the weights
-            scales[0] *= -1
-            expanded = (u.reshape(groups, group, n).astype(np.int64) - z[:, None]).astype(np.float32) * scales[:, None]
-            expanded = expanded.astype(STORAGE[ROUNDS.get(kernel.dtypes[1], "f32")])
-            got = run(kernel, level, a, pack_floats(u, z, scales, bits), n)
-            assert got.tobytes() == tile_sums(a, expanded.reshape(-1, n)).tobytes(), (m, groups, group, n)
+        for shape in FLOAT_SHAPES:
+            a, packed, sums = float_case(kernel.dtypes, *shape)
+            assert run(kernel, level, a, packed, shape[-1]).tobytes() == sums.tobytes(), shape
 
 
 @pytest.mark.parametrize("bits", [4, 8])

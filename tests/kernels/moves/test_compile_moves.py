@@ -1,6 +1,7 @@
 """Compiled slices, gathers and casts of integers: by kernels, equal to the reference."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from compiled import compiled_beside_reference
 from guarded_memory import guarded
 
@@ -102,8 +103,8 @@ def as_dtype(source, target, size):
     return g
 
 
-@pytest.mark.parametrize("source", INTEGERS)
-@pytest.mark.parametrize("target", [*INTEGERS, "f32"])
+@pytest.mark.parametrize("target, source, level", all_pairs(
+    [*INTEGERS, "f32"], INTEGERS, [x.name for x in LEVELS]), indirect=["level"])
 def test_casts_of_integers(level, source, target):
     """Also numbers that f32 rounds, ties and carries among them, and numbers that wrap."""
     g = as_dtype(source, target, 151)

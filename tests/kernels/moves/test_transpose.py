@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 
 import graphq as gq
 from graphq.kernels.moves.transpose import is_view, loops, plan_transpose
@@ -42,9 +43,7 @@ def test_matrices(m, n, itemsize):
     check((n, m), (1, 0), itemsize)
 
 
-@pytest.mark.parametrize("itemsize", DTYPES)
-@pytest.mark.parametrize("ways", [2, 3, 4])
-@pytest.mark.parametrize("size", [1, 2, 5, 15, 16, 17, 50, 64, 129])
+@pytest.mark.parametrize("size, itemsize, ways", all_pairs([1, 2, 5, 15, 16, 17, 50, 64, 129], DTYPES, [2, 3, 4]))
 def test_channels(ways, size, itemsize):
     check((2, ways, size), (0, 2, 1), itemsize)
     check((2, size, ways), (0, 2, 1), itemsize)

@@ -1,7 +1,9 @@
 """Compiled pools against their formulas, bit for bit, and against the reference."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from guarded_memory import guarded
+from levels import WIDTHS
 
 import graphq as gq
 from graphq.kernels.lanes.expression import STORAGE, acc
@@ -60,11 +62,10 @@ def close(got, reference):
     assert off.max(initial=0) <= 1 and (off > 0).sum() <= off.size / 10_000
 
 
-@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 87)])
-def test_integers(width, op, case, dtype, channels):
-    close(*check(graph(op, case, dtype, channels), width, threads=2))
+@pytest.mark.parametrize("case, width, op, operand", all_pairs(
+    CASES, WIDTHS, ["max_pool", "avg_pool"], [("u8", 3), ("s8", 87)]), indirect=["width"])
+def test_integers(width, op, case, operand):
+    close(*check(graph(op, case, *operand), width, threads=2))
 
 
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (4, 4), (7, 7), (2, 3)])

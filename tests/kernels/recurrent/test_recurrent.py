@@ -1,7 +1,9 @@
 """Recurrent kernels give what the operations' references give, bit for bit."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from guarded_memory import guarded
+from levels import LEVELS
 
 import graphq as gq
 
@@ -62,9 +64,10 @@ def test_without_states(op):
     check(graph(op, 3, 5, 20, states=False, **({} if op == "lstm" else {"linear_before_reset": True})), 1)
 
 
-@pytest.mark.parametrize("steps,rows,units", [(1, 1, 1), (4, 1, 40), (3, 6, 17), (2, 2, 520)])
-@pytest.mark.parametrize("scales", ["one", "each"])
-def test_quantized_states(level, steps, rows, units, scales):
+@pytest.mark.parametrize("level, sizes, scales", all_pairs(
+    LEVELS, [(1, 1, 1), (4, 1, 40), (3, 6, 17), (2, 2, 520)], ["one", "each"]), indirect=["level"])
+def test_quantized_states(level, sizes, scales):
+    steps, rows, units = sizes
     extra = np.float32([0.003]) if scales == "one" else np.abs(floats(4 * units)) / 100
     check(graph("lstm", steps, rows, units, extra=extra), 2, level)
     check(graph("lstm", steps, rows, units, extra=extra, reverse=True, states=False), 1, level)

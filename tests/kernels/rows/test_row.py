@@ -1,8 +1,10 @@
 """Compiled operations along rows against their formulas, bit for bit, and against the reference."""
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from compiled import compiled_beside_reference
 from guarded_memory import guarded
+from levels import WIDTHS
 
 import graphq as gq
 from graphq.dtypes import DTYPES
@@ -39,8 +41,7 @@ def graph(op, n, dtype="f32", shape=(3, 4), **attrs):
     return g
 
 
-@pytest.mark.parametrize("op", sorted(ROWS))
-@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("n, op, width", all_pairs(LENGTHS, sorted(ROWS), WIDTHS), indirect=["width"])
 def test_rows_of_floats(width, op, n):
     got, want, text = compiled_beside_reference(graph(op, n), width)
     assert f"row partition ({op})" in text

@@ -1,6 +1,7 @@
 """Outputs near a tie are those of the f32 operations as they are written, in one order, at every level."""
 import numpy as np
 import pytest
+from levels import at_each_width
 from ties import settle_everything
 
 import graphq as gq
@@ -99,7 +100,7 @@ def check(graph, level, rng, **options):
     return x, y, model
 
 
-@pytest.mark.parametrize("case", GRAPHS)
+@pytest.mark.parametrize("case, level", at_each_width(GRAPHS), indirect=["level"])
 def test_all_outputs_literal(level, case, all_near):
     make, options = GRAPHS[case]
     rng = np.random.default_rng(3)
