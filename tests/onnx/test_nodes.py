@@ -165,6 +165,8 @@ def test_module(module, record):
 @pytest.mark.parametrize("module", modules())
 def test_module_with_constants(module, record):
     for case in collect(module):
+        if case.name.endswith("_expanded"):
+            continue  # its nodes are those of other modules
         simple = all(isinstance(x, np.ndarray | onnx.TensorProto) for inputs, _ in case.data_sets for x in inputs)
         if not simple or len(case.model.graph.input) < 2:
             continue

@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy import signal
 
 import graphq as gq
 from graphq.base.budget import budget
@@ -70,6 +69,8 @@ def test_negative_padding_at_an_end_leaves_windows_out(run, infer):
 
 
 def test_convolution_as_scipy(run):
+    from scipy import signal  # importing it takes a second, in each worker
+
     x, w = normal(1, 1, 12, 13), normal(1, 1, 5, 4)
     want = signal.correlate2d(x[0, 0].astype(np.float64), w[0, 0].astype(np.float64), "valid").astype(np.float32)
     np.testing.assert_array_equal(run("convolution", x, w, **given(2))[0, 0], want)

@@ -5,6 +5,8 @@ across channels, and elementwise operations.
 """
 import numpy as np
 import pytest
+from all_pairs import all_pairs
+from levels import LEVELS
 
 import graphq as gq
 from graphq.ir.text import parse
@@ -121,9 +123,8 @@ def test_what_stays_of_normalize_groups(statement, inputs):
     assert NormalizeGroupsAsRows()(g) == 0
 
 
-@pytest.mark.parametrize("groups", [1, 2, 12])
-@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("level, groups, data_format, affine", all_pairs(
+    LEVELS, [1, 2, 12], ["NCX", "NXC"], [True, False]), indirect=["level"])
 def test_compiled_of_normalize_groups(level, groups, data_format, affine):
     shape = (2, 12, 5, 7) if data_format == "NCX" else (2, 5, 7, 12)
     g = gq.Graph()
@@ -195,10 +196,11 @@ def test_what_stays_of_normalize_channels(inputs, attrs, reason):
     assert reason in str(refusal) and [n.op.name for n in g.nodes] == ["lrn"]
 
 
-@pytest.mark.parametrize("shape", [(2, 7, 5, 3), (1, 96, 6, 7), (3, 4, 9), (2, 5, 2, 3, 4), (3, 8)], ids=str)
-@pytest.mark.parametrize("attrs", [{}, {"alpha": 2.0, "beta": 0.5, "bias": 0.1}, {"alpha": 0.3, "beta": 1.0},
-                                   {"alpha": 3.0, "beta": 1.3, "bias": 0.01}], ids=str)
-@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("level, shape, attrs, data_format", all_pairs(
+    LEVELS, [(2, 7, 5, 3), (1, 96, 6, 7), (3, 4, 9), (2, 5, 2, 3, 4), (3, 8)],
+    [{}, {"alpha": 2.0, "beta": 0.5, "bias": 0.1}, {"alpha": 0.3, "beta": 1.0},
+     {"alpha": 3.0, "beta": 1.3, "bias": 0.01}],
+    ["NCX", "NXC"]), indirect=["level"])
 def test_compiled_of_normalize_channels(level, shape, attrs, data_format):
     """Bit for bit the formula, and near the reference, in kernels alone."""
     shape = shape if data_format == "NCX" else (shape[0], *shape[2:], shape[1])

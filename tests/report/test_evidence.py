@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from levels import LEVELS
 
 import graphq as gq
 from graphq.errors import KernelError
@@ -43,7 +44,7 @@ def native(model):
     return [(k, s) for k, s in enumerate(plan.steps) if isinstance(s, Step)]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("level, threads", [(x, 1 + k % 2) for k, x in enumerate(LEVELS)], indirect=["level"])
 def test_every_native_step_has_its_evidence(level, threads):
     model = gq.compile(network(), isa=level, threads=threads)
     text = model.explain(kernels=True)
