@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -38,3 +39,13 @@ def _member(x: object, key: str) -> np.ndarray:
     if not isinstance(x, np.ndarray):  # NumPy returns bytes if the member is not an .npy file
         raise ValueError(f"{key!r} is no array")
     return x
+
+
+def numbered_batches(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """The batches in an archive with keys such as `0/in/NAME`: the arrays by input name, by the text before `/in/`."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for key, x in arrays.items():
+        number, _, rest = key.partition("/")
+        if rest.startswith("in/"):
+            found.setdefault(number, {})[rest.removeprefix("in/")] = x
+    return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from graphq.base.sizes import PLAIN, Later, RecordedCall, Size, Trace
@@ -120,9 +119,7 @@ class Values:
         if isinstance(x, tuple | list):
             items = [self.of(y) for y in x]
             return kind(*items) if hasattr(x, "_fields") else kind(items)
-        if isinstance(x, Mapping):
-            return {k: self.of(y) for k, y in x.items()}
-        return partial(x.func, *self.of(x.args), **x.keywords) if kind is partial else x
+        return {k: self.of(y) for k, y in x.items()} if isinstance(x, Mapping) else x
 
 
 class Numbers:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -340,25 +339,21 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def parts(x: Any) -> Iterator[Size | Later]:
-    """Every `Size` and `Later` in `x`, also inside lists, tuples, dicts and the arguments of partials."""
+    """Every `Size` and `Later` in `x`, also inside lists, tuples and dicts."""
     if isinstance(x, Size | Later):
         yield x
-    elif isinstance(x, list | tuple):
-        for y in x:
+    elif isinstance(x, list | tuple | Mapping):
+        for y in x.values() if isinstance(x, Mapping) else x:
             yield from parts(y)
-    elif isinstance(x, Mapping):
-        yield from parts(tuple(x.values()))
-    elif isinstance(x, partial):
-        yield from parts(x.args)
 
 
 def trace_of(x: Any) -> Trace | None:
     """The trace of the first `Size` or `Later` in `x`; None if `x` contains neither."""
     if (kind := type(x)) in PLAIN or kind is np.ndarray:
         return None
-    if kind is not tuple:
-        return next((y.trace for y in parts(x)), None)
-    for y in x:
+    if kind is Size or kind is Later:
+        return x.trace
+    for y in x if isinstance(x, list | tuple) else x.values() if isinstance(x, Mapping) else ():
         if (trace := trace_of(y)) is not None:
             return trace
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphq.base.array_files import read_arrays
+from graphq.base.array_files import numbered_batches, read_arrays
 from graphq.errors import GraphError, InputError, ParseError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.interpret import check_array
@@ -165,7 +165,7 @@ def _read(name: str, path: str) -> np.ndarray:
 
 def _of(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """The array of an input in an archive, or in the first batch of an archive of batches (`0/in/NAME`)."""
-    return arrays.get(name, arrays.get(f"0/in/{name}"))
+    return arrays.get(name, numbered_batches(arrays).get("0", {}).get(name))
 
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],

@@ -25,7 +25,7 @@ from graphq.kernels.target.level import Level
 from graphq.model.open_plans import OpenPlans
 from graphq.model.open_shapes import has_integers, is_fixed, signature_of
 from graphq.model.planned import Options
-from graphq.model.plans import FixedPlans, Plans
+from graphq.model.plans import Plans
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:  # reports import these modules when they run
@@ -70,8 +70,8 @@ class CompiledGraph:
         self._arrays = Arrays() if arrays is None else arrays
         # A partial, because a bound method would keep the model alive after `del model`.
         self._part = partial(CompiledGraph, options=options, arrays=self._arrays)
-        kind = FixedPlans if is_fixed(self.signature) else OpenPlans
-        self.plans: Plans = kind(self.signature, read_source, options, unread, self._part, self._arrays, symbols)
+        kind = Plans if is_fixed(self.signature) else OpenPlans
+        self.plans = kind(self.signature, read_source, options, unread, self._part, self._arrays, symbols)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
 

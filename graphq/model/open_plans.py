@@ -11,13 +11,12 @@ shapes gets its own plan or stages (`plan.stages`), with the constants of the fi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from graphq.base.arrays import Arrays
 from graphq.base.budget import budget
 from graphq.base.collector import collector_paused
 from graphq.base.locks import Lock, lazy_property
@@ -25,19 +24,14 @@ from graphq.base.programs import why_not
 from graphq.base.sizes import Size, Trace
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph
-from graphq.ir.interpret import Signature
 from graphq.ir.names import counted
 from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, examples, is_single, range_of, size_class
-from graphq.model.planned import ConstantInputs, Options, Passed
+from graphq.model.planned import ConstantInputs, Passed
 from graphq.model.plans import Plans, Unread
 from graphq.model.staged import Staged
-from graphq.model.symbols import WithSymbols
 from graphq.plan.open_plans import OpenPlan
 from graphq.plan.runtime import NativePlan, Runner
 from graphq.plan.stages import in_one_plan
-
-if TYPE_CHECKING:
-    from graphq.model.compiled_graph import CompiledGraph
 
 log = logging.getLogger("graphq")
 
@@ -60,11 +54,8 @@ class OpenPlans(Plans):
     If several threads need the same new plan, one thread makes it and the others wait.
     """
 
-    def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
-                 unread: Sequence[Unread], part: Callable[..., CompiledGraph], arrays: Arrays,
-                 symbols: WithSymbols | None = None) -> None:
-        super().__init__(signature, read_source, options, part, arrays, symbols)
-        self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
+    def _begin(self, unread: Sequence[Unread]) -> None:
+        self.constants = ConstantInputs(p.name for p in self.signature.inputs if p.property == "constant")
         self.by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
         self._unread = list(unread)
         self.by_shapes: dict[Shapes, Runner | Staged] = {}
@@ -72,9 +63,9 @@ class OpenPlans(Plans):
         self._order = Lock()
         """The lock to hold while entries of `by_class` or `by_shapes` move: others could miss a moving entry."""
         self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
-        self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
+        self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in self.signature.inputs)
         if not self.for_each_shape and not unread:
-            self._begin()
+            self._plan_likely_sizes()
 
     @property
     def latest(self) -> Passed | Staged:
@@ -246,7 +237,7 @@ class OpenPlans(Plans):
         names = [d.name for d in self.dimensions]
         return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self.by_class.get(of, ())))
 
-    def _begin(self) -> None:
+    def _plan_likely_sizes(self) -> None:
         """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""
         chosen: dict[str, int] = {}
         for d in self.dimensions:

@@ -40,11 +40,11 @@ The function raises ParseError if `save` did not write the plan.
 
 
 class Plans:
-    """How a graph runs. `read_source` returns the graph as the user gave it.
+    """The one plan, or the stages, of a graph whose input shapes are all known. `OpenPlans` is for other graphs.
 
-    `fixed` is the runner or the stages of a graph whose input shapes are all known, and None for other graphs. If the
-    graph is a stage with plain numbers instead of open sizes, `symbols` makes the same stage with symbols, for reports.
-    `constants` has the arrays of inputs marked constant. Any number of threads may call a method.
+    `read_source` returns the graph as the user gave it. `unread` are plans of a file. If the graph is a stage with
+    plain numbers instead of open sizes, `symbols` makes the same stage with symbols, for reports. `fixed` is the runner
+    or the stages. `constants` has the arrays of inputs marked constant. Any number of threads may call a method.
     """
 
     fixed: Runner | Staged | None = None
@@ -53,11 +53,23 @@ class Plans:
     """A function that is called with this object after a call has added a plan."""
 
     def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
-                 part: Callable[..., CompiledGraph], arrays: Arrays, symbols: WithSymbols | None = None) -> None:
+                 unread: Sequence[Unread], part: Callable[..., CompiledGraph], arrays: Arrays,
+                 symbols: WithSymbols | None = None) -> None:
         self.signature, self.read_source, self.options, self._part = signature, read_source, options, part
         self.symbols, self._shared, self._arenas = symbols, arrays, Arenas()
         self._anew: dict[NativePlan, NativePlan] = {}
         self._with_symbols: dict[NativePlan, Passed | None] = {}
+        self._begin(unread)
+
+    def _begin(self, unread: Sequence[Unread]) -> None:
+        """Read the plan, or make it."""
+        with budget(self.options.memory):
+            if unread:
+                self.fixed = Runner(unread[0][1](), self._arenas, self.options.cache)
+            else:
+                again = self.read_source().copy
+                symbols = partial(self._graph_of_symbols, self._places.shapes(())) if self.symbols else None
+                self.fixed = self._planned(again(), again, symbols)
 
     @property
     def source(self) -> Graph:
@@ -167,7 +179,8 @@ class Plans:
                 from graphq.model.planning import build_plan
             if trace is not None or self.fixed is not None:
                 self._share(passed.history)
-            plan = build_plan(passed.graph, self.options.level, self.options.threads, self.options.cache, self._shared)
+            level, threads, cache = self.options.level, self.options.threads, self.options.cache
+            plan = build_plan(passed.history.after, level, threads, cache, self._shared)
         except MemoryError as e:
             raise CompileError(f"not enough memory: {e}") from None
         if trace is not None:
@@ -211,22 +224,6 @@ class Plans:
     def _graph_at(self, shapes: Shapes) -> Graph:
         """The user's graph at these input shapes."""
         return self.source.copy()
-
-
-class FixedPlans(Plans):
-    """The one plan, or the stages, of a graph whose input shapes are all known. The plan may be in a file, `unread`."""
-
-    def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
-                 unread: Sequence[Unread], part: Callable[..., CompiledGraph], arrays: Arrays,
-                 symbols: WithSymbols | None = None) -> None:
-        super().__init__(signature, read_source, options, part, arrays, symbols)
-        with budget(options.memory):
-            if unread:
-                self.fixed = Runner(unread[0][1](), self._arenas, options.cache)
-            else:
-                again = self.source.copy
-                of_stages = None if symbols is None else partial(self._graph_of_symbols, self._places.shapes(()))
-                self.fixed = self._planned(again(), again, of_stages)
 
 
 def _refuse_stages(graph: Graph) -> NoReturn:

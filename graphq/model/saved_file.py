@@ -31,7 +31,7 @@ from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
-FORMAT = 5
+FORMAT = 6
 """The version of the format. Increase it if the format changes, or if the meaning of plans and steps changes."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""

@@ -9,11 +9,25 @@ import numpy as np
 from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Size, assumed, smallest
 from graphq.errors import ParseError
-from graphq.ir import TensorType
+from graphq.ir import Op, TensorType
 from graphq.ir.interpret import Signature
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
-from graphq.plan.plan import AnyStep, Buffer, Part, Plan, PythonStep, Ref, Step, Word, touched
+from graphq.plan.plan import (
+    REPORTS,
+    AnyStep,
+    Buffer,
+    Copy,
+    Part,
+    Plan,
+    PythonStep,
+    Ref,
+    Reference,
+    ReportedError,
+    Step,
+    Word,
+    touched,
+)
 
 
 def compact(plan: Plan) -> Plan:
@@ -79,7 +93,7 @@ def check(plan: Plan, signature: Signature) -> None:
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
     outputs = tuple(signature.outputs.values())
     _want(len(plan.output_types) == len(outputs) and all(map(_fits, plan.output_types, outputs)), "other outputs")
-    _want(all(map(callable, plan.errors)) and all(k is None or _is_number(k) for k in plan.nodes)
+    _want(all(map(_is_report, plan.errors)) and all(k is None or _is_number(k) for k in plan.nodes)
           and len(plan.nodes) in (0, len(plan.steps)), "no errors or nodes")
     _want(type(plan.in_place) is tuple and all(
         type(x) is tuple and len(x) == 2 and _is_number(x[0]) and x[0] < len(signature.inputs) and _is_number(x[1])
@@ -134,8 +148,14 @@ def _is_word(w: Word, plan: Plan) -> bool:
     return type(w) is Function or _is_number(w, -(1 << 63))
 
 
+def _is_report(x: Any) -> bool:
+    return type(x) is ReportedError and x.kind in REPORTS and type(x.where) is str and type(x.values) is tuple
+
+
 def _is_python(s: Any, plan: Plan) -> bool:
-    return type(s) is PythonStep and type(s.kernel) is str and callable(s.call) and type(s.reference) is bool \
+    return type(s) is PythonStep and type(s.kernel) is str and type(s.reference) is bool \
+        and (type(s.call) is Copy or type(s.call) is Reference and type(s.call.op) is Op
+             and isinstance(s.call.attrs, Mapping) and type(s.call.shapes) is tuple) \
         and type(s.inputs) is tuple and type(s.outputs) is tuple \
         and all(b is None or _is_number(b) and b < len(plan.buffers) and plan.buffers[b].type is not None
                 for b in s.inputs) \

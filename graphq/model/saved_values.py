@@ -1,8 +1,9 @@
 """Convert graphs and plans to JSON and back.
 
 Numbers, strings and null stay as they are; any other value becomes a list `[kind, ...]`. Arrays and kernel modules are
-written as indices, because their bytes lie in other sections of the file. A function or class is written as its name.
-Only graphq's own functions and classes, and the functions in FUNCTIONS, can be written.
+written as indices, because their bytes lie in other sections of the file. The parts of a plan (RECORDS) are written as
+their fields. A trace of open sizes also has functions and their arguments: they are written as names, and only graphq's
+own functions and classes, and the functions in FUNCTIONS, can be written.
 
 A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code, so it must not
 read files that others could have written.
@@ -13,13 +14,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache, partial, reduce
+from functools import cache, reduce
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from graphq.base.arrays import Content
+from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Size, Trace
 from graphq.dtypes import DTYPES, DType, as_dtype
 from graphq.errors import GraphError
@@ -29,7 +31,7 @@ from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.ir.op import OPS, lookup
 from graphq.ir.tensor_type import check_dims
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
-from graphq.plan.plan import Ref
+from graphq.plan.plan import Buffer, Copy, Part, Plan, PythonStep, Ref, Reference, ReportedError, Step
 
 
 def _place(x: Any) -> tuple[str, str]:
@@ -48,6 +50,11 @@ FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
     np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.all, np.any, np.size, np.prod,
     *(t.numpy.type for t in DTYPES.values()))}
 """The functions and classes of Python and NumPy that plans may contain, by module and name."""
+
+
+RECORDS: Mapping[str, Callable[..., Any]] = {
+    kind.__name__: kind for kind in (Plan, Buffer, Step, Part, PythonStep, Reference, Copy, ReportedError, TraceRecord)}
+"""The classes of a plan's parts, by name."""
 
 
 class Unsaved(Exception):
@@ -101,15 +108,18 @@ class Writer:
             return ["code", self.module(x.module), x.name]
         if isinstance(x, FunctionTable):
             return ["table", *map(self.of, x.entries)]
-        if isinstance(x, partial):
-            return ["partial", self.of(x.func), ["tuple", *map(self.of, x.args)], self.of(x.keywords)]
         if callable(x) and (hasattr(x, "__qualname__") or isinstance(x, np.ufunc)):
             return ["name", *_place(x)] if _is_found(x) else self._refuse(x)
         if isinstance(x, tuple) and hasattr(x, "_fields"):
-            return ["record", *self.of(type(x))[1:], *map(self.of, x)]
+            return [*self._kind(type(x)), *map(self.of, x)]
         if is_dataclass(x):
-            return ["record", *self.of(type(x))[1:], *(self.of(getattr(x, f.name)) for f in fields(x))]
+            return [*self._kind(type(x)), *(self.of(getattr(x, f.name)) for f in fields(x))]
         return self._refuse(x)
+
+    def _kind(self, kind: type) -> list[Any]:
+        if RECORDS.get(kind.__name__) is kind:
+            return ["record", kind.__name__]
+        return ["object", *self.of(kind)[1:]]
 
     def module(self, module: Module) -> int:
         """The index of a kernel module; modules with the same code share an index."""
@@ -203,9 +213,9 @@ class PlanReader(Reader):
             "later": self._later,
             "code": lambda number, name: _function(modules, number, name),
             "table": lambda *entries: FunctionTable(tuple(map(self.of, entries))),
-            "partial": lambda f, args, keywords: partial(self.of(f), *self.of(args), **self.of(keywords)),
             "name": _found,
-            "record": lambda module, name, *items: _found(module, name)(*map(self.of, items)),
+            "record": lambda name, *items: RECORDS[name](*map(self.of, items)),
+            "object": lambda module, name, *items: _found(module, name)(*map(self.of, items)),
             "op": lambda name: SIZED_CONSTANT if name == SIZED_CONSTANT.name else lookup(name),
         }
         self.trace = trace

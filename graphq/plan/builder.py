@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain, pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -18,8 +17,7 @@ import numpy as np
 from graphq.base.arrays import Arrays
 from graphq.base.budget import expect, reserve
 from graphq.base.sizes import Later, assumed, is_open, largest, later, number
-from graphq.errors import GraphError, GraphqError
-from graphq.ir import Graph, Node, Op, TensorType, Value
+from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.jit import modules
 from graphq.kernels.target.level import Level
 from graphq.kernels.threads import team
@@ -28,11 +26,12 @@ from graphq.plan.plan import (
     VIEWS,
     AnyStep,
     Buffer,
-    MakeError,
     Part,
     Plan,
     PythonStep,
     Ref,
+    Reference,
+    ReportedError,
     Slot,
     Step,
     Target,
@@ -140,7 +139,7 @@ class PlanBuilder:
         self._constants: dict[int, int] = {}
         self.buffers: list[Buffer] = []
         self.steps: list[AnyStep] = []
-        self.errors: list[MakeError] = []
+        self.errors: list[ReportedError] = []
         self.strips: Strips | None = None
         self._in_place: list[tuple[int, int]] = []
         self.strides: dict[Value, Sequence[int]] = {}
@@ -175,12 +174,12 @@ class PlanBuilder:
         expect(nbytes, "a buffer between steps")
         return self.add(Buffer("arena", nbytes))
 
-    def report(self, make: MakeError) -> int:
+    def report(self, kind: str, node: Node, *values: Any) -> int:
         """Add a buffer of one s64 for errors of a step; returns its index.
 
-        If the step stores a number other than 0, the run raises the exception `make(number)`.
+        If the step stores a number other than 0, the run raises the `ReportedError` of this kind for the number.
         """
-        self.errors.append(make)
+        self.errors.append(ReportedError(kind, self.graph.describe(node), values))
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
     def may_share(self, source: int, target: int) -> None:
@@ -284,17 +283,5 @@ def reference_steps(b: PlanBuilder, node: Node) -> None:
     inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
     shapes = tuple(None if v is None else v.type.dims for v in node.inputs)
     where = b.graph.describe(node)
-    b.steps.append(PythonStep(where, partial(_reference, node.op, node.attrs, where, shapes), inputs,
+    b.steps.append(PythonStep(where, Reference(node.op, node.attrs, where, shapes), inputs,
                               tuple(b.result(v) for v in node.outputs)))
-
-
-def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple[int, ...] | None, ...],
-               *arrays: np.ndarray | None) -> Any:
-    """Run the operation's reference; errors begin with `where`, the node."""
-    args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
-    try:
-        return op.reference(*args, **attrs)
-    except MemoryError:
-        raise GraphError(f"{where}: not enough memory") from None
-    except GraphqError as e:
-        raise type(e)(f"{where}: {e}") from e

@@ -17,13 +17,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.base.sizes import Later, largest, number
-from graphq.ir import TensorType
+from graphq.errors import GraphError, GraphqError, InputError
+from graphq.ir import Op, TensorType
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, Record, filled
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.target.level import Level
 from graphq.kernels.threads.steps import MOST_PIECES
+from graphq.ops import recurrent
+from graphq.ops.attention import length_error, position_error
+from graphq.ops.move import index_error
 
 
 class Target(NamedTuple):
@@ -214,6 +218,33 @@ class Buffer:
     data: np.ndarray | Later | None = field(default=None, compare=False)
 
 
+class Reference(NamedTuple):
+    """Run the NumPy reference of an operation on arrays with these shapes. Errors begin with `where`, the node."""
+
+    op: Op
+    attrs: Mapping[str, Any]
+    where: str
+    shapes: tuple[tuple[int, ...] | None, ...]
+
+    def __call__(self, *arrays: np.ndarray | None) -> Any:
+        """The results of the operation."""
+        args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, self.shapes, strict=True))
+        try:
+            return self.op.reference(*args, **self.attrs)
+        except MemoryError:
+            raise GraphError(f"{self.where}: not enough memory") from None
+        except GraphqError as e:
+            raise type(e)(f"{self.where}: {e}") from e
+
+
+class Copy(NamedTuple):
+    """Copy an array."""
+
+    def __call__(self, *arrays: np.ndarray | None) -> Any:
+        """The array; `Runner` copies it."""
+        return arrays[0]
+
+
 class PythonStep(NamedTuple):
     """Run a Python function on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
 
@@ -222,7 +253,7 @@ class PythonStep(NamedTuple):
     """
 
     kernel: str
-    call: Callable[..., Any]
+    call: Reference | Copy | Callable[..., Any]
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
     reference: bool = True
@@ -238,15 +269,34 @@ def touched(step: AnyStep) -> list[int]:
     return [*(b for b in step.inputs if b is not None), *step.outputs]
 
 
-MakeError: TypeAlias = Callable[[int], Exception]
-"""A function that makes the exception for the number that a step stored as its report."""
+def _cache_length_error(rows: int, most: int, tokens: int, report: int) -> InputError:
+    """The error for a report of `kernels.attention.cache.reported`, which adds 1 to lengths that are not negative."""
+    return length_error(rows, most, tokens, report + (report < 0))
+
+
+REPORTS: Mapping[str, Callable[..., InputError]] = {
+    "cache length": _cache_length_error, "cache position": position_error, "index": index_error,
+    "sequence length": recurrent.length_error}
+"""Functions that make the errors for invalid numbers in run-time inputs, by the kind of a report."""
+
+
+class ReportedError(NamedTuple):
+    """An error that a kernel may report as a number: REPORTS[kind] makes it from `values` and the number."""
+
+    kind: str
+    where: str
+    values: tuple[Any, ...]
+
+    def error(self, number: int) -> InputError:
+        """The error for the number that a step stored. The text begins with `where`, the node."""
+        return InputError(f"{self.where}: {REPORTS[self.kind](*self.values, number)}")
 
 
 class Plan(NamedTuple):
     """Buffers, and steps in execution order.
 
-    For each report, `errors` has the function that makes the exception. For each step, `nodes` has the index of the
-    step's node in the graph, or None for a copy to an output. `in_place` has index pairs (input, output): both arrays
+    `errors` has the reports of all steps. For each step, `nodes` has the index of the step's node in the graph, or None
+    for a copy to an output. `in_place` has index pairs (input, output): both arrays
     may share memory if their shapes are equal.
     """
 
@@ -255,7 +305,7 @@ class Plan(NamedTuple):
     output_types: tuple[TensorType, ...]
     threads: int
     level: str = ""
-    errors: tuple[MakeError, ...] = ()
+    errors: tuple[ReportedError, ...] = ()
     nodes: tuple[int | None, ...] = ()
     in_place: tuple[tuple[int, int], ...] = ()
 

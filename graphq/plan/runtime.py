@@ -239,9 +239,9 @@ class Runner:
         return _Instance(self._ready(), self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
-        for number, make in zip(instance.reports, instance.errors, strict=True):
+        for number, report in zip(instance.reports, instance.errors, strict=True):
             if number:
-                raise make(number)
+                raise report.error(number)
 
     def _segment(self, part: team.StepTable | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
                  outputs: Sequence[np.ndarray]) -> None:

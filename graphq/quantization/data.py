@@ -1,13 +1,13 @@
 """Calibration data for the command line: a folder of arrays, an .npz archive, or a Python function."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphq.base.array_files import read_arrays
+from graphq.base.array_files import numbered_batches, read_arrays
 from graphq.base.paths import named_object
 from graphq.errors import InputError
 from graphq.ir import Graph
@@ -75,17 +75,8 @@ def _read(path: Path, names: Sequence[str]) -> list[Batch]:
 def _batches(arrays: Mapping[str, np.ndarray], names: Sequence[str], where: str) -> list[Batch]:
     if set(names) <= arrays.keys():
         return [{n: arrays[n] for n in names}]
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for number, name, x in _numbered(arrays):
-        found.setdefault(number, {})[name] = x
+    found = numbered_batches(arrays)
     if not found:
         raise InputError(f"{where} must hold arrays {', '.join(names)}, or batches of them as 0/in/{names[0]}; "
                          f"it holds {', '.join(list(arrays)[:6]) or 'none'}")
     return list(found.values())
-
-
-def _numbered(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, np.ndarray]]:
-    for key, x in arrays.items():
-        number, _, rest = key.partition("/")
-        if rest.startswith("in/"):
-            yield number, rest.removeprefix("in/"), x

@@ -99,11 +99,6 @@ def reported(number: int) -> int:
     return number + 1 if number >= 0 else number
 
 
-def number_of(report: int) -> int:
-    """Decode an error report that `reported` encoded."""
-    return report - 1 if report > 0 else report
-
-
 def keeping(rotary: int, interleaved: int, kept: str) -> Functions:
     """Make the block function that writes caches of the type `kept`."""
     copy, rotate, pack = row_copier(), emits(rotation(bool(interleaved))), packing(kept)

@@ -1,16 +1,12 @@
 """The plan steps of the operation cached_attention: write both caches, then attend to them."""
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from graphq.base.sizes import smallest
-from graphq.errors import InputError
 from graphq.ir import Node, Value
 from graphq.kernels.attention.attend import plan_attention
-from graphq.kernels.attention.cache import MOST, number_of, plan_cache
-from graphq.ops.attention import length_error, position_error
+from graphq.kernels.attention.cache import MOST, plan_cache
 from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, Word
 
@@ -29,9 +25,8 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
     half, places = (0, 0) if cos is None else (cos.type.dims[1], cos.type.dims[0])
     numbers = {"tokens": tokens, "groups": groups, "rows": rows, "capacity": capacity, "most": most, "half": half,
                "places": places}
-    where = b.graph.describe(node)
-    wrong = {"wrong_length": Ref(b.report(partial(_length_error, where, rows, most, tokens))),
-             "wrong_position": Ref(b.report(partial(_position_error, where, places)))}
+    wrong = {"wrong_length": Ref(b.report("cache length", node, rows, most, tokens)),
+             "wrong_position": Ref(b.report("cache position", node, places))}
     angles: dict[str, Word] = {"cos": _operand(b, cos), "sin": _operand(b, sin), "positions": _operand(b, positions)}
     of_lengths: dict[str, Word] = {"lengths": Ref(b.of[lengths])}
     each = zip((key, value), (past_key, past_value), caches, scales, strict=True)
@@ -73,11 +68,3 @@ def _strides(bias: Value) -> tuple[int, int, int]:
     batch, heads, tokens, keys = bias.type.dims
     row = 4 * keys
     return 0 if batch == 1 else row * tokens * heads, 0 if heads == 1 else row * tokens, row
-
-
-def _length_error(where: str, rows: int, most: int, tokens: int, report: int) -> Exception:
-    return InputError(f"{where}: {length_error(rows, most, tokens, number_of(report) + 1)}")
-
-
-def _position_error(where: str, places: int, position: int) -> Exception:
-    return InputError(f"{where}: {position_error(places, position)}")

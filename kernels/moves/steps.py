@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -11,14 +10,13 @@ import numpy as np
 from graphq.base.budget import expect, reserve
 from graphq.base.sizes import assumed, later
 from graphq.dtypes import s32, s64
-from graphq.errors import InputError
 from graphq.ir import Node, TensorType
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s64
 from graphq.kernels.moves import integers
 from graphq.kernels.moves.extremes import plan_range
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transpose, row_copier, run_bytes
-from graphq.ops.move import bounds, index_error
+from graphq.ops.move import bounds
 from graphq.ops.open_arrays import filled
 from graphq.ops.rules import normal_axis
 from graphq.plan.builder import PlanBuilder, reference_steps
@@ -94,13 +92,9 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
         return reference_steps(b, node)
     step = plan_gather(prod(dims[:axis]), dims[axis], indices.type.size, row, indices.dtype.itemsize,
                        b.target)
-    outside = b.report(partial(_index_error, b.graph.describe(node), dims, axis))
+    outside = b.report("index", node, dims, axis)
     b.run(step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
                  "outside": Ref(outside)})
-
-
-def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> InputError:
-    return InputError(f"{where}: {index_error(dims, axis, index)}")
 
 
 def cast_steps(b: PlanBuilder, node: Node) -> None:

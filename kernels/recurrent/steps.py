@@ -1,14 +1,10 @@
 """Add the steps of recurrent layers to a plan."""
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from graphq.errors import InputError
 from graphq.ir import Node, Value
 from graphq.kernels.recurrent.loops import Layer, Packed, byte_panels, panels, plan_recurrence
-from graphq.ops.recurrent import length_error
 from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, Word
 
@@ -65,15 +61,11 @@ def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: d
     layer = Layer(gates, steps, rows, units, node.attrs["reverse"], packed is not None, packed.offset if packed else 0)
     step = plan_recurrence(layer, b.target)
     if lengths is not None:
-        wrong = b.report(partial(_length_error, b.graph.describe(node), node.op.name, steps))
+        wrong = b.report("sequence length", node, node.op.name, steps)
         words |= {"lengths": Ref(b.of[lengths]), "wrong_length": Ref(wrong)}
     lines = panels(weights, gates) if packed is None else packed.panels
     b.run(step, {**words, "gates": Ref(b.of[node.operand(0)]), "panels": Ref(b.constant(lines)),
                  "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))})
-
-
-def _length_error(where: str, op: str, steps: int, length: int) -> InputError:
-    return InputError(f"{where}: {length_error(op, steps, length)}")
 
 
 STEPS = {"lstm": lstm_steps, "gru": gru_steps, "rnn": rnn_steps}

@@ -30,8 +30,6 @@ def test_numbers_at_other_sizes(trace):
     numbers = Numbers([area, 5, pair])
     assert numbers.at(values) == [31, 5, [31, 62]]
     assert numbers.at(Program(trace, [area, pair]).at([2, 3])) == [7, 5, [7, 14]]
-    made = values.of(partial(max, area, key=abs))
-    assert (made.func, made.args, made.keywords) == (max, (31,), {"key": abs})
     with pytest.raises(KeyError):
         values.of(n)  # no result
 

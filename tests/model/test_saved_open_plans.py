@@ -117,7 +117,7 @@ def replaced(x, change):
 
 def record(name, change):
     """A change of the fields of each record of this class."""
-    return lambda x: [*x[:3], *change(x[3:])] if x[:1] == ["record"] and x[2] == name else x
+    return lambda x: [*x[:2], *change(x[2:])] if x[:2] == ["record", name] else x
 
 
 def field(name, number, value):

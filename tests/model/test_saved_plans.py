@@ -7,21 +7,25 @@ import pytest
 from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Trace, later
 from graphq.dtypes import f32, s32, u8
-from graphq.errors import ParseError
+from graphq.errors import InputError, ParseError
 from graphq.ir import TensorType
 from graphq.ir.interpret import GraphInput, Signature
+from graphq.ir.op import lookup
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
+from graphq.model.saved_file import File
 from graphq.model.saved_plans import check, check_record
-from graphq.plan.plan import Buffer, Plan, PythonStep, Ref
+from graphq.plan.plan import Buffer, Copy, Plan, PythonStep, Ref, Reference, ReportedError
 
 F, B, OPEN = TensorType(f32, (2, 3)), TensorType(u8, (4,)), TensorType(f32, (None, 3))
 SIGNATURE = Signature("net", (GraphInput("x", OPEN, "variable"), GraphInput("b", B, "variable")), {"y": OPEN, "z": B})
 BUFFERS = (Buffer("input", 24, F, 0), Buffer("input", 4, B, 1), Buffer("output", 24, F, 0), Buffer("output", 4, B, 1),
            Buffer("constant", 24, F, 0, np.zeros((2, 3), np.float32)), Buffer("report", 8, None, 0),
            Buffer("arena", 100))
-PLAN = Plan(BUFFERS, (PythonStep("relu", abs, (0, None), (2,)), PythonStep("copy", abs, (1,), (3,), False)), (F, B), 2,
-            "avx2", (ValueError,), (0, None))
+RELU = Reference(lookup("relu"), {}, "relu", (None, None))
+REPORT = ReportedError("index", "gather", ((2, 3), 0))
+PLAN = Plan(BUFFERS, (PythonStep("relu", RELU, (0, None), (2,)), PythonStep("copy", Copy(), (1,), (3,), False)), (F, B),
+            2, "avx2", (REPORT,), (0, None))
 N = Trace().leaf(5, "x.0")
 
 
@@ -59,9 +63,11 @@ def test_buffers_that_are_refused(number, fields):
 
 
 @pytest.mark.parametrize("fields", [
-    {"buffers": [*BUFFERS]}, {"steps": [*PLAN.steps]}, {"output_types": [F, B]}, {"errors": [ValueError]},
+    {"buffers": [*BUFFERS]}, {"steps": [*PLAN.steps]}, {"output_types": [F, B]}, {"errors": [REPORT]},
     {"nodes": [0, None]}, {"output_types": (F,)}, {"output_types": (B, F)}, {"output_types": (F, B, B)},
-    {"output_types": (TensorType(f32, (2, 4)), B)}, {"errors": ("no function",)}, {"errors": ()}, {"nodes": (0,)},
+    {"output_types": (TensorType(f32, (2, 4)), B)}, {"errors": ("no report",)},
+    {"errors": (REPORT._replace(kind="none"),)}, {"errors": (REPORT._replace(values=[]),)}, {"errors": ()},
+    {"nodes": (0,)},
     {"nodes": (0, -1)}, {"nodes": (0, "1")}, {"nodes": (0, None, 1)}, {"buffers": BUFFERS[1:]},
     {"buffers": (BUFFERS[1], BUFFERS[0], *BUFFERS[2:])}, {"buffers": (*BUFFERS, BUFFERS[0])}, {"steps": ("step",)},
     {"buffers": (*BUFFERS[:6], "buffer")}])
@@ -71,7 +77,8 @@ def test_plans_that_are_refused(fields):
 
 
 @pytest.mark.parametrize("fields", [
-    {"kernel": 3}, {"call": "abs"}, {"reference": 1}, {"inputs": [0]}, {"outputs": [2]}, {"inputs": (7,)},
+    {"kernel": 3}, {"call": abs}, {"call": RELU._replace(op="relu")}, {"call": RELU._replace(attrs=())},
+    {"call": RELU._replace(shapes=[])}, {"reference": 1}, {"inputs": [0]}, {"outputs": [2]}, {"inputs": (7,)},
     {"inputs": (-1,)}, {"inputs": (6,)}, {"inputs": ("0",)}, {"outputs": (7,)}, {"outputs": (-1,)}, {"outputs": (6,)},
     {"outputs": (None,)}])
 def test_steps_in_python_that_are_refused(fields):
@@ -146,3 +153,32 @@ def test_traces(fields, fine):
 def test_later_values_are_words_alone():
     assert isinstance(later(int, N), Later)
     refused(with_buffer(6, data=later(np.zeros, N)))
+
+
+def test_the_plan_of_a_fixed_model_is_data(tmp_path):
+    """Kernels, references, copies and reports of wrong indices: a file has their numbers and no name of a function."""
+    import graphq as gq
+
+    g = gq.Graph("net")
+    x, few, many = (g.input(n, dtype=t, shape=s) for n, t, s in (("x", "f32", (64, 512)), ("few", "s64", (1,)),
+                                                                 ("many", "s64", (400,))))
+    for value, name in ((g.gather(x, many, axis=0), "y"), (g.trilu(x), "z"), (x, "copy")):
+        g.output(value, name=name)
+    model = gq.compile(g, threads=1)
+    model.save(tmp_path / "m")
+    plan, file = model.plans.all()[0].plan, File(tmp_path / "m")
+    kinds = {type(s.call) for s in plan.steps if type(s) is PythonStep}
+    assert kinds == {Reference, Copy} and [r.kind for r in plan.errors] == ["index"]
+    texts = [bytes(file.section(number)).decode() for number, _ in file.index["plans"]]
+    assert len(texts) == 1 and not any(word in texts[0] for word in ('"name"', '"object"', "graphq.", "partial"))
+    again = gq.load_compiled(tmp_path / "m")
+    feeds = {"x": np.arange(64 * 512, dtype=np.float32).reshape(64, 512), "few": np.zeros(1, np.int64),
+             "many": np.arange(400) % 64}
+    assert all(np.array_equal(y, z) for y, z in zip(again(feeds).values(), model(feeds).values(), strict=True))
+    for wrong in (64, -65):
+        texts = []
+        for one in (model, again):
+            with pytest.raises(InputError, match="gather") as error:
+                one({**feeds, "many": np.full(400, wrong)})
+            texts.append(str(error.value))
+        assert texts[0] == texts[1]

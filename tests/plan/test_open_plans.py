@@ -12,7 +12,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.plan.arena import Arenas
 from graphq.plan.open_plans import OpenPlan
-from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, Step
+from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, ReportedError, Step
 from graphq.plan.runtime import STEP_WORDS
 
 adding = modules.load("adding", adding_module).block
@@ -103,7 +103,7 @@ def test_offsets_of_all_kinds_of_words(sizes):
     words = [{"a": Ref(0, 4 * n), "b": 5, "c": Ref(2, 16)}, {"a": Ref(2, n + m), "b": Ref(3, 24), "c": Ref(4, 2 * m)},
              {"a": Ref(1, 8), "b": Ref(5, m), "c": Ref(6)}]
     steps = tuple(Step("k", adding, w, n, m, slots=((Ref(2, 3 * n), n, m * n),)) for w in words)
-    flat = opened(one(*buffers, steps=steps, errors=(ValueError, KeyError)))
+    flat = opened(one(*buffers, steps=steps, errors=(ReportedError("index", "a", ()), ReportedError("index", "b", ()))))
     block, table_words = HEADER_WORDS + 3, 3 * STEP_WORDS
     assert flat.starts.tolist() == [table_words + k * block for k in range(3)]
     assert flat.template.size == table_words + 3 * block
