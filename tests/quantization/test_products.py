@@ -58,6 +58,20 @@ def test_matmuls(a, b, source, axes):
     assert (p.source_axis(), p.weight_axes(), p.result_axis(), p.channels()) == (source, axes, 2, 5)
 
 
+@pytest.mark.parametrize("w, largest", [([[1, -3], [2, 0.5]], 3), ([[1, 3], [-2, 0.5]], 3), ([[-1, -3], [-2, -4]], 4),
+                                        ([[0, 0], [0, 0]], 0)])
+def test_the_largest_magnitude_of_weights(w, largest):
+    assert product("matmul", (3, 2), np.float32(w)).largest == largest
+
+
+@pytest.mark.parametrize("a, b, dtype, count", [
+    ((3, 4), (4, 5), "f32", 1), ((3, 4), (4, 5), "f16", 0), ((4,), (4, 5), "f32", 0), ((3, 4), (4,), "f32", 0)])
+def test_products_are_of_f32_and_of_matrices(a, b, dtype, count):
+    g = gq.Graph()
+    g.output(g.matmul(*(g.input(n, dtype=dtype, shape=s) for n, s in (("a", a), ("b", b)))))
+    assert len(list(products(g))) == count
+
+
 def test_which_operations_are_products():
     g = gq.Graph()
     x, y = g.input("x", dtype="f32", shape=(4, 4)), g.input("y", dtype="f32", shape=(4, 4))
