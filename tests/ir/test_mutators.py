@@ -7,6 +7,25 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Use
 from graphq.ir.verify import verify
 
+# -- add_checked ----------------------------------------------------------------------------------------------
+
+
+def test_a_checked_node_needs_operands_of_the_graph_and_a_free_name(g, x):
+    a = g.relu(x, name="a")
+    (b,) = g.add_checked(a.node.op, [a], a.node.attrs, [a.type], name="b")
+    g.set_outputs([b], ["out"])
+    assert b.node.inputs == (a,) and (b.name, b.type) == ("b", a.type) and a.uses == [Use(b.node, 0)]
+    verify(g)
+    with pytest.raises(GraphError, match="relu 'b': the name 'b' is taken"):
+        g.add_checked(a.node.op, [x], a.node.attrs, [a.type], name="b")
+    with pytest.raises(GraphError, match="relu: .*belongs to another graph"):
+        Graph("other").add_checked(a.node.op, [x], a.node.attrs, [a.type])
+    with g.before(a.node), pytest.raises(GraphError, match="relu: %b is defined after the place of the new node"):
+        g.add_checked(a.node.op, [b], a.node.attrs, [a.type])
+    assert ops(g) == ["relu", "relu"]
+    verify(g)
+
+
 # -- replace_uses, prune, before ------------------------------------------------------------------------------
 
 

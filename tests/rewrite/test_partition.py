@@ -1,4 +1,6 @@
 """Partitions: what a body is, and which nodes can be one."""
+from contextlib import nullcontext
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.ir.text import parse, to_text
 from graphq.ir.verify import verify
-from graphq.rewrite.partition import extract, fuse, is_convex
+from graphq.rewrite.partition import carve, extract, fuse, is_convex
 
 
 def graph(text):
@@ -144,6 +146,8 @@ def test_convexity_against_networkx_on_random_graphs():
         below, above = (set().union(*(f(dag, n) for n in nodes)) for f in (nx.descendants, nx.ancestors))
         convex = not (below & above) - set(nodes)
         assert is_convex(g, nodes) == convex
+        with nullcontext() if convex else pytest.raises(GraphError, match="not convex: a path leaves"):
+            carve(g, nodes)
         seen.add(convex)
     assert seen == {True, False}
 

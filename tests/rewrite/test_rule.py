@@ -1,4 +1,6 @@
 """Rewrite as a pass: when it applies, its near misses, and what is no rewrite."""
+import sys
+
 import pytest
 
 from graphq.errors import GraphError, VerifyError
@@ -69,6 +71,25 @@ def test_refusals(old, new, reason):
 
 def test_no_near_miss_without_a_likeness():
     assert FuseBias().apply(parse("graph(x: f32[4]) {\n %0 = relu(x)\n return %0\n}")) == (0, [])
+
+
+def test_nothing_is_made_where_no_node_can_be_a_root(monkeypatch):
+    rule = sys.modules["graphq.rewrite.rule"]
+    monkeypatch.setattr(rule, "Matcher", lambda *args, **options: pytest.fail("a matcher is made"))
+    only_relu = "graph(x: f32[4]) {\n %0 = relu(x)\n return %0\n}"
+    alone = "graph(x: f32[4,4], y: f32[4,4]) {\n %0 = add(x, y)\n return %0\n}"  # an add, but no matmul
+    for text in (only_relu, alone):
+        g = parse(text)
+        assert FuseBias()(g) == 0 and FuseBias().apply(g, parts=False) == (0, [])
+    assert FuseBias().apply(parse(only_relu)) == (0, [])
+    with pytest.raises(pytest.fail.Exception, match="a matcher is made"):  # the add may be a near miss
+        FuseBias().apply(parse(alone))
+
+
+def test_near_misses_are_recorded_only_if_asked():
+    g = parse(MATMUL.replace("b: f32[16]", "b: f32[4,16]"))
+    count, refusals = FuseBias().apply(g, explain=False)
+    assert (count, refusals) == (0, []) and len(FuseBias().apply(g)[1]) == 1
 
 
 def test_only_candidates_are_tried():
