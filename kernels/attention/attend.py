@@ -190,86 +190,103 @@ def _by_row(values: list[Value], rows: int) -> list[list[Value]]:
     return [values[k * each:(k + 1) * each] for k in range(rows)]
 
 
+class _Block:
+    """The emitter of a block: a range of query rows of one group, in tiles of `rows` rows.
+
+    Its attributes are the block's addresses and numbers. `wide` are the bytes of a rotated query in the room.
+    """
+
+    def __init__(self, b: Builder, args: Value, index: Value, rows: int, size: int, kept: str) -> None:
+        self.b, self.args, self.rows, self.size, self.wide = b, args, rows, size, 4 * -(-size // LANES) * LANES
+        self.tokens, self.groups, self.shared, self.capacity, self.each = self.fields(
+            "tokens", "groups", "shared", "capacity", "each")
+        rooms, room_count, room_bytes, batch = self.fields("rooms", "room_count", "room_bytes", "batch")
+        self.m = self.tokens * self.shared
+        parts = (self.m + self.each - 1).udiv(self.each)
+        head = index.udiv(parts)
+        self.n, self.group, self.begin = head.udiv(self.groups), head.urem(self.groups), index.urem(parts) * self.each
+        self.room = rooms + ((index + 1) * room_count - 1).udiv(batch * self.groups * parts) * room_bytes
+        self.turned = self.room + LINE * rows
+        self.lines = self.turned + rows * self.wide
+        self.stride = (room_bytes - rows * (LINE + self.wide)).udiv(rows)
+        past, most, lengths = self.fields("rows", "most", "lengths")
+        self.length = (lengths + self.n * 4).load(I32).sext(I64)
+        self.before = larger(self.length + 1 - self.tokens, 0)
+        self.leave((self.length < 0) | (self.before > past) | (self.before + self.tokens > most))
+        caches, scales = head * self.capacity * (size * WIDTHS[kept] // 8), self.group * (4 * size)
+        self.keys, self.values = (x + caches for x in self.fields("keys", "values"))
+        self.key_scale, self.value_scale = (x + scales for x in self.fields("key_scale", "value_scale"))
+
+    def fields(self, *names: str) -> Iterator[Value]:
+        """Emit the loads of fields of the argument block."""
+        return (ATTEND.load(self.args, name) for name in names)
+
+    def leave(self, wrong: Value) -> None:
+        """Emit the end of the block if `wrong` is true."""
+        with self.b.if_then(wrong):
+            self.b.ret_void()
+
+    def describe(self, k: Value, row: Value, last: Value, first: Value, rotate: Callable[..., None] | None,
+                 biased: int, sunk: int) -> None:
+        """Write the record of the tile's row `k`. With `rotate`, also rotate the row's query."""
+        record, i, h = self.room + k * LINE, row.udiv(self.shared), self.group * self.shared + row.urem(self.shared)
+        token = self.n * self.tokens + i
+        query, target, step = self.fields("query", "target", "stride")
+        query = query + token * step + h * (4 * self.size)
+        target = target + (token * self.groups * self.shared + h) * (4 * self.size)
+        if rotate is not None:
+            query = self.rotated(rotate, query, k, token, i)
+        if sunk:
+            (ATTEND.load(self.args, "sinks") + h * 4).load(I32).store(self.lines + self.stride * k + (LINE - 4))
+        row_fields = {"query": query, "first": first, "last": last, "target": target}
+        if biased:
+            bias, of_batch, of_head, of_row = self.fields("bias", "bias_batch", "bias_head", "bias_row")
+            row_fields["bias"] = bias + self.n * of_batch + h * of_head + i * of_row
+        for name, x in row_fields.items():
+            x.store(record + 8 * ROW.number(name), 8)
+
+    def rotated(self, rotate: Callable[..., None], query: Value, k: Value, token: Value, i: Value) -> Value:
+        """Emit the rotation of the query of token `token`, number `i` of its batch element; returns its address."""
+        half, places, cos, sin, positions = self.fields("half", "places", "cos", "sin", "positions")
+        with Loop(self.b, positions.ne(0).zext(I64), [self.before + i]) as positioned:
+            positioned.update([(positions + token * 8).load(I64, 8)])
+        (place,) = positioned.values
+        self.leave((place < 0) | (place >= places))
+        own, angles = self.turned + k * self.wide, half * 4 * place
+        for j in range(0, self.size, LANES):
+            columns = Columns(self.b, LANES, c64(j), c64(min(LANES, self.size - j)))
+            columns.store(columns.load(query, F32, 4), own, F32, 4)
+        rotate(self.b, query, own, cos + angles, sin + angles, half)
+        return own
+
+
 def attending(rows: int, size: int, kept: str, rotary: int, interleaved: int, capped: int, biased: int,
               sunk: int) -> Functions:
     """Make the block function for tiles of `rows` query rows, heads of `size` numbers and caches of type `kept`."""
-    rotate, scores, outputs = (rotation(bool(interleaved)),
-                               _scores(rows, size, bool(capped), bool(biased), kept),
-                               _outputs(rows, size, kept))
-    wide = 4 * -(-size // LANES) * LANES
+    rotate = rotation(bool(interleaved)) if rotary else None
+    scores = _scores(rows, size, bool(capped), bool(biased), kept)
+    outputs = _outputs(rows, size, kept)
 
     @emits
     def block(b: Builder, args: Value, index: Value) -> None:
-
-        def fields(*names: str) -> Iterator[Value]:
-            return (ATTEND.load(args, name) for name in names)
-
-        def leave(wrong: Value) -> None:
-            with b.if_then(wrong):
-                b.ret_void()
-
-        tokens, groups, shared, capacity, each = fields("tokens", "groups", "shared", "capacity", "each")
-        rooms, room_count, room_bytes, batch = fields("rooms", "room_count", "room_bytes", "batch")
-        m = tokens * shared
-        parts = (m + each - 1).udiv(each)
-        head = index.udiv(parts)
-        n, group, begin = head.udiv(groups), head.urem(groups), index.urem(parts) * each
-        room = rooms + ((index + 1) * room_count - 1).udiv(batch * groups * parts) * room_bytes
-        turned = room + LINE * rows
-        lines = turned + rows * wide
-        stride = (room_bytes - rows * (LINE + wide)).udiv(rows)
-        past, most, lengths = fields("rows", "most", "lengths")
-        length = (lengths + n * 4).load(I32).sext(I64)
-        before = larger(length + 1 - tokens, 0)
-        leave((length < 0) | (before > past) | (before + tokens > most))
-        caches, scales = head * capacity * (size * WIDTHS[kept] // 8), group * (4 * size)
-        keys, values = (x + caches for x in fields("keys", "values"))
-        key_scale, value_scale = (x + scales for x in fields("key_scale", "value_scale"))
-
-        def describe(k: Value, row: Value, last: Value, first: Value) -> None:
-            """Write the record of the tile's row `k`. If there are tables of angles, also rotate the row's query."""
-            record, i, h = room + k * LINE, row.udiv(shared), group * shared + row.urem(shared)
-            token = n * tokens + i
-            query, target, step = fields("query", "target", "stride")
-            query, target = query + token * step + h * (4 * size), target + (token * groups * shared + h) * (4 * size)
-            if rotary:
-                half, places, cos, sin, positions = fields("half", "places", "cos", "sin", "positions")
-                with Loop(b, positions.ne(0).zext(I64), [before + i]) as positioned:
-                    positioned.update([(positions + token * 8).load(I64, 8)])
-                (place,) = positioned.values
-                leave((place < 0) | (place >= places))
-                own, angles = turned + k * wide, half * 4 * place
-                for j in range(0, size, LANES):
-                    columns = Columns(b, LANES, c64(j), c64(min(LANES, size - j)))
-                    columns.store(columns.load(query, F32, 4), own, F32, 4)
-                rotate(b, query, own, cos + angles, sin + angles, half)
-                query = own
-            if sunk:
-                (ATTEND.load(args, "sinks") + h * 4).load(I32).store(lines + stride * k + (LINE - 4))
-            row_fields = {"query": query, "first": first, "last": last, "target": target}
-            if biased:
-                bias, of_batch, of_head, of_row = fields("bias", "bias_batch", "bias_head", "bias_row")
-                row_fields["bias"] = bias + n * of_batch + h * of_head + i * of_row
-            for name, x in row_fields.items():
-                x.store(record + 8 * ROW.number(name), 8)
-
-        window, causal = fields("window", "causal")
-        with Loop(b, (smaller(begin + each, m) - begin + (rows - 1)) // rows) as tile:
-            with Loop(b, c64(rows), [capacity, c64(0), c64(0), capacity]) as loop:
+        x = _Block(b, args, index, rows, size, kept)
+        window, causal = x.fields("window", "causal")
+        with Loop(b, (smaller(x.begin + x.each, x.m) - x.begin + (rows - 1)) // rows) as tile:
+            with Loop(b, c64(rows), [x.capacity, c64(0), c64(0), x.capacity]) as loop:
                 low, common, high, until = loop.values
-                row = smaller(begin + tile.k * rows + loop.k, m - 1)
-                last = causal.ne(0).select(before + row.udiv(shared) + 1, length + 1)
+                row = smaller(x.begin + tile.k * rows + loop.k, x.m - 1)
+                last = causal.ne(0).select(x.before + row.udiv(x.shared) + 1, x.length + 1)
                 first = window.ne(0).select(larger(last - window, 0), 0)
-                describe(loop.k, row, last, first)
+                x.describe(loop.k, row, last, first, rotate, biased, sunk)
                 loop.update([smaller(low, first), larger(common, first), larger(high, last), smaller(until, last)])
             low, common, high, until = loop.values
             base = low // BLOCK * BLOCK
-            scores(b, args, room, lines, stride, keys, key_scale, base, high)
+            scores(b, args, x.room, x.lines, x.stride, x.keys, x.key_scale, base, high)
             with Loop(b, c64(rows)) as loop:
-                line = lines + stride * loop.k + (LINE - 4 * sunk)
-                stats = room + loop.k * LINE + 8 * ROW.number("stats")
+                line = x.lines + x.stride * loop.k + (LINE - 4 * sunk)
+                stats = x.room + loop.k * LINE + 8 * ROW.number("stats")
                 store_numbers(b, "softmax", line, high - base + sunk, line, stats, c64(4), c64(0))
-            outputs(b, room, lines, stride, values, value_scale, base, high, common, until)
+            outputs(b, x.room, x.lines, x.stride, x.values, x.value_scale, base, high, common, until)
 
     return Functions(block=block)
 

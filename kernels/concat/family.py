@@ -9,7 +9,7 @@ from graphq.kernels.concat.lower import Concat, ResultSlice, lower_concat
 from graphq.kernels.eltwise import family as eltwise
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import operand, slot
+from graphq.kernels.family.slots import operand, slots_of
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.moves.transpose import plan_row_copy
 from graphq.kernels.operands.space import broadcast_strides, factor
@@ -48,7 +48,7 @@ def _computed(b: PlanBuilder, node: Node, part: ResultSlice, target: Ref, stride
     dense = strides[last] == STORAGE[x.store.dtype].itemsize
     space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)
     step = eltwise.plan_eltwise(x.store, space, b.target)
-    b.run(step, {}, [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)])
+    b.run(step, {}, slots_of(b, operands, space))
 
 
 CONCAT = Family("concat", ("concat",), lower_concat, concat_steps, any_operands("concat"))

@@ -78,7 +78,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     words = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)), "weights": Ref(weights)}
     if lowered.store.second_look is not None:
         assert lowered.products is not None and isinstance(how, packing.Layout)
-        sum_terms = terms(lowered.products.sum, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier,
+        sum_terms = terms(lowered.products.sum, channels=1, signed=c.a_dtype == "s8", per=c.filter.multiplier,
                           chunk=how.size, chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)
         words["terms"], words["offsets"] = Ref(b.constant(sum_terms)), Ref(b.constant(how.offsets()))
     b.run(step, words, slots)

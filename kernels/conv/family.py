@@ -19,13 +19,14 @@ from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolut
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import Operand, operand, slot
+from graphq.kernels.family.slots import Operand, operand, slots_of
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.family import dequantized_operands
+from graphq.kernels.matmul.family import dequantized_operands, product_step
+from graphq.kernels.matmul.plan import Product
 from graphq.kernels.moves.transpose import dense
-from graphq.kernels.operands.space import Space, factor, table, terms
+from graphq.kernels.operands.space import Space, factor, table
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
 from graphq.ops.conv import weight_axes
@@ -65,7 +66,9 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
-    operands: list[Operand] = []
+    pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
+    operands: list[Operand] = [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)),
+                               (Ref(packed), (0, size, *still, 0))]
     for s in lowered.sources:
         if s.origin == "column sums":
             operands.append((Ref(packed), (0, size, *still, 4)))
@@ -76,30 +79,15 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         else:
             operands.append(_of_phase(operand(b, node, s, lowered.out), columns, phase))
     operands.append(_of_phase((Ref(b.result(node.output)), tuple(dense(lowered.out, item))), columns, phase))
-    pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
-    operands += [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)),
-                 (Ref(packed), (0, size, *still, 0))]
     space = _space((c.images, groups, *phase.counts, columns), operands, in_rows=pixel is not None)
-    product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
-                             view.taps * parts, matmul.SORTED if sorts else None)
-    step = matmul.plan_matmul(lowered.store, product, b.target)
-    step = step._replace(macs=step.macs // _joined(c, node))
-    if sorts:
-        rows = b.buffers[packed].data
-        assert isinstance(rows, np.ndarray)
-        step = step._replace(exact=pack.exact_share(rows, channels, columns, view.taps * parts))
-    *slots, (a, a_table, a_row), (w, w_table, _) = (
-        slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True))
-    stride = a_row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
-    words = {"a": a, "a_table": a_table, "stride": stride, "w": w, "w_table": w_table}
-    if lowered.store.second_look is not None:
-        assert lowered.products is not None
-        joined = _joined(c, node)
-        sum_terms = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
-                          per=c.filter.columns if joined > 1 else 0, merged=merged,
-                          tap_k=_whole_groups(channels, itemsize), parts=parts, pixel=view.pixel_bytes)
-        words["terms"] = Ref(b.constant(sum_terms))
-    b.run(step, words, slots)
+    words = {} if pixel is not None else \
+        {"stride": Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))}
+    x = Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
+                view.taps * parts, matmul.SORTED if sorts else None)
+    joined = _joined(c, node)
+    product_step(b, lowered, x, slots_of(b, operands, space), packed, words, joined=joined, channels=c.filter.channels,
+                 per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=_whole_groups(channels, itemsize),
+                 parts=parts, pixel=view.pixel_bytes)
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:

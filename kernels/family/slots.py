@@ -32,7 +32,7 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered,
     item = STORAGE[lowered.store.dtype].itemsize
     operands.append((Ref(b.result(node.output)), tuple(b.strides.get(node.output) or dense(lowered.out, item))))
     space = space_of(b, lowered.out, operands, keep)
-    return space, [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
+    return space, slots_of(b, operands, space)
 
 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
@@ -62,6 +62,6 @@ def operand(b: PlanBuilder, node: Node, source: OperandSource, out: tuple[int, .
     return Ref(buffer), broadcast_strides(source.shape, out, STORAGE[source.dtype].itemsize)
 
 
-def slot(b: PlanBuilder, ref: Ref, walk: Walk) -> Slot:
-    """The slot for data at `ref` that the access map `walk` describes; its table becomes a constant of the plan."""
-    return ref, b.table(walk.table), walk.row
+def slots_of(b: PlanBuilder, operands: Sequence[Operand], space: Space) -> list[Slot]:
+    """The slots of operands in an iteration domain. Their tables become constants of the plan."""
+    return [(ref, b.table(walk.table), walk.row) for (ref, _), walk in zip(operands, space.walks, strict=True)]

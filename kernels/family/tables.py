@@ -65,6 +65,10 @@ def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence
     `constants` has the arrays of the partition's constant inputs. `part` is a subexpression of the store's expression,
     or None. Returns the new store, the sources of its operands, and the replacement of `part`.
     """
+    bytes_ = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
+    bytes_ |= {store.expr: store.dtype} if store.dtype in BYTES else {}
+    if len(bytes_) < 2:  # a chain begins and ends with a byte
+        return _renumbered(store, sources, part)
     constant_numbers = _numbers(store, sources, constants)
     operands = [constant_numbers.get(slot) for slot in range(len(sources))]
 
@@ -72,7 +76,8 @@ def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence
         count = _operations(chain.expr, chain.byte)
         return count >= least or count > 2 and chain.bounds(operands) is not None
 
-    chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), worth)
+    known = {load(*x) for x in store.loads if x[0] in constant_numbers}
+    chains = _chains(store, bytes_, known, len(sources), worth)
     if not chains:
         return _renumbered(store, sources, part)
     tables: dict[tuple[str, bytes], OperandSource] = {}
@@ -132,9 +137,12 @@ class _Chain(NamedTuple):
         return (low, high) if (results == values.clip(low, high)).all() else None
 
 
-def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
-    """Find the chains that `worth(chain)` accepts, by the node that they replace. They load their byte from `slot`."""
-    bytes_ = _bytes(store)
+def _chains(store: Store, bytes_: Mapping[Expr, str], known: Set[Expr], slot: int,
+            worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
+    """Find the chains that `worth(chain)` accepts, by the node that they replace. They load their byte from `slot`.
+
+    `bytes_` are the nodes with 8-bit values, and their types.
+    """
     of = origins(store.expr, bytes_=bytes_, known=known)
     chains: dict[Expr, _Chain] = {}
     seen: set[Expr] = set()
@@ -154,12 +162,6 @@ def _chains(store: Store, known: Set[Expr], slot: int, worth: Callable[[_Chain],
                 continue
         todo += node.args
     return chains
-
-
-def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes with 8-bit values, and their types."""
-    byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
-    return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """The record of the matmul family, and the function that adds a matmul's steps to a plan."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -14,14 +14,37 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.lower import MATMULS, Matmul, follows, lower_matmul, strided
+from graphq.kernels.matmul.plan import Product
 from graphq.kernels.matmul.row_sums import plan_sums
 from graphq.kernels.matmul.tiles import ActivationLayout
 from graphq.kernels.moves.transpose import plan_transpose
 from graphq.kernels.operands.space import broadcast_strides, dense, table, terms
 from graphq.ops.quant import DEQUANTIZES
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
+from graphq.plan.plan import Ref, Slot, Word
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+
+def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[Slot], packed: int,
+                 words: Mapping[str, Word], *, joined: int = 1, **layout: int) -> None:
+    """Add the step of a product: a matmul or a convolution, with weights of any kind.
+
+    `packed` is the buffer of the packed weights. `slots` are the activations, the weights, and the slots of the Store.
+    `words` are further words of the argument block. 1 of `joined` multiply-accumulates is of the graph, the others are
+    by zeros. `layout` has the fields of TERMS that describe the packed weights.
+    """
+    step = matmul.plan_matmul(lowered.store, x, b.target, strip_rows=b.strip_rows)
+    step = step._replace(macs=step.macs // joined)
+    if x.w_dtype == matmul.SORTED:
+        data = b.buffers[packed].data
+        assert isinstance(data, np.ndarray)
+        step = step._replace(exact=pack.exact_share(data, x.k, x.n, x.taps))
+    (a, a_table, row), (w, w_table, _), *slots = slots
+    words = {"a": a, "a_table": a_table, "stride": row, "w": w, "w_table": w_table, **words}
+    if lowered.store.second_look is not None:
+        assert lowered.products is not None
+        words["terms"] = Ref(b.constant(terms(lowered.products.sum, signed=x.a_dtype == "s8", **layout)))
+    b.run(step, words, slots)
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -37,30 +60,17 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     a_strides: Strides = (*[0] * (len(lowered.out) - 1 - len(own)), *own)
     if layout == "columns":
         a_strides = (*a_strides[:-1], item)
-    w_strides = _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes)
-    space, ((a, a_table, a_row), (w, w_table, _), *slots) = store_slots(
+    matrices = (*p.b_shape[:-2], 1)[1 - len(lowered.out):] if len(lowered.out) > 1 else ()
+    w_strides = broadcast_strides(matrices, lowered.out[:-1], packed_bytes)
+    space, slots = store_slots(
         b, node, lowered,
         {"column sums": lambda _: (Ref(packed), (*w_strides, 4)),
          "row sums": lambda s: (Ref(_row_sums(b, source, p, layout, strides)),
                                 broadcast_strides(s.shape, lowered.out, 4))},
         before=[(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0))], keep=2 if any(w_strides) else 1)
-    product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
-                             w_dtype=matmul.SORTED if sorts else None)
-    step = matmul.plan_matmul(lowered.store, product, b.target, strip_rows=b.strip_rows)
-    if sorts:
-        data = b.buffers[packed].data
-        assert isinstance(data, np.ndarray)
-        step = step._replace(exact=pack.exact_share(data, p.k, p.n))
-    words = {"a": a, "a_table": a_table, "stride": p.rows[-1] * item if layout == "columns" else a_row,
-             "w": w, "w_table": w_table}
-    if lowered.store.second_look is not None:
-        assert lowered.products is not None
-        words["terms"] = Ref(b.constant(terms(lowered.products.sum, p.k, signed=p.a_dtype == "s8", parts=1)))
-    b.run(step, words, slots)
-
-
-def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
-    return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
+    x = Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout, w_dtype=matmul.SORTED if sorts else None)
+    words = {"stride": p.rows[-1] * item} if layout == "columns" else {}
+    product_step(b, lowered, x, slots, packed, words, channels=p.k, parts=1)
 
 
 def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
@@ -68,7 +78,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
     value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
         return b.of[value], "rows"
-    if matmul.takes_columns(matmul.Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
+    if matmul.takes_columns(Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
         return b.of[value], "columns"
     axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
     out = b.temporary(prod(p.a_shape) * item)

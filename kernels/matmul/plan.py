@@ -114,11 +114,6 @@ class Product(NamedTuple):
         return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
 
     @property
-    def is_float(self) -> bool:
-        """Whether the operands are floats."""
-        return (self.a_dtype, self.a_dtype) in FLOATS
-
-    @property
     def row_bytes(self) -> int:
         """The bytes of a row of activations, or of a pixel's channels."""
         return self.k * self.itemsize
@@ -321,6 +316,46 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, st
                    tail or panel_count(x.n) % panels or panels, kept, each_tiles * kept or copies)
 
 
+class _Functions(NamedTuple):
+    """A kernel's name, its functions of whole tiles and of narrower tiles, and its AMX setup or 0."""
+
+    kernel: str
+    tile: modules.Function
+    tails: tuple[modules.Function, ...]
+    setup: modules.Function | int
+
+
+def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any, ...], wanted: bool,
+                    cache: bool) -> _Functions:
+    """Load the functions of a kernel. `inside` is the Store that its tiles compute, or empty.
+
+    If n is open, there is a narrower tile for each number of panels; if tiles compute the Store, only for one panel.
+    If they are `wanted` they start to compile at once.
+    """
+    floats = (x.a_dtype, x.a_dtype) in FLOATS
+    lower = level.base if floats else level.of_products
+    own = kernel.isa if kernel.isa.lanes == level.lanes and (floats or kernel.in_tile_registers) else lower
+    most, half = kernel.tile[1] // PANEL, 0
+    narrower: Sequence[int] = (1,) if inside else range(1, most + 1)
+    if not is_open(x.n):
+        narrower = panel_count(x.n) % most or most,
+        half = PANEL // 2 if kernel.takes_halves and 0 < x.n % PANEL <= PANEL // 2 else 0
+    whole, *tails = [
+        modules.load(f"{kernel.name}_{x.layout}_{columns}", kernel.build, kernel.level, kernel.dtypes, kernel.tile[0],
+                     columns, is_emulated(kernel.level), x.layout, *inside, level=own, cache=cache,
+                     wanted=wanted and len(narrower) == 1)
+        for columns in (PANEL * most, *(PANEL * panels - half for panels in narrower))]
+    return _Functions(kernel.name, whole.tile, tuple([tail.tile for tail in tails]),
+                      whole.setup if kernel.in_tile_registers else 0)
+
+
+def _level(x: Product, level: Level) -> Level:
+    """Choose the level: tile registers are not used if the copies of a single tile exceed L2."""
+    if x.layout == "windows" and ROWS * line_bytes(x.row_bytes, x.taps) > COPIES and level.matrix is not None:
+        return level.of_products
+    return level
+
+
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
                 strip_rows: int | None = None) -> Step:
     """Plan a matmul or convolution; `store` is its epilogue.
@@ -328,64 +363,47 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size.
     `strip_rows`, if given, is the number of rows of a block. Raises KernelError if there is no kernel.
     """
-    level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
-    batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
-    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.matrix is not None:
-        # Tile registers are not used if the copies of a single tile exceed L2.
-        level = level.of_products
-    forced = kernel is not None
-    rows = m if strip_rows is None else smallest(m, strip_rows)
-    kernel = kernel or select(x.dtypes, rows, n, depth, level, layout=layout)
-    writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
+    level, cache, n = _level(x, target.level), target.cache, x.n
+    sizes = x.m if strip_rows is None else smallest(x.m, strip_rows), n, x.depth
+    first = kernel or select(x.dtypes, *sizes, level, layout=x.layout)
+    writer = _writer(first, store, assumed(x.batch * x.m * n), assumed(x.depth), level.lanes)
     again = load_second_look(store, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == "tile" else load_outputs(store, level, cache)
     inside = () if writer == "function" else (store,)
-    kernels: Sequence[Kernel] = [kernel]
+    kernels: Sequence[Kernel] = [first]
     # If tiles write outputs, only one kernel is compiled, because such a kernel takes long to compile.
-    if is_open(x) and not forced and not inside:
-        sizes = rows, n, depth
-        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, layout)
-    any_tail = is_open(n) and not inside
+    if is_open(x) and kernel is None and not inside:
+        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, x.layout)
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None, strip_rows))
-    tiles, tails, setups = [], [], []
-    for one in kernels:
-        lower = level.base if x.is_float else level.of_products
-        own = one.isa if one.isa.lanes == level.lanes and (x.is_float or one.in_tile_registers) else lower
-        most = one.tile[1] // PANEL
-        rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
-        half = PANEL // 2 if one.takes_halves and not is_open(n) and 0 < n % PANEL <= PANEL // 2 else 0
-        whole, *others = [
-            modules.load(f"{one.name}_{layout}_{columns}", one.build, one.level, one.dtypes, one.tile[0], columns,
-                         is_emulated(one.level), layout, *inside, level=own, cache=cache,
-                         wanted=len(kernels) * len(rest) == 1)
-            for columns in (PANEL * most, *(PANEL * panels - half for panels in rest))]
-        tiles.append(whole.tile)
-        tails.append(tuple([other.tile for other in others]))
-        setups.append(whole.setup if one.in_tile_registers else 0)
-    tile: Any = later(getitem, tuple(tiles), cut.kernel)
-    tail: Any = later(getitem, later(getitem, tuple(tails), cut.kernel), cut.tail_panels - 1 if any_tail else 0)
-    setup: Any = later(getitem, tuple(setups), cut.kernel)
+    name, tile, tails, setup = (later(getitem, of, cut.kernel) for of in zip(
+        *[_load_functions(k, x, level, inside, len(kernels) == 1, cache) for k in kernels], strict=True))
+    tail = later(getitem, tails, cut.tail_panels - 1 if is_open(n) and not inside else 0)
     for function in (assumed(tile), assumed(tail)):
         function.want()
-    # AMX reads rows at half the speed if they cross cache lines: 1024 x 1024 x 1024 takes 1.2 times as long.
-    lines = kernel.in_tile_registers and layout == "rows" and assumed(row_bytes) % 64 == 0 \
-        and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     shares = pieces(cut.blocks, cut.threads, target.threads)
-    all_taps = taps if layout == "windows" else 1
-    panel_bytes = (row_bytes + 3) // 4 * 64 * all_taps  # for compressed weights, the caller overwrites this word
-    order, order_bytes = (panel_count(n) * (64 + panel_bytes) + SLACK, (row_bytes // 4 * 4 + 4) * all_taps) \
-        if x.w_dtype == SORTED else (0, 0)
     words = MATMUL.named({
-        "layout": LAYOUTS.index(layout), "stride": row_bytes, "itemsize": x.itemsize, "panel_bytes": panel_bytes,
-        "order": order, "order_bytes": order_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes,
-        "each_rows": cut.each_rows, "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels,
-        "tail_panels": cut.tail_panels, "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
+        **_weight_words(x), "layout": LAYOUTS.index(x.layout), "stride": x.row_bytes, "itemsize": x.itemsize,
+        "batch": x.batch, "m": x.m, "n": n, "k": x.row_bytes, "each_rows": cut.each_rows,
+        "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
+        "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
         "writer": get_args(Writer).index(writer), "room_count": largest(1, shares), "room_bytes": cut.room_bytes,
         "kept": cut.kept})
-    name: Any = later(getitem, tuple([k.name for k in kernels]), cut.kernel)
-    return Step(name, block, words, cut.blocks, shares, macs=batch * m * n * x.k * taps, aligned=lines)
+    # AMX reads rows at half the speed if they cross cache lines: 1024 x 1024 x 1024 takes 1.2 times as long.
+    lines = first.in_tile_registers and x.layout == "rows" and assumed(x.row_bytes) % 64 == 0 \
+        and assumed(panel_count(n)) > first.tile[1] // PANEL
+    return Step(name, block, words, cut.blocks, shares, macs=x.batch * x.m * n * x.k * x.taps, aligned=lines)
+
+
+def _weight_words(x: Product) -> dict[str, int]:
+    """The words that locate a panel of weights, and for sorted weights its order."""
+    taps = x.taps if x.layout == "windows" else 1
+    size = (x.row_bytes + 3) // 4 * 64 * taps  # for compressed weights, the caller overwrites this word
+    if x.w_dtype != SORTED:
+        return {"panel_bytes": size}
+    return {"panel_bytes": size, "order": panel_count(x.n) * (64 + size) + SLACK,
+            "order_bytes": (x.row_bytes // 4 * 4 + 4) * taps}
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:

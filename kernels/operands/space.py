@@ -112,11 +112,11 @@ TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "p
 """
 
 
-def terms(how: DequantizedSum, channels: int, *, signed: bool, **layout: int) -> np.ndarray:
-    """The TERMS record of a layer as s64 words; `layout` has the fields that describe packed weights (default 0)."""
+def terms(how: DequantizedSum, *, signed: bool, **layout: int) -> np.ndarray:
+    """The TERMS record of a layer as s64 words; `layout` has the other fields, by default 0."""
     return later(_s64, TERMS.words({
         "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,
-        "scale": int(np.float32(how.x_scale).view(np.uint32)), "channels": channels, **layout}))
+        "scale": int(np.float32(how.x_scale).view(np.uint32)), **layout}))
 
 
 def _s64(words: Sequence[int]) -> np.ndarray:

@@ -9,7 +9,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import MAX_EPILOGUE, Family
-from graphq.kernels.family.slots import operand, slot, space_of
+from graphq.kernels.family.slots import operand, slots_of, space_of
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import broadcast_strides
 from graphq.kernels.rows import tiles as row
@@ -38,8 +38,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     space = space_of(b, dims, operands, keep=1)
     step = row.plan_row(r, lowered.store, space, b.target, b.strip_rows)
     epsilon = b.constant(np.array([r.epsilon], np.float32))
-    slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    b.run(step, {"numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots)
+    b.run(step, {"numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots_of(b, operands, space))
 
 
 def floats(g: PatternBuilder) -> PatternLike:
