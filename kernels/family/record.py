@@ -82,7 +82,9 @@ class Family:
         """Lower a body, or take what `refuses` has lowered if the body and the constants are still the same."""
         facts, lowered = body.notes.pop("lowered", ((), None))
         now = _facts(body, constants)
-        same = len(facts) == len(now) and all(map(_same, facts, now))
+        same = len(facts) == len(now) and all(
+            a is b or isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.tobytes() == b.tobytes()
+            for a, b in zip(facts, now, strict=True))
         return lowered if same else self.lower(body, constants)
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
@@ -97,10 +99,6 @@ class Family:
 def _facts(body: Graph, constants: Arrays) -> Sequence[object]:
     """The objects that decide what a body is lowered to."""
     return [*constants, *body.outputs, *(x for node in body.nodes for x in (node, *node.inputs))]
-
-
-def _same(a: object, b: object) -> bool:
-    return a is b or isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.tobytes() == b.tobytes()
 
 
 def any_operands(*names: str) -> Pattern:

@@ -31,7 +31,17 @@ from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.matrix import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
-from graphq.kernels.matmul.tiles import FLOATS, KERNELS, SORTED, ActivationLayout, Kernel, fitting, select, tile_count
+from graphq.kernels.matmul.tiles import (
+    FLOATS,
+    KERNELS,
+    SORTED,
+    ActivationLayout,
+    Kernel,
+    estimate,
+    fitting,
+    select,
+    tile_count,
+)
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
 from graphq.kernels.target.isa import is_emulated
 from graphq.kernels.target.level import Level
@@ -236,6 +246,7 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
     return "both" if store.fast is not None and kernel.isa.lanes == lanes else "function"
 
 
+@lru_cache(maxsize=1024)
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
     """Choose a block's (row tiles, panels), for the least time of the busiest thread, then for the fewest blocks.
 
@@ -294,7 +305,7 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, st
     `tail`, if given, is the width in panels of the narrower tiles at the end of a row of tiles. By default one narrower
     tile has all remaining panels. `strip_rows`, if given, is the number of rows of a block.
     """
-    costs = [KERNELS[name].cost(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
+    costs = [estimate(KERNELS[name], min(x.m, strip_rows or x.m), x.n, x.depth) for name in names]
     number = costs.index(min(costs))
     kernel, windows = KERNELS[names[number]], x.layout == "windows"
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
@@ -377,8 +388,9 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level, x.layout)
     cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None, strip_rows))
-    name, tile, tails, setup = (later(getitem, of, cut.kernel) for of in zip(
-        *[_load_functions(k, x, level, inside, len(kernels) == 1, cache) for k in kernels], strict=True))
+    loaded: Any = zip(*[_load_functions(k, x, level, inside, len(kernels) == 1, cache) for k in kernels], strict=True)
+    chosen: list[Any] = [later(getitem, of, cut.kernel) for of in loaded]
+    name, tile, tails, setup = chosen
     tail = later(getitem, tails, cut.tail_panels - 1 if is_open(n) and not inside else 0)
     for function in (assumed(tile), assumed(tail)):
         function.want()
@@ -426,4 +438,4 @@ def takes_columns(x: Product, level: Level) -> bool:
     height, panels = columns.tile[0], columns.tile[1] // PANEL
     shown = max(1, INTERLEAVED - height * panels) if x.itemsize == 1 else SPREAD
     more = tile_count(height, panels, m, n) * -(-k // 4) * shown
-    return columns.cost(columns, m, n, k) + more <= rows.cost(rows, m, n, k) + COPIED * m * k
+    return estimate(columns, m, n, k) + more <= estimate(rows, m, n, k) + COPIED * m * k

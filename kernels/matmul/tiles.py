@@ -6,10 +6,12 @@ the least estimated cost. If several cost the same, the highest level wins, then
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from inspect import signature
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
+from graphq.base.locks import lazy_property
 from graphq.base.sizes import assumed
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
@@ -34,7 +36,8 @@ Dtypes: TypeAlias = tuple[str, ...]
 ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows")
 
 
-class Kernel(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Kernel:
     """A kernel multiplies `dtypes` in tiles of `tile` (rows, columns) outputs, at ISA level `level` and above.
 
     The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(level, dtypes, rows,
@@ -52,35 +55,30 @@ class Kernel(NamedTuple):
     cost: Callable[[Kernel, int, int, int], float]
     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS
 
-    @property
+    @lazy_property
     def name(self) -> str:
         """The kernel's name, derived from its fields, such as `matmul_u8s8_4x16_scalar`."""
         return f"matmul_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
 
-    @property
+    @lazy_property
     def isa(self) -> Level:
         """The ISA level that the kernel needs."""
         return level_named(self.level)
 
-    @property
+    @lazy_property
     def in_tile_registers(self) -> bool:
         """Whether the accumulators are tile registers; the kernel then needs `setup`, and copies of activations."""
         return self.build is build_matrix
 
-    @property
+    @lazy_property
     def takes_halves(self) -> bool:
         """Whether a tile can end in half a panel, because a vector has half of its columns."""
         return self.takes_store and self.isa.lanes == PANEL // 2
 
-    @property
+    @lazy_property
     def takes_store(self) -> bool:
         """Whether tile functions can write the outputs of a Store."""
-        return _takes_store(self.build) and self.isa.lanes > 1
-
-
-@cache
-def _takes_store(build: Builder) -> bool:
-    return "store" in signature(build).parameters
+        return "store" in signature(self.build).parameters and self.isa.lanes > 1
 
 
 KERNELS: dict[str, Kernel] = {}
@@ -112,7 +110,13 @@ def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
            layout: ActivationLayout = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k bytes. Raises KernelError if no kernel fits."""
     sizes = assumed(m), assumed(n), assumed(k)
-    return min(fitting(dtypes, level, layout), key=lambda kernel: kernel.cost(kernel, *sizes))
+    return min(fitting(dtypes, level, layout), key=lambda kernel: estimate(kernel, *sizes))
+
+
+@lru_cache(maxsize=4096)
+def estimate(kernel: Kernel, m: int, n: int, k: int) -> float:
+    """Estimate the cycles of one core for m x n outputs over k bytes."""
+    return kernel.cost(kernel, m, n, k)
 
 
 @cache
