@@ -22,26 +22,26 @@ and one item if the number of items is unknown."""
 
 
 @dataclass(eq=False)
-class _Part:
+class _RunningPart:
     """A running part of a job: its name, or "", and the share of the job that is done after the part (0 to 1)."""
 
     what: str
     end: float
 
 
-class _Job:
+class _ProgressJob:
     """A job, its bar, the share of the job that is `done`, and the running parts, the outermost first."""
 
     def __init__(self, name: str) -> None:
         self.name, self.begin, self.done = name, time.monotonic(), 0.0
-        self.parts: list[_Part] = []
+        self.parts: list[_RunningPart] = []
         self._bar: Any = None
 
     @contextmanager
     def part(self, what: str, share: float) -> Iterator[None]:
         """A `with` block for the part `what`. It takes `share` of the rest of the surrounding part."""
         end = self.parts[-1].end if self.parts else 1.0
-        own = _Part(what, self.done + share * max(0.0, end - self.done))
+        own = _RunningPart(what, self.done + share * max(0.0, end - self.done))
         self.parts.append(own)
         self._show()
         try:
@@ -79,13 +79,13 @@ class _Job:
             self._bar.close()
 
 
-_job: ContextVar[_Job | None] = ContextVar("job", default=None)
+_job: ContextVar[_ProgressJob | None] = ContextVar("job", default=None)
 
 
 @contextmanager
 def bars(wanted: bool = True, job: str = "") -> Iterator[None]:
     """Within a `with` block, show a bar on stderr for the job of this thread, if `wanted`."""
-    made = _Job(job) if wanted else None
+    made = _ProgressJob(job) if wanted else None
     before = _job.set(made)
     try:
         yield

@@ -36,7 +36,7 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
     """The greatest element of each window, NaN if one is NaN (oneDNN MaxPool). Padding counts as -inf."""
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     for k, taps in enumerate(kernel):
-        axis = _Axis(x.shape[k + 2], taps, 1 if dilations is None else dilations[k], strides[k],
+        axis = _PoolAxis(x.shape[k + 2], taps, 1 if dilations is None else dilations[k], strides[k],
                      (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
         whole = axis.padded(x, k + 2, -np.inf)
         x = functools.reduce(np.maximum, (axis.tap(whole, k + 2, tap) for tap in range(taps)))
@@ -65,7 +65,7 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     sizes = x.shape[2:]
-    axes = [_Axis(sizes[k], taps, 1, strides[k], (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
+    axes = [_PoolAxis(sizes[k], taps, 1, strides[k], (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
             for k, taps in enumerate(kernel)]
     counts = np.ones((), np.float32)
     for k, axis in enumerate(axes):
@@ -84,7 +84,7 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
     return rounded(window.from_channels_first(total / counts, data_format), src.dtype)
 
 
-class _Axis:
+class _PoolAxis:
     """The windows along one axis of `size` elements."""
 
     def __init__(self, size: int, taps: int, dilation: int, stride: int, pads: tuple[int, int], auto_pad: str,

@@ -111,11 +111,7 @@ def _by_rows(product: LinearLayer, scheme: Scheme, weights: QuantizedWeights) ->
         y = graph.multiply(sums, scale)
         if bias is not None:
             y = graph.add(y, bias)
-    name = node.output.name
-    graph.replace_uses(node.output, y)
-    graph.prune([node])
-    if name is not None:
-        graph.rename(y, name)
+    product.replace(y)
     assert sums.node is not None
     insert_weights(LinearLayer(sums.node), scheme, None, weights)
 

@@ -226,15 +226,13 @@ def rest_of(p: Parameters) -> Parameters:
 
 
 def _add_rests(product: LinearLayer, rests: Mapping[int, Value]) -> None:
-    graph, node, name = product.node.graph, product.node, product.name
+    graph, node = product.node.graph, product.node
     with graph.before(node):
         total = graph.add_again(node, node.inputs)[0]
         for k, rest in rests.items():
             factors = [rest if j == k else v for j, v in enumerate(product.factors)]
             total = graph.add(graph.add_node(node.op, factors, node.attrs)[0], total)
-    graph.replace_uses(node.output, total)
-    graph.prune([node])
-    graph.rename(total, name)
+    product.replace(total)
 
 
 def kept(graph: Graph, scheme: Scheme) -> list[LinearLayer]:

@@ -88,28 +88,22 @@ def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: 
     return model.differences(batches, by_statistics(graph, statistics, scheme), scheme)
 
 
-def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:
-    """Add the mean difference of each channel to the bias of each layer; returns the number of changed biases.
-
-    This is empirical bias correction (Nagel et al., 2019, "Data-free quantization through weight equalization and bias
-    correction", 4.2). All layers are corrected at once, because each change is measured on exact operands.
-    """
-    return shift_biases(graph, {name: d.shift for name, d in found.items()})
-
-
 def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:
-    """Add `shifts`, by layer name, to biases where possible (`correctable`); returns how many biases changed."""
+    """Add `shifts`, by layer name, to biases where possible (`correctable`); returns how many biases changed.
+
+    With the mean differences of the layers' channels, this is empirical bias correction (Nagel et al., 2019, "Data-free
+    quantization through weight equalization and bias correction", 4.2). All layers are corrected at once, because each
+    change is measured on exact operands.
+    """
     count = 0
     for product in list(products(graph)):
         shift = shifts.get(product.name)
         if shift is not None and correctable(product, shift) and shift.any():
-            node, name = product.node, product.name
+            node = product.node
             with graph.before(node):
                 new = graph.constant((bias_of(product) + shift).astype(np.float32))
                 out = graph.add_node(node.op, [*node.inputs[:2], new], node.attrs)[0]
-            graph.replace_uses(node.output, out)
-            graph.prune([node])
-            graph.rename(out, name)
+            product.replace(out)
             count += 1
     return count
 

@@ -48,6 +48,14 @@ class LinearLayer:
         """The name of the layer's result; schemes name layers by it."""
         return str(self.node.output.name)
 
+    def replace(self, value: Value) -> None:
+        """Remove the layer; `value` gets its result's uses and name."""
+        graph, result = self.node.graph, self.node.output
+        graph.replace_uses(result, value)
+        graph.prune([self.node])
+        if result.name is not None:
+            graph.rename(value, result.name)
+
     @property
     def factors(self) -> tuple[Value, Value]:
         """The two operands that are multiplied."""

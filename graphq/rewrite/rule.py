@@ -113,17 +113,17 @@ class Rewrite:
         return sorted(tried, key=GRAPH_ORDER, reverse=True)
 
     @lazy_property
-    def _form(self) -> _Form:
+    def _form(self) -> _RewriteForm:
         _, *names = _parameters(self, "pattern")
         reserved = GIVEN & set(names)
         if reserved:
             raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
         known = {*names, *GIVEN}
         pattern = self.pattern(PatternBuilder(), *(Var(n) for n in names))
-        return _Form(pattern, _wanted(self, "check", known), _wanted(self, "replace", known))
+        return _RewriteForm(pattern, _wanted(self, "check", known), _wanted(self, "replace", known))
 
 
-class _Form(NamedTuple):
+class _RewriteForm(NamedTuple):
     pattern: PatternLike
     check: tuple[str, ...]
     replace: tuple[str, ...]

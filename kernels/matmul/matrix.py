@@ -120,7 +120,7 @@ class _Rows:
                    self.steps)
 
 
-class _Pixels:
+class _PixelRows:
     """Activations in windows of an image, in steps of 64 bytes of a tap.
 
     A step is loaded from the image if the 16 rows of the tile are evenly spaced there. At borders and at ends of lines
@@ -253,7 +253,7 @@ def matrix_tile(matrix: Matrix, row_tiles: int, panels: int, a_dtype: str, emula
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
 
-    def accumulate(b: Builder, f: Frame, source: _Rows | _Pixels, used: int) -> None:
+    def accumulate(b: Builder, f: Frame, source: _Rows | _PixelRows, used: int) -> None:
         tiles = matrix.registers(b, f.acc + STATE, emulated)
         ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
@@ -288,7 +288,7 @@ def matrix_tile(matrix: Matrix, row_tiles: int, panels: int, a_dtype: str, emula
     def tile(b: Builder, address: Value, index: Value) -> None:
         f = Frame.read(address)
         fresh = FRAME.load(f.address, "fresh")
-        source = _Rows(b, f) if layout == "rows" else _Pixels(b, f, fresh, once=panels <= width)
+        source = _Rows(b, f) if layout == "rows" else _PixelRows(b, f, fresh, once=panels <= width)
         with b.if_then(fresh.ne(0)):
             source.copy()
         if row_tiles == 1:

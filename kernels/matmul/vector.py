@@ -133,7 +133,7 @@ class _Tile:
     def __init__(self, b: Builder, f: Frame, rows: int, columns: int, products: Products) -> None:
         self.b, self.f, self.rows, self.columns, self.products = b, f, rows, columns, products
         self.panels, self.lanes = -(-columns // PANEL), PANEL // products.parts
-        self.sums = (_Blocks if products.block else _TileSums)(products, rows, columns)
+        self.sums = (_BlockSums if products.block else _TileSums)(products, rows, columns)
 
     def accumulate(self, layout: str) -> list[Value]:
         """Emit the products of all activations; returns the sums, as the state that loops carry (`_TileSums`)."""
@@ -303,7 +303,7 @@ class _TileSums:
             value.store(f.acc + place, self.size)
 
 
-class _Blocks(_TileSums):
+class _BlockSums(_TileSums):
     """Sums of floats in blocks of `block` groups, in the order of k through all taps.
 
     The totals of all full blocks are in memory. The state has the sums of the current block, the number of groups that

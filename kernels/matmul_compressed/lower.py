@@ -162,7 +162,7 @@ class _Weights:
             raise Unsupported(f"compressed weights are one matrix, got {w.type}",
                               "take one matrix of weights, or expand them", 1)
         self.data = data
-        spread = _Spread(dequantizes, data.shape, self.transposed)
+        spread = _WeightSpread(dequantizes, data.shape, self.transposed)
         self.z = spread.of(np.zeros(np.shape(scales)) if zps is None else zps).astype(np.int64) + LOW[self.dtype]
         self.scales = spread.of(scales).astype(np.float32)
         if np.abs(self.z).max() >= 1 << 22:
@@ -251,7 +251,7 @@ def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np
     return data
 
 
-class _Spread:
+class _WeightSpread:
     """Repeats scales or zero points of weights to the shape (number of groups along k, n)."""
 
     def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:

@@ -112,7 +112,7 @@ class _WindowSums:
         return have + self.load(address)
 
 
-class _Window(Protocol):
+class _PoolWindow(Protocol):
     """The taps of an output pixel: a list of addresses, or tables of offsets."""
 
     def reduce(self, have: Value, take: Take) -> Value:
@@ -200,7 +200,7 @@ class _Walked:
         return self.walk(rest, halved(have, b.fadd), place, sums.take)[0][0]
 
 
-def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, skip: Value) -> Value:
+def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _PoolWindow, skip: Value) -> Value:
     floats = COMPUTE[dtype] == "f32"
 
     def take(have: Value, address: Value) -> Value:

@@ -9,7 +9,7 @@ from graphq.quantization import Scheme, calibrate, quantize
 from graphq.quantization.blocks import block_scales, gptq
 from graphq.quantization.compare import compare, distance
 from graphq.quantization.insert import insert_static
-from graphq.quantization.known import correct_biases, differences
+from graphq.quantization.known import differences, shift_biases
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
@@ -158,7 +158,7 @@ def test_bias_correction_takes_the_mean_error_back():
     statistics = calibrate(g, batches)
     before = differences(g, batches, statistics, scheme)
     corrected = g.copy()
-    assert correct_biases(corrected, before) == 4  # one of them had no bias
+    assert shift_biases(corrected, {name: d.shift for name, d in before.items()}) == 4  # one of them had no bias
     verify(corrected)
     insert_static(corrected, statistics, scheme)
     assert loss(corrected, graph, batches) < loss(quantized(g, batches, scheme), graph, batches)
@@ -173,7 +173,7 @@ def test_products_of_two_activations_have_no_bias_to_correct():
     g = prepared(graph)
     found = differences(g, batches, calibrate(g, batches), Scheme())
     assert set(found) == {"q", "k", "v", "scores", "mixed"}
-    assert correct_biases(g, found) == 3
+    assert shift_biases(g, {name: d.shift for name, d in found.items()}) == 3
 
 
 def test_rounding_by_gptq_changes_the_products_less():

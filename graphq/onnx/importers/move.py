@@ -1,12 +1,10 @@
 """Importers of operators that move elements."""
 from __future__ import annotations
 
-import numpy as np
-
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.importer import Call, Outputs, imports
-from graphq.onnx.importers.shape import dims_of, known
+from graphq.onnx.importers.shape import dims_of, known, parts
 from graphq.ops.rules import broadcast, normal_axis
 
 
@@ -62,9 +60,7 @@ def split(c: Call) -> Outputs:
         sizes = (*[each] * (outputs - 1), dims[axis] - each * (outputs - 1))
     if sum(sizes) != dims[axis] or min(sizes) < 0 or len(sizes) != len(c.node.output):
         c.refuse(f"sizes {list(sizes)} do not split {dims[axis]} elements into {len(c.node.output)} outputs")
-    ends = np.cumsum(sizes).tolist()
-    return [c.graph.slice(c.input(0), axes=[axis], starts=[end - n], ends=[end], steps=[1])
-            for n, end in zip(sizes, ends, strict=True)]
+    return list(parts(c.input(0), axis, sizes))
 
 
 @imports("Expand")

@@ -12,7 +12,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 from graphq.onnx.importers.quant import dequantized, parameters
-from graphq.onnx.importers.shape import dims_of
+from graphq.onnx.importers.shape import dims_of, parts
 
 USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "DynamicQuantizeLSTM": ["Sigmoid", "Tanh", "Tanh"],
          "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
@@ -65,7 +65,7 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
         return gates
     both, g = _of(c, 3, d), c.graph
     half = dims_of(both)[0] // 2
-    return g.add(gates, g.add(_part(g, both, 0, half), _part(g, both, half, 2 * half)))
+    return g.add(gates, g.add(*parts(both, 0, [half, half])))
 
 
 def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
@@ -83,8 +83,7 @@ def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
     if c.has(3):
         both = _of(c, 3, d)
         size = dims_of(both)[0] // 6
-        own, state = _part(g, both, 0, 3 * size), _part(g, both, 3 * size, 5 * size)
-        bias = _part(g, both, 5 * size, 6 * size)
+        own, state, bias = parts(both, 0, [3 * size, 2 * size, size])
         gates = g.add(gates, g.add(own, g.concat(state, g.constant(np.zeros(size, np.float32)), axis=0)))
     return g.gru(gates, _of(c, 2, d), _state(c, 5, d), bias, c.optional(4), reverse=reverse,
                  linear_before_reset=bool(c.attr("linear_before_reset", 0)))
@@ -197,7 +196,3 @@ def _state(c: Call, k: int, d: int) -> Value | None:
     x = _swapped(c.graph, c.input(k), bool(c.attr("layout", 0)))
     part = c.graph.slice(x, axes=[0], starts=[d], ends=[d + 1], steps=[1])
     return c.graph.static_reshape(part, shape=(-1, c.attr("hidden_size") or _size(c.input(2))))
-
-
-def _part(g: Graph, x: Value, start: int, stop: int) -> Value:
-    return g.slice(x, axes=[0], starts=[start], ends=[stop], steps=[1])

@@ -1,8 +1,9 @@
 """Importers of operators that return, take or change shapes."""
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -138,6 +139,12 @@ def squeeze(c: Call) -> Outputs:
     if any(dims[k] != 1 for k in places):
         c.refuse(f"dimensions at axes {list(axes or ())} of {c.input(0).type} must be 1")
     return c.graph.static_reshape(c.input(0), shape=[d for k, d in enumerate(dims) if k not in places])
+
+
+def parts(x: Value, axis: int, sizes: Sequence[int]) -> Iterator[Value]:
+    """Cut `x` along an axis into consecutive parts of these sizes; each part is a node that is added when needed."""
+    for n, end in zip(sizes, itertools.accumulate(sizes), strict=True):
+        yield x.graph.slice(x, axes=[axis], starts=[end - n], ends=[end], steps=[1])
 
 
 def known(c: Call, k: int) -> np.ndarray:

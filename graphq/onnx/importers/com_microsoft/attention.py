@@ -12,7 +12,8 @@ from graphq.ir import Value
 from graphq.onnx.importers.com_microsoft.transformer import hidden
 from graphq.onnx.importers.composed import NEWER, standard
 from graphq.onnx.importers.eltwise import in_f32
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
+from graphq.onnx.importers.shape import parts
 from graphq.ops.attention import capacity_of
 
 
@@ -68,14 +69,8 @@ def _wide(x: Value) -> Value:
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
     """Add a slice of the bias to each of query, key and value; slices have equal widths if widths are unknown."""
-    out, start = [], 0
-    for x in values:
-        size = x.shape[-1] if x.shape else None
-        size = c.input(3).type.dims[0] // 3 if size is None else size
-        part = c.graph.slice(c.input(3), axes=[0], starts=[start], ends=[start + size], steps=[1])
-        out.append(c.graph.add(x, part))
-        start += size
-    return out
+    sizes = [c.input(3).type.dims[0] // 3 if (size := width(x)) is None else size for x in values]
+    return [c.graph.add(x, part) for x, part in zip(values, parts(c.input(3), 0, sizes), strict=True)]
 
 
 @imports("RotaryEmbedding", domain=MICROSOFT)
@@ -110,7 +105,8 @@ def group_query_attention(c: Call) -> Outputs:
     size = _size(c, heads, groups)
     q, (k, v) = in_f32(c, c.input(0)), (None if x is None else in_f32(c, x) for x in (c.optional(1), c.optional(2)))
     if c.has(14):
-        q, k, v = _parts(c, q, k, v, [heads * size, (heads + groups) * size, (heads + 2 * groups) * size])
+        if k is None or v is None:
+            q, k, v = parts(q, 2, [heads * size, groups * size, groups * size])
         q, k = (_normalized(c, x, i, n, size) for x, i, n in ((q, 14, heads), (k, 15, groups)))
     past_k, past_v, cos, sin, positions, bias, sinks = (c.optional(i) for i in (3, 4, 7, 8, 9, 10, 11))
     if not c.attr("do_rotary", 0):
@@ -187,14 +183,6 @@ def _size(c: Call, heads: int, groups: int) -> int:
         if t.shape is None or len(t.shape) != 3 or t.shape[2] != width // parts * groups:
             c.refuse(f"input {k} must be [batch, length, {width // parts * groups}], got {t}")
     return width // parts
-
-
-def _parts(c: Call, q: Value, k: Value | None, v: Value | None, ends: list[int]) -> list[Value]:
-    """Query, key and value. If key and value are absent, all three are slices of `q` that end at `ends`."""
-    if k is not None and v is not None:
-        return [q, k, v]
-    return [c.graph.slice(q, axes=[2], starts=[start], ends=[end], steps=[1])
-            for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _normalized(c: Call, x: Value, k: int, heads: int, size: int) -> Value:

@@ -13,6 +13,7 @@ from graphq.onnx.importers.composed import standard, written
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.quant import dequantized, parameters
+from graphq.onnx.importers.shape import parts
 from graphq.ops.rules import show
 
 
@@ -152,13 +153,9 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     sizes = c.attr("qkv_hidden_sizes") or [columns // 3] * 3
     if len(sizes) != 3 or sum(sizes) != columns or any(size < 1 or size % count for size in sizes):
         c.refuse(f"input 1 must have as many columns for queries, keys and values as {count} heads take, got {columns}")
-    parts, start = [], 0
-    for size in sizes:
-        part = g.slice(projected, axes=[2], starts=[start], ends=[start + size], steps=[1])
-        split = g.static_reshape(part, shape=[0, 0, count, size // count], special_zero=True)
-        parts.append(g.static_transpose(split, order=[0, 2, 1, 3]))
-        start += size
-    q, k, v = parts
+    split = (g.static_reshape(part, shape=[0, 0, count, size // count], special_zero=True)
+             for size, part in zip(sizes, parts(projected, 2, sizes), strict=True))
+    q, k, v = (g.static_transpose(x, order=[0, 2, 1, 3]) for x in split)
     if past is not None:
         k, v = (g.concat(_unstacked(c, past, n), x, axis=2) for n, x in enumerate((k, v)))
     scale = c.attr("scale", 0.0) or 1 / np.sqrt(sizes[0] // count)
