@@ -27,7 +27,7 @@ RUNS = [pytest.param(k, False, id=k.name) for k in FLOATS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS
          if k.tile == next(x.tile for x in FLOATS if (x.level, x.dtypes) == (k.level, k.dtypes))
          and k.level != "scalar" and (k.level not in NATIVE or k.dtypes[0] != "f32")]
-FIRST_OF_BF16 = {k.level: k for k in reversed(FLOATS) if k.dtypes[0] == "bf16"}.values()
+FIRST = {(k.level, k.dtypes): k for k in reversed(FLOATS)}
 SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (9, 64, 33), (13, 129, 80), (17, 2, 130), (3, BLOCK, 17),
           (2, BLOCK + 1, 20), (9, 2 * BLOCK + 3, 3)]
 
@@ -64,12 +64,15 @@ def run(kernel, level, a, w, *, threads=1, layout="rows"):
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
 def test_sums_are_those_of_numpy(kernel, emulated):
+    """Of each level and dtype, one tile shape reads columns of all sizes: how, is the same for all shapes."""
     dtype = kernel.dtypes[0]
+    columns = kernel is FIRST[kernel.level, kernel.dtypes]
     with level_of(kernel, emulated) as level:
         for shape in (*SHAPES, (9, 5, 40, True), (14, 37, 65, True)):
             a, w, expected = case(dtype, *shape)
             assert_same(run(kernel, level, a, w, threads=2), expected)
-            assert_same(run(kernel, level, a, w, layout="columns"), expected)
+            if columns:
+                assert_same(run(kernel, level, a, w, layout="columns"), expected)
         a, w = float_array(dtype, (9, 0)), float_array(dtype, (0, 21))
         assert_same(run(kernel, level, a, w), np.zeros((9, 21), np.float32))
         for m, n in ((0, 5), (5, 0)):
@@ -107,7 +110,8 @@ def test_subnormal_numbers_of_bf16_are_zeros(kernel, emulated):
             assert_same(run(kernel, level, a, w, layout="columns"), expected)
 
 
-@pytest.mark.parametrize(("kernel", "emulated"), [x for x in RUNS if x.values[0] in FIRST_OF_BF16])
+@pytest.mark.parametrize(("kernel", "emulated"), [
+    x for x in RUNS if x.values[0].dtypes[0] == "bf16" and x.values[0] in FIRST.values()])
 def test_subnormal_numbers_of_f32_in_the_epilogue_of_a_tile_of_bf16_stay(kernel, emulated):
     with level_of(kernel, emulated) as level:
         a, w = (np.full(shape, x, np.float32).astype(STORAGE["bf16"])

@@ -56,8 +56,7 @@ def test_one_row_and_none(width, op, shape):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("op", sorted(ROWS))
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("op, width, dtype", all_pairs(sorted(ROWS), WIDTHS, ["bf16", "f16"]), indirect=["width"])
 def test_rows_of_halves(width, op, dtype):
     got, want, _ = compiled_beside_reference(graph(op, 37, dtype), width)
     wide = got.astype(np.float64), want.astype(np.float64)
@@ -151,9 +150,8 @@ def test_thread_counts_and_splits(threads):
     assert gq.compile(g, threads=threads)(**x).tobytes() == gq.compile(g, isa="scalar", threads=1)(**x).tobytes()
 
 
-@pytest.mark.parametrize("how", sorted(ROWS))
-@pytest.mark.parametrize("n", [1, 7, 37])
-@pytest.mark.parametrize("dtype", ["f32", "u8"])
+@pytest.mark.parametrize("how, width, n, dtype", all_pairs(sorted(ROWS), WIDTHS, [1, 7, 37], ["f32", "u8"]),
+                         indirect=["width"])
 def test_nothing_beyond_the_buffers_is_touched(width, how, n, dtype):
     """Source, room, numbers and result lie at the end of readable memory."""
     chosen = next(one for one in isa.available() if one.name == width)

@@ -51,8 +51,9 @@ print(wrong, in_region(begun()))
 """
 
 
-@pytest.mark.parametrize("numba", ["never", "before", "meanwhile", "by itself"])
-@pytest.mark.parametrize("threads", ["1", "2", "8"])
+@pytest.mark.parametrize("threads, numba", [
+    ("1", "never"), ("1", "by itself"), ("2", "before"), ("2", "meanwhile"), ("8", "never"), ("8", "before"),
+    ("8", "meanwhile"), ("8", "by itself")])
 def test_more_callers_than_slots_and_helpers_than_cores(threads, numba):
     """With threads of the team's own, with those of Numba, and while these replace those."""
     several = threads != "1"
