@@ -43,7 +43,11 @@ class Trace:
     that a plan relies on. A `sealed` trace takes no new guards.
     """
 
+    exists = False
+    """Whether this process has made a trace. Until then no size is open, and nobody needs to look for one."""
+
     def __init__(self) -> None:
+        Trace.exists = True
         self.values: list[Any] = []
         self.calls: list[RecordedCall] = []
         self.leaves: list[int] = []
@@ -332,7 +336,7 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
     A `Later` can be an argument of further calls of `later`, or a constant of a plan; its value is known at run time.
     The function gets plain values. Its result must depend only on its arguments, and it must not change the arguments.
     """
-    trace = trace_of(arguments)
+    trace = trace_of(arguments) if Trace.exists else None
     if trace is None:
         return function(*arguments)
     return cast(T, Later(trace, trace.call(function, *arguments)))
@@ -361,7 +365,7 @@ def trace_of(x: Any) -> Trace | None:
 
 def is_open(x: Any) -> bool:
     """Whether `x` is or contains a `Size` or `Later`."""
-    return trace_of(x) is not None
+    return Trace.exists and trace_of(x) is not None
 
 
 def assumed(x: Any) -> Any:
@@ -395,7 +399,7 @@ def largest(*numbers: T) -> T:
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
     """The number that `function(*arguments)` returns: a `Size` if an argument contains a `Size` or `Later`."""
-    trace = trace_of(arguments)
+    trace = trace_of(arguments) if Trace.exists else None
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 
 

@@ -99,7 +99,7 @@ class Passed(NamedTuple):
 
     def at_sizes(self, x: Any) -> Any:
         """`x` with its open numbers replaced by their values at `sizes`."""
-        trace = trace_of(x)
+        trace = trace_of(x) if self.sizes else None
         if trace is None:
             return x
         values = Program(trace, parts(x)).at(tuple(self.sizes.values()))

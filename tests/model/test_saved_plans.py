@@ -182,3 +182,24 @@ def test_the_plan_of_a_fixed_model_is_data(tmp_path):
                 one({**feeds, "many": np.full(400, wrong)})
             texts.append(str(error.value))
         assert texts[0] == texts[1]
+
+
+def test_a_fixed_shape_needs_no_trace(tmp_path, monkeypatch):
+    """Compiling, calls and files of a model without open sizes make no trace, and look for no open size."""
+    import graphq as gq
+
+    def fails(*_):
+        raise AssertionError("nothing is open")
+
+    monkeypatch.setattr(Trace, "exists", False)
+    monkeypatch.setattr(Trace, "__init__", fails)
+    monkeypatch.setattr("graphq.base.sizes.trace_of", fails)
+    g = gq.Graph("net")
+    x = g.dequantize(g.input("x", dtype="u8", shape=(4, 64)), scales=[0.5], zps=[3])
+    w = g.dequantize(g.constant(np.ones((64, 32), np.int8)), scales=[0.5])
+    g.output(g.softmax(g.matmul(x, w)), name="y")
+    model = gq.compile(g, threads=1, cache="kernels")
+    model.save(tmp_path / "m")
+    feed = np.arange(256, dtype=np.uint8).reshape(4, 64)
+    assert np.array_equal(gq.load_compiled(tmp_path / "m")(feed), model(feed))
+    assert np.array_equal(model.formula(feed), model(feed)) and "matmul" in model.explain()
