@@ -172,20 +172,6 @@ def lane_wise_operations() -> list[str]:
     return [name for name, x in OPS.items() if x.lanes is not None or name in CONVERSIONS]
 
 
-Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
-CONVERSIONS: dict[str, Rule] = {}
-"""The rules of casts, quantizes and dequantizes. These rules need the node, not only the operands' expressions."""
-
-
-def _rule(name: str) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        CONVERSIONS[name] = rule
-        return rule
-
-    return register
-
-
-@_rule("cast")
 def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """Convert to f32, or from f32 to s32: truncate towards zero, saturate, and turn NaN into 0."""
     x = args[0]
@@ -196,12 +182,6 @@ def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return select(inside, op("to_s32", select(inside, x, const(0.0))), ends)
 
 
-@_rule("dequantize")
-def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    return e.dequantized(args[0], node, node.output)
-
-
-@_rule("quantize")
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """saturate(rint(y / s) + zp), as in the reference.
 
@@ -228,7 +208,6 @@ def inverse_scales(quantize: Node) -> np.ndarray:
         return (1 / np.asarray(quantize.attrs["scales"], np.float32).astype(np.float64)).astype(np.float32)
 
 
-@_rule("dynamic_dequantize")
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """(x - zp) * scale. For s32, x - zp can need 33 bits; two exact parts of it are added."""
     x, scale, *zps = args
@@ -239,7 +218,6 @@ def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Exp
     return (op("fma", op("to_f32", op("sar", zp, 8)), -256.0, low) if parts else low) * scale
 
 
-@_rule("dynamic_quantize")
 def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """saturate(rint(y / s) + zp), with s32 zero points clamped to +-2**22. NaN becomes the saturated zp."""
     q, dtype = args[0] / args[1], node.attrs["dtype"].name
@@ -251,6 +229,12 @@ def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     zp = op("to_f32", minimum(2**22, maximum(-2**22, args[2])))
     return requantize.quantize(select(op("eq", q, q), q, 0.0), 1.0, zp, dtype)
 
+
+CONVERSIONS: Mapping[str, Callable[[EpilogueBuilder, Node, list[Any]], Expr]] = {
+    "cast": _cast, "quantize": _quantize, "dynamic_quantize": _dynamic_quantize,
+    "dequantize": lambda e, node, args: e.dequantized(args[0], node, node.output),
+    "dynamic_dequantize": _dynamic_dequantize}
+"""The rules of casts, quantizes and dequantizes. These rules need the node, not only the operands' expressions."""
 
 IN_BYTES: Mapping[str, Callable[[Expr], Expr]] = {
     "boolean": lambda x: op("ne", x, 0), "u4": lambda x: op("and", x, 15),
