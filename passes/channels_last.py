@@ -93,7 +93,7 @@ class _Placement:
 
     def _values(self) -> Iterator[Value]:
         """Yield the values that cost something to reorder: values with two layouts, except constants."""
-        for value in (*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)):
+        for value in self.graph.values:
             if has_layouts(value) and value.data is None:
                 yield value
 

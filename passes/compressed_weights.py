@@ -145,10 +145,10 @@ class PadWeights(Rewrite):
 
     def check(self, x: Value, match: Match) -> str | None:
         """The weights must be a matrix of 4 or 8 bits. The padding, once dequantized, must be finite."""
-        node = _weights(match)
-        w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
         if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
             return ""
+        node = _weights(match)
+        w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
         if w.dtype.name not in BITS or len(w.type.dims) != 2 or 0 in w.type.dims or \
                 any(v.data is None for v in node.operands) or not x.shape or not node.attrs.get("block_size", 1):
             return ""

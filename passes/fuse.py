@@ -4,7 +4,7 @@ The record of a kernel family (`kernels/family/record.py`) says which operations
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator
 from typing import Any
 
 from graphq.errors import CompileError
@@ -111,29 +111,27 @@ def duplicate_dequantize(graph: Graph) -> int:
     An output of the graph counts as a user. A dequantize of integers of more than 8 bits is not copied, because no
     partition includes it. Copies that do not fuse are merged again later.
     """
-    count = 0
-    for node in list(graph.nodes):
-        if node.op.name in DEQUANTIZES and taken(node):
-            users = node.output.users
-            count += _duplicate(graph, node, users if node.output.is_output else users[1:])
-    return count
+    return sum([_duplicate(graph, n) for n in list(graph.nodes) if n.op.name in DEQUANTIZES and taken(n)])
 
 
 def duplicate_masks(graph: Graph) -> int:
     """A mask with n users -> a mask for each user that may be in a partition; returns the number of added masks."""
-    count, joining = 0, {*lane_wise_operations(), *ANCHORS}
-    for node in reversed(list(graph.nodes)):
-        if node.op.name in MASKS and len(every := node.outputs[0].users) > 1 and is_mask(node):
-            users = [user for user in every if user.op.name in joining]
-            stays = node.output.is_output or len(users) < len(every)
-            count += _duplicate(graph, node, users if stays else users[1:])
-    return count
+    joining = {*lane_wise_operations(), *ANCHORS}
+    return sum([_duplicate(graph, n, joining) for n in reversed(list(graph.nodes))
+                if n.op.name in MASKS and len(n.outputs[0].users) > 1 and is_mask(n)])
 
 
-def _duplicate(graph: Graph, node: Node, users: Sequence[Node]) -> int:
-    """Copy `node` for each of `users`. Returns the number of copies."""
+def _duplicate(graph: Graph, node: Node, joining: Container[str] | None = None) -> int:
+    """Copy `node` for each user, or for users of operations `joining`; one use keeps it. Returns the number of copies.
+
+    An output of the graph counts as a use.
+    """
+    out, every = node.output, node.output.users
+    users = [user for user in every if joining is None or user.op.name in joining]
+    if not out.is_output and len(users) == len(every):
+        del users[:1]
     for user in users:
         with graph.before(user, [node]):
             copy = graph.add_again(node, node.inputs)[0]
-        graph.replace_uses(node.output, copy, [u for u in node.output.uses if u.node is user])
+        graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
     return len(users)

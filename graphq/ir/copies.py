@@ -70,7 +70,7 @@ def check_names(names: Any, where: str) -> tuple[str, ...]:
 def returning(graph: Graph, names: Sequence[str]) -> Graph:
     """A pruned copy that returns the named values. Raises GraphError, with similar names, for an unknown name."""
     out = graph.copy()
-    named = {v.name: v for v in (*out.inputs, *(v for n in out.nodes for v in n.outputs)) if v.name is not None}
+    named = {v.name: v for v in out.values if v.name is not None}
     named |= dict(zip(out.output_names, out.outputs, strict=True))
     for name in names:
         if name not in named:
@@ -108,9 +108,7 @@ def flat(graph: Graph) -> tuple[Any, ...]:
     from graphq.ir.verify import check_order
 
     check_order(graph)
-    numbers: dict[Value, int] = {}
-    for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
-        numbers[v] = len(numbers)
+    numbers = {v: k for k, v in enumerate(graph.values)}
     inputs: list[FlatInput] = [(str(v.name), v.type, v.property) for v in graph.inputs]
     nodes: list[FlatNode] = [(n.op, [None if v is None else numbers[v] for v in n.inputs], dict(n.attrs),
                               [v.name for v in n.outputs], n.meta) for n in graph.nodes]

@@ -55,6 +55,11 @@ class Graph(Operations):
         self._instead: Sequence[Node] = ()
         self.labels = Labels(self)
 
+    @property
+    def values(self) -> list[Value]:
+        """The inputs, then all results of nodes, in the order of a copy's values."""
+        return [*self.inputs, *(v for n in self.nodes for v in n.outputs)]
+
     # -- building ---------------------------------------------------------------------------------------------
 
     def input(self, name: str, *, dtype: DTypeLike, shape: Sequence[Dim] | None = None,
@@ -354,9 +359,8 @@ class Graph(Operations):
         if not isinstance(value, Value):
             raise GraphError(f"{where}: expected a value of graph '{self.name}', got {value!r}")
         if value.graph is not self:
-            other = value.graph
-            raise GraphError(f"{where}: {other.labels.mention(value)} belongs to another graph, '{other.name}', "
-                             f"not to '{self.name}'")
+            raise GraphError(f"{where}: {value.graph.labels.mention(value)} belongs to another graph, "
+                             f"'{value.graph.name}', not to '{self.name}'")
         if value.node is not None and value.node.removed:
             raise GraphError(f"{where}: the result of {value.node.op.name}, {value.type}, was removed from the graph")
 
@@ -393,9 +397,7 @@ class Graph(Operations):
         if self._before is not None and self.labels.origins is not None:
             like = next((n for n in self._instead if n.op is op), self._before)
             node.origin = like.origin or like
-        node.outputs = tuple([Value(self, t, node, k) for k, t in enumerate(types)])
-        if node.outputs:
-            node.outputs[0].name = name
+        node.outputs = tuple([Value(self, t, node, k, None if k else name) for k, t in enumerate(types)])
         self._by_op.setdefault(op.name, {})[node] = None
         for k, v in enumerate(operands):
             if v is not None:

@@ -75,12 +75,17 @@ class Labels:
         """The label of a value: an input's name, `%name`, or `%N` for the N-th unnamed value."""
         if value.name is not None:
             return quote(value.name) if value.node is None else f"%{quote(value.name)}"
+        number = self.number(value)
+        return "%?" if number is None else f"%{number}"
+
+    def number(self, value: Value) -> int | None:
+        """The number of an unnamed value; None for a value of another graph, unless numbers are kept."""
         if self._numbers is None:
-            unnamed = (o for n in self.graph.nodes for o in n.outputs if o.name is None)
-            self._numbers = {o: k for k, o in enumerate(unnamed)}
+            unnamed = (v for v in self.graph.values if v.name is None)
+            self._numbers = {v: k for k, v in enumerate(unnamed)}
         if self.kept:
             self._numbers.setdefault(value, len(self._numbers))
-        return f"%{self._numbers.get(value, '?')}"
+        return self._numbers.get(value)
 
     def mention(self, value: Value) -> str:
         """A value's name in errors: its label. Unnamed values get a phrase: `the matmul of 'x' and a constant`."""
@@ -103,8 +108,7 @@ class Labels:
     def trace(self) -> None:
         """Keep the numbers of unnamed values, and start a history of passes in `origins`."""
         self.keep()
-        values = (*self.graph.inputs, *(o for n in self.graph.nodes for o in n.outputs))
-        self.origins = {v: (v, None) for v in values}
+        self.origins = {v: (v, None) for v in self.graph.values}
 
     def stands(self, new: Value, old: Value, order: Sequence[int] | None = None) -> None:
         """Record that `new` equals `old` or, with `order`, `static_transpose(old, order)`."""
@@ -119,8 +123,9 @@ class Labels:
     def keep(self) -> None:
         """Keep the numbers of unnamed values from now on. A replacement gets the number of the value it replaces."""
         self._numbers = None
-        for v in (o for n in self.graph.nodes for o in n.outputs):
-            self.of(v)
+        for v in self.graph.values:
+            if v.name is None:
+                self.number(v)
         self.kept = True
 
     def take(self, other: Labels, values: Mapping[Value, Value]) -> None:
@@ -129,8 +134,8 @@ class Labels:
         `values` maps values of this graph to values of the other graph.
         """
         self.origins = {}
-        self._numbers = {new: int(label) for new, old in values.items() if old.name is None
-                         and (label := other.of(old)[1:]).isdigit()}
+        self._numbers = {new: number for new, old in values.items() if old.name is None
+                         and (number := other.number(old)) is not None}
         self.kept = True
 
     @contextmanager

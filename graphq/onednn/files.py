@@ -190,7 +190,7 @@ def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
 
 def _tensor_ids(graph: Graph) -> dict[Value, int]:
     """An id for every value: N for a value named tN, the file's id for values from a file, otherwise a free id."""
-    values = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
+    values = graph.values
     ids = {v: int(m[1]) for v in values if v.name and (m := ID.fullmatch(v.name)) and int(m[1]) < 2**64}
     used = set(ids.values())
     loaded = {v: k for v in values if (k := graph.meta.get("ids", {}).get(v.name)) is not None and k not in used}

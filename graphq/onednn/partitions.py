@@ -109,7 +109,7 @@ def _op_ids(graph: Graph) -> dict[Node, int]:
 
 def _names(graph: Graph) -> dict[Value, str]:
     """A unique name for every value: its own name, or v<N> for the N-th unnamed value."""
-    values = [*graph.inputs, *(o for n in graph.nodes for o in n.outputs)]
+    values = graph.values
     taken = {v.name for v in values}
     out = {}
     for v in values:

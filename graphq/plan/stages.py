@@ -87,7 +87,7 @@ def stages(graph: Graph) -> Stages:
 
 def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
     k = 0
-    for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
+    for v in graph.values:
         name = v.name
         while name is None:
             k += 1

@@ -14,7 +14,7 @@ from graphq.report.coverage import is_quantized, kind_of
 from graphq.report.given import QUANTIZES, REORDERS, Given, spread
 from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
-from graphq.rewrite.fixpoint import History, values_of
+from graphq.rewrite.fixpoint import History
 from graphq.rewrite.partition import carve
 from graphq.rewrite.rule import Pass
 
@@ -29,7 +29,7 @@ class Fusions:
 
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
         self.before, self.after, self.passes = history.before, history.after, passes
-        self.given = Given(source, self.before, dict(zip(history.given, values_of(source), strict=True)))
+        self.given = Given(source, self.before, dict(zip(history.given, source.values, strict=True)))
         self.home, self.members = _homes(self.after), dict[Node, list[Node]]()
         self._kinds: dict[Node, Kind] = {}
         for node, home in self.home.items():

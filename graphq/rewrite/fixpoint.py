@@ -6,7 +6,7 @@ from itertools import cycle
 from typing import TypeAlias, TypeVar
 
 from graphq.errors import GraphError
-from graphq.ir import Graph, Value
+from graphq.ir import Graph
 from graphq.ir.names import choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
@@ -21,24 +21,18 @@ class History:
 
     def __init__(self, graph: Graph) -> None:
         self.before = self.after = graph
-        self.given = values_of(graph)
+        self.given = graph.values
         graph.labels.trace()
 
     def fork(self) -> Graph:
         """Return the graph `after`. The first call makes it, as a copy of `before` with the same labels."""
         if self.after is self.before:
             self.after = self.before.copy()
-            pairs = list(zip(self.after.nodes, self.before.nodes, strict=True))
-            for new, old in pairs:
+            for new, old in zip(self.after.nodes, self.before.nodes, strict=True):
                 new.origin = old
-            self.after.labels.take(self.before.labels, {v: w for new, old in pairs
-                                                        for v, w in zip(new.outputs, old.outputs, strict=True)})
+            values = dict(zip(self.after.values, self.before.values, strict=True))
+            self.after.labels.take(self.before.labels, values)
         return self.after
-
-
-def values_of(graph: Graph) -> list[Value]:
-    """All values of a graph. A copy of the graph has its values in the same order."""
-    return [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
 
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]

@@ -16,12 +16,12 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
     names and their order. A path between two of the nodes may go through other nodes.
     """
     kept = set(nodes)
-    taken = {v.name for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs))}
+    taken = {v.name for v in graph.values}
     out = Graph(graph.name)
     out.meta = graph.meta
     new: dict[Value, Value] = {}
     needed = {v for n in kept for v in n.operands if v.node not in kept}
-    for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
+    for v in graph.values:
         if v in needed:
             new[v] = out.input(v.name or _free("x", taken), dtype=v.dtype, shape=v.shape, property=v.property)
     for node in graph.nodes:
