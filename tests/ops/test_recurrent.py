@@ -94,6 +94,7 @@ def test_a_plain_network():
         h = np.tanh(x + h @ r.T)
         np.testing.assert_allclose(got, h, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(last, states[-1])
+    np.testing.assert_allclose(lookup("rnn").reference(gates, r)[0][0], np.tanh(gates[0]), rtol=1e-5, atol=1e-6)
 
 
 def test_peepholes_see_the_cell():
