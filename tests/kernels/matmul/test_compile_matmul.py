@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from all_pairs import all_pairs
 from dense import dense
-from levels import LEVELS
+from levels import LEVELS, at_each_width
 
 import graphq as gq
 from graphq.kernels.families import family_named
@@ -40,7 +40,7 @@ def case(variant, *sizes):
     return g, inputs, gq.reference(g, inputs)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant, level", at_each_width(VARIANTS), indirect=["level"])
 def test_integer_matmul_equals_its_formula_and_the_reference(level, variant):
     g, inputs, reference = case(variant)
     formula = None
