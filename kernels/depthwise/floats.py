@@ -38,7 +38,7 @@ from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
 from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.store_code import EpilogueEmitter
+from graphq.kernels.lanes.store_code import emitter_of
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, widen
 from graphq.kernels.numbers.float_sums import BLOCK
@@ -208,7 +208,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
             c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
             sums = total(c, weights + runs * (4 * size * tile.run) * chunk.k)
             rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
-            EpilogueEmitter(b, result, width, (args, batch, i, c)).emit_registers(rows, left)
+            emitter_of(b, result, width, (args, batch, i, c)).emit_registers(rows, left)
 
     return write_tile
 

@@ -13,8 +13,8 @@ into s8, and a level with a dot product of four bytes. Weights are packed in the
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
 
-A chunk is two vectors of channels (pairs) or four (quads); without vectors, it is a channel. The last chunk can overlap
-the chunk before it. If there are fewer channels than in one chunk, masked loads read them.
+A chunk is two vectors of channels (pairs) or four (quads). The last chunk can overlap the chunk before it. If there are
+fewer channels than in one chunk, loads leave out the others.
 """
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
     @property
     def size(self) -> int:
         """The number of channels of a chunk."""
-        return self.group * self.lanes if self.lanes > 1 else 1
+        return self.group * self.lanes
 
     @property
     def item(self) -> int:
@@ -71,7 +71,7 @@ class Layout(NamedTuple):
     @property
     def order(self) -> np.ndarray:
         """The channel in each [vector, lane], as an index into the chunk. Pairs interleave bytes within 128 bits."""
-        if self.pixels or self.lanes == 1:
+        if self.pixels:
             return np.arange(self.size).reshape(-1, self.lanes)
         lane = np.arange(self.lanes)
         return np.stack([lane // 8 * 16 + lane % 8 + min(8, self.lanes) * half for half in range(2)])

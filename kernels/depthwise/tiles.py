@@ -55,10 +55,6 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
             x = activations(k * 2, c)
             y = b.value(vector(I8, size), 0) if single else activations(k * 2 + 1, c)
             address = w + k * (halves * half_bytes)
-            if lanes == 1:
-                products = [widened(v, I32) * (address + 2 * tap).load(I16).sext(I32)
-                            for tap, v in enumerate((x, y))]
-                return [sums[0] + b.add(*products)]
             out = []
             for half in range(2):
                 both = x.shuffle(y, [int(n) for channel in order[half] for n in (channel, channel + size)])
@@ -70,7 +66,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
         with Loop(b, chunks) as chunk:
             c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
             w = weights + chunk.k * chunk_bytes
-            sums = [constant(vector(I32, lanes), 0)] * min(lanes, 2)
+            sums = [constant(vector(I32, lanes), 0)] * 2
             for k in range(pairs):
                 sums = pair(b.value(I64, k), c, w, sums, single=2 * k + 1 == taps)
             if not pairs:
@@ -78,12 +74,10 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
                     loop.update(pair(loop.k, c, w, loop.values))
                 sums = loop.values
             into = spot.target + c * 4
-            if lanes == 1:
-                sums[0].store(into)
-            else:  # channels are in `layout.order`; bring them into ascending order
-                lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
-                for half in range(2):
-                    sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
+            # channels are in `layout.order`; bring them into ascending order
+            lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
+            for half in range(2):
+                sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
         return 1
 
     return multiply

@@ -6,19 +6,20 @@ itself. Three words (`SLOT`) follow for each operand of the Store, and three for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache, partial, reduce
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from graphq.kernels.jit.code import tail_mask
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import HEADER_WORDS, counted
+from graphq.kernels.jit.intrinsics import counted
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
-from graphq.kernels.lanes.stores import Form, SecondLook, Store
+from graphq.kernels.lanes.slots import SlotOperand
+from graphq.kernels.lanes.stores import FastForm, Form, SecondLook, Store
 from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
     STORAGE_IR,
@@ -33,8 +34,8 @@ from graphq.kernels.lanes.vector import (
     table_in_registers,
     widen,
 )
+from graphq.kernels.target.level import BytePacking
 
-SLOT_WORDS = 3
 GROUP = 4
 """The number of rows that share one test for outputs near a rounding tie, per vector of columns.
 
@@ -48,40 +49,6 @@ BESIDE, LONG = 4, 16
 The operations of one vector wait for each other, but operations of different vectors overlap. gelu and sigmoid take 15
 % less time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
 """
-
-
-@dataclass(frozen=True)
-class SlotOperand:
-    """The operand of one slot (see SLOT), with the address of its first element for a block of outputs.
-
-    The slot's table has a byte offset for each batch index. Element (batch, i, j) of a "vector" operand is at address +
-    table[batch] + i * stride + j * itemsize. A "row" operand has no column j. A "scalar" is at the address itself.
-    """
-
-    address: Value
-    stride: Value
-    itemsize: int
-
-    @staticmethod
-    def read(builder: Builder, first: Sequence[Value], slot: int, dtype: str, kind: str) -> SlotOperand:
-        """Emit the loads of the words of slot `slot`, for the block of outputs that starts at `first`."""
-        args, batch, i0, j0 = first
-        words = HEADER_WORDS + SLOT_WORDS * slot
-        address, table, stride = ((args + 8 * (words + n)).load_invariant(I64, 8) for n in range(SLOT_WORDS))
-        itemsize = STORAGE[dtype].itemsize
-        if kind in ("scalar", TABLE):
-            return SlotOperand(address, stride, itemsize)
-        zero = builder.ptrtoint(_zero(builder), I64)
-        entry = table.eq(0).select(zero, table + batch * 8)
-        address = address + entry.load_invariant(I64, 8)
-        address = address + i0 * stride
-        if kind in ("vector", "column"):
-            address = address + j0 * itemsize
-        return SlotOperand(address, stride, itemsize)
-
-    def row(self, r: Value) -> Value:
-        """Emit the address of row `r` of the block."""
-        return self.address + r * self.stride
 
 
 def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
@@ -126,29 +93,20 @@ class Entries:
 class EpilogueEmitter:
     """Emits a Store (the epilogue) for a block of outputs whose accumulators are in memory or in registers.
 
-    `first` has the address of the argument block, and the batch element, row and column of the first output. Outputs
-    that are or could be near a rounding tie are listed at address `entries` (see `epilogue`).
+    `first` has the address of the argument block, and the batch element, row and column of the first output. The
+    outputs are `root`; subclasses also need the values of `others`. Outputs that are or could be near a rounding tie
+    are listed at address `entries` (see `epilogue`). `beside` vectors with long expressions are computed side by side.
     """
 
-    def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
-                 form: Form = "fast", entries: Value | None = None) -> None:
+    packs: BytePacking | None = None
+
+    def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], root: Expr, *others: Expr,
+                 into_acc: bool = False, entries: Value | None = None, beside: int = BESIDE) -> None:
         self.builder, self.store, self.lanes = builder, store, lanes
-        self.expr = lower(store.form(form))
-        self.needed: Expr | None = None
-        self.distance: Expr | None = None
-        self.band: Expr | None = None
-        if store.fast is not None and form == "fast":
-            self.distance, self.band = lower(store.fast.distance), lower(store.fast.band)
-        elif store.second_look is not None and form == "exact":
-            self.needed = lower(store.second_look.needed)
-        roots = [x for x in (self.expr, self.needed, self.distance, self.band) if x is not None]
-        self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
+        self.expr, *self.others = map(lower, (root, *others))
+        self.nodes = list(dict.fromkeys(n for x in (self.expr, *self.others) for n in walk(x)))
         self.rates = _rates(self.nodes)
-        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and table_in_registers(builder, lanes) is not None
-        packable = self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
-        self.packs = builder.level.packs if packable and builder.level is not None else None
-        is_long = form == "fast" and lanes > 1 and len(self.at("vector")) > LONG
-        self.wide = PACKED if self.packs else BESIDE if is_long else 1
+        self.wide = beside if lanes > 1 and len(self.at("vector")) > LONG else 1
         read = partial(SlotOperand.read, builder, first)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if into_acc else read(store.slots, store.dtype, "vector")
@@ -178,82 +136,19 @@ class EpilogueEmitter:
                         self.store_vector(columns, row, values)
 
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
-        """Emit the outputs of all rows at these columns, and entries for outputs near a rounding tie.
-
-        A group of rows shares one test. Each lane keeps the smallest distance to a tie in the group, at the cost of one
-        operation per vector.
-        """
-        b, per_column = self.builder, [self.column(columns) for columns in group]
-        if self.distance is None or self.band is None:
-            with counted(b, c64(0), rows, unroll=False) as r:
-                row = row_at(r)
-                for columns, values in zip(group, self.values_of(group, row, per_column), strict=True):
-                    self.store_vector(columns, row, values)
-                    if self.needed is not None:
-                        self.enter(columns, r << 16, values[self.needed])
-            return
-        with b.goto_entry_block():
-            least = [b.alloca(vector(I32, self.lanes)) for _ in group]
-        with counted(b, c64(0), rows, GROUP) as first:
-            for place in least:
-                b.store(constant(vector(I32, self.lanes), -1), place)
-            last = first + GROUP
-            with counted(b, first, (last < rows).select(last, rows), unroll=False) as r:
-                row = row_at(r)
-                of_group = self.values_of(group, row, per_column)
-                for place, values in zip(least, of_group, strict=True):
-                    b.store(min_u16(values[self.distance], b.load(place)), place)
-                self.store_group(group, row, of_group)
-                if len(group) > 1:
-                    self.bring_next(group[0], row, rows)
-            for columns, place, values in zip(group, least, per_column, strict=True):
-                self.enter_near(columns, first << 16, b.load(place), values)
-
-    def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
-        """Store the outputs of a row at these columns.
-
-        With packing, four vectors are narrowed together: 4 operations on their upper halves, instead of 4 per vector. A
-        look-up of 64 bytes takes as many operations as a look-up of 16.
-        """
-        if self.packs is None or len(group) == 1:
-            for columns, values in zip(group, of_group, strict=True):
+        """Emit the outputs of all rows at these columns."""
+        per_column = [self.column(columns) for columns in group]
+        with counted(self.builder, c64(0), rows, unroll=False) as r:
+            row = row_at(r)
+            for columns, values in zip(group, self.values_of(group, row, per_column), strict=True):
                 self.store_vector(columns, row, values)
-            return
-        b, vectors = self.builder, [values[self.expr.args[-1]] for values in of_group]
-        if self.expr.op == "lookup":
-            bytes_ = of_group[0][self.expr.args[0]].line(b, self.packs.low(b, vectors))
-        else:
-            bytes_ = self.packs.high(b, vectors, self.store.dtype)
-        assert row.out is not None
-        replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
+                self.enter(columns, r, values)
 
-    def bring_next(self, columns: Columns, row: Row, rows: Value) -> None:
-        """Prefetch the operands of the next block: the same columns, `rows` rows further down.
+    def enter(self, columns: Columns, row: Value, values: Emitted) -> None:
+        """Append an entry if an output of a row at these columns is near a rounding tie: not for plain expressions."""
 
-        On AMX, 784 x 512 x 128 with a residual of 401 KB takes 10 % less time.
-        """
-        for slot, _, kind in self.store.loads:
-            if kind == "vector":
-                operand = self.operands[slot]
-                (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
-
-    def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
-        """Append an entry for these columns if an output in a group of rows is near a rounding tie."""
-        assert self.band is not None and self.entries is not None
-        halves = vector(I16, 2 * self.lanes)
-        lower = columns.where(self.builder.value(vector(I32, self.lanes), 0xFFFF), 0)
-        last = per_column[self.band] - 1
-        within = least.as_type(halves).ule(last.as_type(halves))
-        near = within & lower.as_type(halves).ne(0)
-        self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
-
-    def enter(self, columns: Columns, row: Value, needed: Value) -> None:
-        """If an output of these columns is near a rounding tie, append an entry with one bit per column."""
-        assert self.entries is not None
-        if columns.left is not None:
-            needed = needed & tail_mask(self.lanes, columns.left)
-        bits = needed.as_type(ir.IntType(self.lanes))
-        self.entries.append(row | (columns.j << 32) | bits.zext(I64), bits)
+    def enter_near(self, group: Sequence[Columns], row: Value, of_rows: Sequence[Sequence[Emitted]]) -> None:
+        """Append entries for a group of rows from `row` on, from the values of each row at these columns."""
 
     def groups(self, cols: Value) -> Iterator[list[Columns]]:
         """Emit a loop over groups of vectors that are computed together, then a loop over single vectors."""
@@ -285,16 +180,17 @@ class EpilogueEmitter:
             group = [Columns(b, self.lanes, b.value(I64, n * self.lanes), left) for n in range(first, last)]
             per_column = [self.column(columns) for columns in group]
             for top in range(0, len(rows), GROUP):
-                least: list[Value] = []
+                of_rows = []
                 for r in range(top, min(top + GROUP, len(rows))):
                     row = self.row(b.value(I64, r))
-                    of_group = self.values_of(group, row, per_column, rows[r][first:last])
-                    self.store_group(group, row, of_group)
-                    if self.distance is not None:
-                        now = [values[self.distance] for values in of_group]
-                        least = [min_u16(x, y) for x, y in zip(now, least, strict=True)] if least else now
-                for columns, x, values in zip(group, least, per_column, strict=False):
-                    self.enter_near(columns, c64(top << 16), x, values)
+                    of_rows.append(self.values_of(group, row, per_column, rows[r][first:last]))
+                    self.store_group(group, row, of_rows[-1])
+                self.enter_near(group, c64(top << 16), of_rows)
+
+    def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
+        """Store the outputs of a row at these columns."""
+        for columns, values in zip(group, of_group, strict=True):
+            self.store_vector(columns, row, values)
 
     def row(self, r: Value, acc: Value | None = None) -> Row:
         """Emit the values that all outputs of row `r` share. The row's accumulators are at address `acc`."""
@@ -356,11 +252,111 @@ class EpilogueEmitter:
         return widen(self.builder, x, dtype, self.lanes)
 
 
-def _zero(builder: Builder) -> ir.GlobalVariable:
-    """The address of a 64-bit zero. Operands without a table use it as their table, so code needs no branch."""
-    out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
-    out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
-    return out
+class ExactEmitter(EpilogueEmitter):
+    """Emits the exact form of a Store with a second look: it lists each output that needs the second look."""
+
+    def __init__(self, builder: Builder, store: Store, look: SecondLook, *args: Any, **named: Any) -> None:
+        super().__init__(builder, store, *args, store.expr, look.needed, beside=1, **named)
+
+    def enter(self, columns: Columns, row: Value, values: Emitted) -> None:
+        """Append an entry with one bit per column if an output of the row needs a second look."""
+        assert self.entries is not None
+        needed = values[self.others[0]]
+        if columns.left is not None:
+            needed = needed & tail_mask(self.lanes, columns.left)
+        bits = needed.as_type(ir.IntType(self.lanes))
+        self.entries.append(row << 16 | (columns.j << 32) | bits.zext(I64), bits)
+
+
+class FastEmitter(EpilogueEmitter):
+    """Emits the fast form of a Store: it lists each group of outputs with an output near a rounding tie."""
+
+    def __init__(self, builder: Builder, store: Store, fast: FastForm, *args: Any, **named: Any) -> None:
+        super().__init__(builder, store, *args, store.form("fast"), fast.distance, fast.band, **named)
+        self.distance, self.band = self.others
+        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and \
+            table_in_registers(builder, self.lanes) is not None
+        if builder.level is not None and (looked_up or self.expr.op.startswith("high_")):
+            self.packs = builder.level.packs
+        self.wide = PACKED if self.packs else self.wide
+
+    def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
+        """Emit the outputs of all rows at these columns, and entries for outputs near a rounding tie.
+
+        A group of rows shares one test. Each lane keeps the smallest distance to a tie in the group, at the cost of one
+        operation per vector.
+        """
+        b, per_column = self.builder, [self.column(columns) for columns in group]
+        with b.goto_entry_block():
+            least = [b.alloca(vector(I32, self.lanes)) for _ in group]
+        with counted(b, c64(0), rows, GROUP) as first:
+            for place in least:
+                b.store(constant(vector(I32, self.lanes), -1), place)
+            last = first + GROUP
+            with counted(b, first, (last < rows).select(last, rows), unroll=False) as r:
+                row = row_at(r)
+                of_group = self.values_of(group, row, per_column)
+                for place, values in zip(least, of_group, strict=True):
+                    b.store(min_u16(values[self.distance], b.load(place)), place)
+                self.store_group(group, row, of_group)
+                if len(group) > 1:
+                    self.bring_next(group[0], row, rows)
+            for columns, place, values in zip(group, least, per_column, strict=True):
+                self.enter_within(columns, first << 16, b.load(place), values)
+
+    def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
+        """Store the outputs of a row at these columns.
+
+        With packing, four vectors are narrowed together: 4 operations on their upper halves, instead of 4 per vector. A
+        look-up of 64 bytes takes as many operations as a look-up of 16.
+        """
+        if self.packs is None or len(group) == 1:
+            super().store_group(group, row, of_group)
+            return
+        b, vectors = self.builder, [values[self.expr.args[-1]] for values in of_group]
+        if self.expr.op == "lookup":
+            bytes_ = of_group[0][self.expr.args[0]].line(b, self.packs.low(b, vectors))
+        else:
+            bytes_ = self.packs.high(b, vectors, self.store.dtype)
+        assert row.out is not None
+        replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
+
+    def bring_next(self, columns: Columns, row: Row, rows: Value) -> None:
+        """Prefetch the operands of the next block: the same columns, `rows` rows further down.
+
+        On AMX, 784 x 512 x 128 with a residual of 401 KB takes 10 % less time.
+        """
+        for slot, _, kind in self.store.loads:
+            if kind == "vector":
+                operand = self.operands[slot]
+                (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
+
+    def enter_near(self, group: Sequence[Columns], row: Value, of_rows: Sequence[Sequence[Emitted]]) -> None:
+        """Append entries for a group of rows in registers; `row` is 2**16 times the first row."""
+        for columns, of_column in zip(group, zip(*of_rows, strict=True), strict=True):
+            least = reduce(lambda have, new: min_u16(new, have), [values[self.distance] for values in of_column])
+            self.enter_within(columns, row, least, of_column[0])
+
+    def enter_within(self, columns: Columns, row: Value, least: Value, values: Emitted) -> None:
+        """Append an entry for these columns if the `least` distance of a group of rows is within the band."""
+        assert self.entries is not None
+        halves = vector(I16, 2 * self.lanes)
+        lower = columns.where(self.builder.value(vector(I32, self.lanes), 0xFFFF), 0)
+        last = values[self.band] - 1
+        within = least.as_type(halves).ule(last.as_type(halves))
+        near = within & lower.as_type(halves).ne(0)
+        self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
+
+
+def emitter_of(builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
+            form: Form = "fast", entries: Value | None = None) -> EpilogueEmitter:
+    """Make the emitter of a form of a Store. Stores without a fast form have the same expression as "fast"."""
+    if store.fast is not None and form == "fast":
+        return FastEmitter(builder, store, store.fast, lanes, first, into_acc=into_acc, entries=entries)
+    if store.second_look is not None and form == "exact":
+        return ExactEmitter(builder, store, store.second_look, lanes, first, into_acc=into_acc, entries=entries)
+    return EpilogueEmitter(builder, store, lanes, first, store.form(form), into_acc=into_acc, entries=entries,
+                           beside=BESIDE if form == "fast" else 1)
 
 
 @cache
@@ -384,10 +380,10 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     @emits
     def write(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
               ldacc: Value, entries: Value) -> Value:
-        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, entries=entries)
-        emitter.emit(rows, cols, acc, ldacc)
-        assert emitter.entries is not None
-        count: Value = b.load(emitter.entries.count)
+        outputs = emitter_of(b, store, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, entries=entries)
+        outputs.emit(rows, cols, acc, ldacc)
+        assert outputs.entries is not None
+        count: Value = b.load(outputs.entries.count)
         return count
 
     return write

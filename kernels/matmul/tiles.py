@@ -15,8 +15,6 @@ from graphq.base.locks import lazy_property
 from graphq.base.sizes import assumed
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import PACKED
@@ -25,8 +23,8 @@ from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.matrix import matrix_setup, matrix_tile
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.vector import byte_products, vector_tile
-from graphq.kernels.operands.tile_frame import MOST_ROWS, ROWS_AT, view, view_windows
-from graphq.kernels.target.isa import LEVELS, SCALAR, level_named
+from graphq.kernels.operands.tile_frame import MOST_ROWS
+from graphq.kernels.target.isa import LEVELS, level_named
 from graphq.kernels.target.level import Level
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
@@ -78,32 +76,27 @@ class Kernel:
     @lazy_property
     def takes_store(self) -> bool:
         """Whether tile functions can write the outputs of a Store."""
-        return "store" in signature(self.build).parameters and self.isa.lanes > 1
+        return "store" in signature(self.build).parameters
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
-def register_kernel(dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: Level,
+def register_kernel(build: Builder, dtypes: Sequence[Dtypes], tiles: Sequence[tuple[int, int]], level: Level,
                     cost: Callable[[Kernel, int, int, int], float],
-                    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
-    """Make a decorator that registers a builder as a kernel for each combination of `dtypes` and `tiles`.
+                    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> None:
+    """Register a builder as a kernel for each combination of `dtypes` and `tiles`.
 
     Raises KernelError if a kernel of the same name exists, if a tile has too many rows, or if it has a partial panel.
     """
-
-    def register(build: Builder) -> Builder:
-        for kernel in (Kernel(d, tile, level.name, build, cost, layouts) for d in dtypes for tile in tiles):
-            if kernel.name in KERNELS:
-                raise KernelError(f"a second kernel named {kernel.name}")
-            rows, columns = kernel.tile
-            if not 0 < rows <= MOST_ROWS or columns < 1 or columns % PANEL:
-                raise KernelError(f"{kernel.name}: a tile has 1 to {MOST_ROWS} rows, and columns in panels of {PANEL}")
-            KERNELS[kernel.name] = kernel
-        fitting.cache_clear()
-        return build
-
-    return register
+    for kernel in (Kernel(d, tile, level.name, build, cost, layouts) for d in dtypes for tile in tiles):
+        if kernel.name in KERNELS:
+            raise KernelError(f"a second kernel named {kernel.name}")
+        rows, columns = kernel.tile
+        if not 0 < rows <= MOST_ROWS or columns < 1 or columns % PANEL:
+            raise KernelError(f"{kernel.name}: a tile has 1 to {MOST_ROWS} rows, and columns in panels of {PANEL}")
+        KERNELS[kernel.name] = kernel
+    fitting.cache_clear()
 
 
 def select(dtypes: Dtypes, m: int, n: int, k: int, level: Level, *,
@@ -128,40 +121,6 @@ def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kern
     if not found:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
     return found
-
-
-@njit
-def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
-    """Multiply one row by a panel: add the products of `k` bytes, `along_k` bytes apart, to 16 sums."""
-    for j in range(k):
-        x = load_u8(a + j * along_k) ^ shift
-        line = w + j // 4 * 64 + j % 4
-        for c in range(16):
-            store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
-
-
-def scalar_tile(shift: int, layout: str) -> Callable[[int, int], None]:
-    """Make the tile function of one panel for activations in `layout`; each byte is xored with `shift` (128 for s8)."""
-    windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
-
-    def tile(frame: int, index: int) -> None:
-        f = view(frame)
-        a, stride, w, k, rows, acc = f.a, f.stride, f.w, f.k, f.rows, f.acc
-        for i in range(rows):
-            for c in range(16):
-                store_s32(acc + 64 * i + 4 * c, 0)
-            if windows:
-                tap, entries, x = 0, frame + ROWS_AT + 16 * i, view_windows(stride)
-                for outer in range(x.ko):
-                    for inner in range(x.ki):
-                        at = load_s64(load_s64(entries) + 8 * outer) + load_s64(load_s64(entries + 8) + 8 * inner)
-                        source = a + at if at >= 0 else stride + x.pad_row
-                        _accumulate(source, 1, k, shift, w + tap * ((k + 3) // 4 * 64), acc + 64 * i)
-                        tap += 1
-            else:
-                _accumulate(a + i * (stride if along_i else 1), stride if along_k else 1, k, shift, w, acc + 64 * i)
-
-    return tile
 
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
@@ -245,28 +204,18 @@ def estimate_matrix(kernel: Kernel, m: int, n: int, k: int) -> float:
     return -(-m // rows) * (whole * cycles(most) + (cycles(rest) if rest else 0)) + 300
 
 
-def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate one cycle for each product of two elements."""
-    return float(m * panel_count(n) * PANEL * k / STORAGE[kernel.dtypes[0]].itemsize)
-
-
-def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False) -> float:
+def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs: bool = False,
+                    rate: float = 1) -> float:
     """Estimate cycles: the larger of the cycles for the products and the cycles to load the weights.
 
-    A product of 16 columns takes one cycle; with `pairs`, two products take one cycle. A tile takes at least four
+    `rate` products of 16 columns take one cycle; with `pairs`, twice as many. A tile takes at least four
     cycles per element of k, because each product waits for the one before it. Fitted on Zen 4, for AVX2 and AVX-512,
     f32 and bf16: weights arrive at 24 bytes per cycle, or 28 if the weights are reused.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     elements = 1 if pairs else 4 // STORAGE[kernel.dtypes[0]].itemsize
-    group = max(elements * max(rows * panels, 4) + 0.5, panels * LINE / (24 if m <= rows else 28))
+    group = max(elements * max(rows * panels, 4) / rate + 0.5, panels * LINE / (24 if m <= rows else 28))
     return tile_count(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
-
-
-@register_kernel(DTYPES, ((4, 16),), SCALAR, estimate_scalar)
-def build_scalar(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of plain loops, for any CPU."""
-    return Functions(speed=3, tile=scalar_tile(128 if dtypes[0] == "s8" else 0, layout))
 
 
 def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
@@ -294,25 +243,26 @@ def build_matrix(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: 
 def _register(level: Level) -> None:
     """Register the kernels of the capabilities that a level has and the level below it lacks."""
     parts = PANEL // level.lanes
-    dtypes: Sequence[Dtypes]
-    cost: Callable[..., float]
-    if (dot4 := level.own("dot4")) is not None:
-        cost = partial(estimate_dots, parts=parts)
-        register_kernel(DTYPES, dot4.tiles.columns, level, cost)(build_bytes)
-        register_kernel(DTYPES, dot4.tiles.sizes, level, cost, COPYING)(build_bytes)
-    for dtypes, how in ((DTYPES, level.own("pairs")), (SORTED_DTYPES, level.own("saturating"))):
+    dot4, pairs, saturating, fma, bf16, matrix = map(
+        level.own, ("dot4", "pairs", "saturating", "fma", "bf16", "matrix"))
+    if dot4 is not None:
+        cost: Callable[..., float] = partial(estimate_dots, parts=parts)
+        register_kernel(build_bytes, DTYPES, dot4.tiles.columns, level, cost)
+        register_kernel(build_bytes, DTYPES, dot4.tiles.sizes, level, cost, COPYING)
+    for dtypes, how in ((DTYPES, pairs), (SORTED_DTYPES, saturating)):
         if how is not None and level.dot4 is None:
             cost = partial(estimate_widened, parts=parts, rate=how.tiles.rate)
-            register_kernel(dtypes, how.tiles.sizes, level, cost, COPYING)(build_bytes)
-    if (fma := level.own("fma")) is not None:
-        for dtypes, tiles in ((FLOATS[:1], fma.f32), (FLOATS[1:], fma.narrow)):
-            cost = partial(estimate_floats, parts=parts) if level.lanes > 1 else estimate_scalar
-            register_kernel(dtypes, tiles.sizes, level, cost)(build_floats)
-    if (bf16 := level.own("bf16")) is not None:
-        cost = partial(estimate_floats, parts=parts, pairs=True)
-        register_kernel((BF16,), bf16.tiles.sizes, level, cost)(build_floats)
-    if (matrix := level.own("matrix")) is not None:
-        register_kernel(DTYPES, matrix.tiles.sizes, level, estimate_matrix, COPYING)(build_matrix)
+            register_kernel(build_bytes, dtypes, how.tiles.columns, level, cost)
+            register_kernel(build_bytes, dtypes, how.tiles.sizes, level, cost, COPYING)
+    if fma is not None:
+        for floats_of, tiles in ((FLOATS[:1], fma.f32), (FLOATS[1:], fma.narrow)):
+            register_kernel(build_floats, floats_of, tiles.sizes, level,
+                            partial(estimate_floats, parts=parts, rate=tiles.rate))
+    if bf16 is not None:
+        register_kernel(build_floats, (BF16,), bf16.tiles.sizes, level,
+                        partial(estimate_floats, parts=parts, pairs=True))
+    if matrix is not None:
+        register_kernel(build_matrix, DTYPES, matrix.tiles.sizes, level, estimate_matrix, COPYING)
 
 
 for _level in LEVELS:

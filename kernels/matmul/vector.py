@@ -20,7 +20,7 @@ from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.lanes.store_code import EpilogueEmitter
+from graphq.kernels.lanes.store_code import emitter_of
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
@@ -240,10 +240,10 @@ def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]
     block, lanes = _OutputBlock(f, tile), tile.lanes
     with b.if_else(block.whole) as (then, otherwise):
         with then:
-            EpilogueEmitter(b, result, lanes, block.first).emit_registers(_lines(values, tile.rows))
+            emitter_of(b, result, lanes, block.first).emit_registers(_lines(values, tile.rows))
         with otherwise:
             tile.sums.store(f, values)
-            epilogue = EpilogueEmitter(b, result, lanes, block.first, entries=c64(0))
+            epilogue = emitter_of(b, result, lanes, block.first, entries=c64(0))
             epilogue.emit(f.rows, block.columns, f.acc, c64(LINE * tile.panels))
 
 
@@ -255,7 +255,7 @@ def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[
     block, entries = _OutputBlock(f, tile), f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
     with b.if_then(block.whole):
-        epilogue = EpilogueEmitter(b, result, tile.lanes, block.first, entries=room)
+        epilogue = emitter_of(b, result, tile.lanes, block.first, entries=room)
         epilogue.emit_registers(_lines(values, tile.rows))
         assert epilogue.entries is not None
         count, inside = b.load(epilogue.entries.count), b.block

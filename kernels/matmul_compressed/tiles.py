@@ -21,12 +21,11 @@ from functools import partial
 
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, load_u8, store_s32
+from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
+from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul_compressed.floats import float_tile, multiply
@@ -34,11 +33,10 @@ from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.matmul_compressed.tile import WeightTile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
-from graphq.kernels.target.isa import LEVELS, SCALAR, level_named
+from graphq.kernels.target.isa import LEVELS, level_named
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Multiply, shift
 
-view, view_descriptor, view_args = FRAME.view, DESCRIPTOR.view, MATMUL.view
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
 FLOATS = tuple(("f32", w) for w in (*W_DTYPES.values(), *ROUNDED.values()))
@@ -166,45 +164,6 @@ def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply) -> Intri
     return tile
 
 
-@emits
-def _add_scaled(b: Builder, total: Value, value: Value, scale: Value, row_scale: Value) -> None:
-    """Add f32(value) * (row scale * scale) to the f32 at address `total`; the scales are given as addresses of f32."""
-    y = value.trunc(I32).to_float(F32) * (row_scale.load(F32) * scale.load(F32))
-    (total.load(F32) + y).store(total)
-
-
-def scalar_tile(a_dtype: str, bits: int) -> Callable[[int, int], None]:
-    """Make the tile function of one panel, with plain loops."""
-    rows_of_line, flip = 32 // bits, shift(a_dtype)
-
-    @njit
-    def weight(line: int, k: int) -> int:
-        byte = load_u8(line + k // rows_of_line * 64 + k % 4)
-        return byte >> (k // 4 % 2 * 4) & 15 if bits == 4 else byte
-
-    def tile(frame: int, index: int) -> None:
-        f = view(frame)
-        a, stride, w, rows, acc, d = f.a, f.stride, f.w, f.rows, f.acc, view_descriptor(f.sums)
-        size, groups, each = d.group, d.groups, d.group_bytes
-        lines = HEAD + each - (size + rows_of_line - 1) // rows_of_line * 64
-        x = view_args(f.args)
-        row_scales = x.row_scales + (load_s64(x.row_scales_table + 8 * f.batch) if x.row_scales_table else 0)
-        for i in range(rows):
-            for c in range(16):
-                total, panel = acc + 64 * i + 4 * c, w + 4 * c
-                store_s32(total, 0)
-                for g in range(groups):
-                    source, line = a + i * stride + g * size, panel + lines + g * each
-                    z = load_s32(panel + d.zero_points + g * d.zero_points_step)
-                    value = load_s32(panel + d.terms + g * d.terms_step)
-                    for k in range(size):
-                        value += ((load_u8(source + k) ^ flip) - 128) * (weight(line, k) - z)
-                    _add_scaled(total, value, panel + HEAD + g * each,
-                                row_scales + (f.i + i) * x.row_scales_row + g * x.row_scales_step)
-
-    return tile
-
-
 def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles, with `rate` operations per cycle.
 
@@ -217,8 +176,9 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
     return -(-m // rows) * panel_count(n) / panels * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
-def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, most: int, pairs: bool = False) -> float:
-    """Estimate cycles for `k` bytes: one per product, and 1.5 operations to unpack a vector of weights.
+def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, most: int, pairs: bool = False,
+                    rate: float = 1) -> float:
+    """Estimate cycles for `k` bytes: 1 / `rate` per product, and 1.5 operations to unpack a vector of weights.
 
     A tile multiplies at most `most` rows at a time; if it has more, a vector also takes an operation to be stored. With
     `pairs` an instruction multiplies two rows of weights.
@@ -227,26 +187,14 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, most:
     at_once, elements = min(rows, most), 4 // STORAGE[kernel.dtypes[0]].itemsize
     multiplied, tiles = -(-m // at_once) * at_once, -(-m // rows)
     unpacked = (1.5 * elements + (rows > at_once)) * tiles
-    products = max((multiplied * (1 if pairs else elements) + unpacked) * panels * parts, 4 * tiles)
+    products = max((multiplied * (1 if pairs else elements) + unpacked) * panels * parts, 4 * tiles) / rate
     return panel_count(n) / panels * (k // 4 * products + 30 * tiles + 3 * multiplied * panels * parts)
-
-
-def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
-    """Estimate cycles: about three per product."""
-    return 3.0 * m * panel_count(n) * PANEL * k
-
-
-@register_kernel(DTYPES, ((4, 16),), SCALAR, estimate_scalar, layouts=("rows",))
-def build_scalar(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of plain loops."""
-    return Functions(speed=3, tile=scalar_tile(dtypes[0], BITS[dtypes[1]]))
 
 
 def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
     """Build tiles of the products of bytes of a level's vectors; products of 4-bit weights cannot saturate."""
     x = level_named(level)
-    how = x.dot4 or (x.saturating if dtypes in FOUR_BITS else x.pairs)
-    assert how is not None
+    how = x.dot4 or (dtypes in FOUR_BITS and x.saturating) or x.pairs
     return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, how(x.lanes, emulated)))
 
 
@@ -259,19 +207,19 @@ def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: 
 def _register(level: Level) -> None:
     """Register the kernels of the capabilities that a level has and the level below it lacks."""
     parts, fma = PANEL // level.lanes, level.own("fma")
-    cost: Callable[..., float]
     for dtypes, how, steps in ((DTYPES, level.own("dot4"), 1), (FOUR_BITS, level.own("saturating"), 1),
+                               (FOUR_BITS if level.saturating is None else (), level.own("pairs"), 2),
                                (EIGHT_BITS, level.own("pairs"), 2)):
         if how is not None and (dtypes is DTYPES or level.dot4 is None):
-            cost = partial(estimate_integers, parts=steps * parts, rate=how.compressed.rate)
-            register_kernel(dtypes, how.compressed.sizes, level, cost, layouts=("rows",))(build_bytes)
+            cost: Callable[..., float] = partial(estimate_integers, parts=steps * parts, rate=how.compressed.rate)
+            register_kernel(build_bytes, dtypes, how.compressed.sizes, level, cost, ("rows",))
     if fma is not None:
-        cost = partial(estimate_floats, parts=parts, most=fma.at_once) if level.lanes > 1 else estimate_scalar
-        for dtypes, tiles in ((FLOATS, fma.compressed_f32), (BF16, fma.compressed_bf16)):
-            register_kernel(dtypes, tiles.sizes, level, cost, layouts=("rows",))(build_floats)
+        for floats, tiles in ((FLOATS, fma.compressed_f32), (BF16, fma.compressed_bf16)):
+            cost = partial(estimate_floats, parts=parts, most=fma.at_once, rate=tiles.rate)
+            register_kernel(build_floats, floats, tiles.sizes, level, cost, ("rows",))
     if (bf16 := level.own("bf16")) is not None:
         cost = partial(estimate_floats, parts=parts, most=level.fma.at_once, pairs=True)
-        register_kernel(BF16, bf16.compressed.sizes, level, cost, layouts=("rows",))(build_floats)
+        register_kernel(build_floats, BF16, bf16.compressed.sizes, level, cost, ("rows",))
 
 
 for _level in LEVELS:

@@ -220,7 +220,7 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
 
 
 def _integers(level: Level, emulated: bool, shifted: bool) -> Integers:
-    lanes = min(UNITS, level.lanes) if level.lanes > 1 else UNITS // 2
+    lanes = min(UNITS, level.lanes)
     return Integers((level.dot4 or level.pairs)(lanes, emulated), shifted, ROWS * lanes // UNITS)
 
 

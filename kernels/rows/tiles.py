@@ -14,7 +14,8 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import Builder, Value, c64, smaller
-from graphq.kernels.lanes.store_code import EpilogueEmitter, SlotOperand
+from graphq.kernels.lanes.slots import SlotOperand
+from graphq.kernels.lanes.store_code import emitter_of
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space
@@ -57,13 +58,13 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
             stats = numbers + (batch * m + i) * 4
             if source is None:
                 row = room
-                EpilogueEmitter(b, prologue, lanes, (args, batch, i, start), into_acc=True).emit(c64(1), n, room, start)
+                emitter_of(b, prologue, lanes, (args, batch, i, start), into_acc=True).emit(c64(1), n, room, start)
             else:
                 row = source.row(i)
             store_numbers(b, how, row, n, room, stats, step, epsilon)
             acc = stats if reduces else room if how.startswith("softmax") else row
             after = args + 24 * prologue.slots
-            EpilogueEmitter(b, store, lanes, (after, batch, i, start)).emit(c64(1), columns, acc, start)
+            emitter_of(b, store, lanes, (after, batch, i, start)).emit(c64(1), columns, acc, start)
 
     return Functions(block=block)
 

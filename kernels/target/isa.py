@@ -20,10 +20,12 @@ from graphq.kernels.target import x86
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, pairs
 
-_SMALL = TileSizes(((4, 16),))
-SCALAR = Level("scalar", 1, pairs=ByteProduct("", pairs, pairs, widens=True),
-               fma=Fma(4, _SMALL, _SMALL, _SMALL, _SMALL))
-"""The level without vectors, for any CPU."""
+_SIZES, _RATE = ((4, 16),), 1 / 16
+_TILES = TileSizes(_SIZES, _RATE)
+SCALAR = Level("scalar", 4,
+               pairs=ByteProduct("", pairs, pairs, TileSizes((), _RATE, columns=_SIZES), _TILES, widens=True),
+               fma=Fma(4, _TILES, _TILES, _TILES, _TILES))
+"""The level without special instructions, for any CPU: LLVM makes what it can of vectors of four lanes."""
 LEVELS = (SCALAR, *x86.LEVELS)
 """The levels from lowest to highest. The best level of a machine is the last level that it has."""
 _BY_NAME = {level.name: level for level in LEVELS}

@@ -16,7 +16,7 @@ from graphq.kernels.jit.intrinsics import (
     transpose_tiles,
 )
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
-from graphq.kernels.lanes.store_code import EpilogueEmitter, epilogue
+from graphq.kernels.lanes.store_code import emitter_of, epilogue
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
 from graphq.kernels.target.products import dot4, flipped, pairs, saturating
@@ -147,7 +147,7 @@ def from_registers(store, lanes, rows, vectors):
 
     @emits
     def write(b, args, batch, i0, j0, count, cols, acc, ldacc, entries) -> Value:
-        emitter = EpilogueEmitter(b, store, lanes, (args, batch, i0, j0), entries=entries)
+        emitter = emitter_of(b, store, lanes, (args, batch, i0, j0), entries=entries)
         emitter.emit_registers([[(acc + ldacc * r + 4 * lanes * v).load(dtype, 4) for v in range(vectors)]
                                 for r in range(rows)])
         return b.load(emitter.entries.count)
