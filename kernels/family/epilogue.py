@@ -17,7 +17,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ir.op import OPS, keywords
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.kernels.lanes import elementary, requantize
+from graphq.kernels.lanes import elementary, quantizing
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, minimum, op, select, walk
 
 
@@ -132,7 +132,7 @@ def of_bytes(y: Expr) -> bool:
     """Whether y depends on the accumulator only through 8-bit quantized values."""
     exact: dict[Expr, bool] = {}
     for x in walk(y):
-        exact[x] = requantize.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
+        exact[x] = quantizing.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
     return exact[y]
 
 
@@ -195,11 +195,11 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
     inverse = inverse_scales(node)
     if e.anchored and a["dtype"].bits <= 8 and not of_bytes(args[0]):
-        return requantize.quantize(args[0], e.parameter(inverse, "f32", axis), zps, dtype)
+        return quantizing.quantize(args[0], e.parameter(inverse, "f32", axis), zps, dtype)
     scale = e.parameter(a["scales"], "f32", axis)
-    if not ((requantize.QUOTIENTS[0] <= scales) & (scales <= requantize.QUOTIENTS[1])).all():
-        return requantize.quantize(args[0] / scale, 1.0, zps, dtype)
-    return requantize.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
+    if not ((quantizing.QUOTIENTS[0] <= scales) & (scales <= quantizing.QUOTIENTS[1])).all():
+        return quantizing.quantize(args[0] / scale, 1.0, zps, dtype)
+    return quantizing.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
 
 
 def inverse_scales(quantize: Node) -> np.ndarray:
@@ -223,11 +223,11 @@ def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     q, dtype = args[0] / args[1], node.attrs["dtype"].name
     zps = node.inputs[2] if len(node.inputs) > 2 else None
     if zps is None:
-        return requantize.quantize(q, 1.0, 0.0, dtype)
+        return quantizing.quantize(q, 1.0, 0.0, dtype)
     if zps.dtype == dtype:
-        return requantize.quantize(q, 1.0, op("to_f32", args[2]), dtype)
+        return quantizing.quantize(q, 1.0, op("to_f32", args[2]), dtype)
     zp = op("to_f32", minimum(2**22, maximum(-2**22, args[2])))
-    return requantize.quantize(select(op("eq", q, q), q, 0.0), 1.0, zp, dtype)
+    return quantizing.quantize(select(op("eq", q, q), q, 0.0), 1.0, zp, dtype)
 
 
 CONVERSIONS: Mapping[str, Callable[[EpilogueBuilder, Node, list[Any]], Expr]] = {
@@ -254,7 +254,7 @@ def refuses(node: Node) -> str | None:
             return f"kernels do not load {v.dtype}"
     if node.op.name in COMPARISONS and next(node.operands).dtype == "boolean":
         return "kernels do not compare booleans"
-    if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in requantize.RANGES:
+    if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in quantizing.RANGES:
         return f"kernels do not quantize to {node.attrs['dtype']}"
     if node.attrs.get("qtype") == "per_group" and not _groups_broadcast(node):
         return f"scales of groups of {list(node.attrs['group_shape'])}"
@@ -368,7 +368,7 @@ def _intermediate(y: Expr, value: Value) -> Expr:
         case "f16":
             return op("round_f16", y)
         case "u8" | "s8" | "u16" | "s16" as dtype:
-            return requantize.quantized(y, dtype)
+            return quantizing.quantized(y, dtype)
     return y
 
 

@@ -28,7 +28,7 @@ from graphq.kernels.lanes.expression import (
     substitute,
     walk,
 )
-from graphq.kernels.lanes.requantize import byte_type
+from graphq.kernels.lanes.quantizing import byte_type
 from graphq.kernels.lanes.stores import Store, evaluate
 
 Origins = Mapping[Expr, frozenset[Expr]]

@@ -14,8 +14,9 @@ from llvmlite import ir
 
 from graphq.kernels.jit.code import load_first, store_first, tail_mask
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Operand, Type, Value, joined, vector
-from graphq.kernels.lanes import elementary, requantize  # noqa: F401 registers the definitions that stores use
+from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
+from graphq.kernels.lanes.quantizing import RANGES
 from graphq.kernels.target.level import ByteTable, Level
 
 _LINE = 64
@@ -108,8 +109,8 @@ EMIT: dict[str, Callable[..., Value]] = {
     **{name: partial(lambda llvm, b, lanes, x, *others: x.math(llvm, *others), llvm) for name, llvm in
        {"abs": "fabs", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "fma": "fma"}.items()},
     "ne": _not_equal,
-    "high_u8": partial(_high, 0, 255),
-    "high_s8": partial(_high, -128, 127),
+    "high_u8": partial(_high, *RANGES["u8"]),
+    "high_s8": partial(_high, *RANGES["s8"]),
     "neg": lambda b, lanes, x: b.fneg(x),
     "max": lambda b, lanes, x, y: (x > y).select(x, y),  # LLVM makes this a single vmaxps
     "min": lambda b, lanes, x, y: (x < y).select(x, y),

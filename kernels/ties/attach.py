@@ -11,7 +11,7 @@ from graphq.ir import Graph, Node
 from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
 from graphq.kernels.family.lower import Arrays, Lowered, StatedSum
 from graphq.kernels.family.tables import decided_by_one_byte
-from graphq.kernels.lanes import requantize
+from graphq.kernels.lanes import quantizing
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
 from graphq.kernels.lanes.outputs import register_second_look
 from graphq.kernels.lanes.requantize import fast_form
@@ -110,7 +110,7 @@ def _near(e: EpilogueBuilder, node: Node, q: Expr, band: Band, as_written: dict[
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
     quotient = substitute(y, as_written) / e.parameter(a["scales"], "f32", axis)
-    as_written[q] = requantize.quantize(quotient, 1.0, zps, dtype)
+    as_written[q] = quantizing.quantize(quotient, 1.0, zps, dtype)
     relative = e.parameter([band.relative], "f32", None)
     threshold = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
-    return requantize.near_tie(y, inverse, zps, dtype, relative) >= threshold
+    return quantizing.near_tie(y, inverse, zps, dtype, relative) >= threshold

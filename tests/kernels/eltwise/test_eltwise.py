@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from graphq.kernels.eltwise import family as eltwise
-from graphq.kernels.lanes import elementary, requantize
+from graphq.kernels.lanes import elementary, quantizing
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.operands.space import Space
@@ -18,7 +18,7 @@ def chain():
     """dequantize -> add -> tanh -> quantize."""
     x = op("to_f32", load(0, "u8", "vector") - 120) * 0.02
     y = elementary.tanh(maximum(x + load(1, "f32", "row"), -0.75) * load(2, "f32", "vector"))
-    return Store(requantize.quantize(y, load(3, "f32", "scalar"), load(4, "f32", "scalar"), "s8"), "s8")
+    return Store(quantizing.quantize(y, load(3, "f32", "scalar"), load(4, "f32", "scalar"), "s8"), "s8")
 
 
 def run(step, arrays):

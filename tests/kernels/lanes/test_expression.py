@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.lanes import elementary, requantize
+from graphq.kernels.lanes import elementary, quantizing
 from graphq.kernels.lanes import expression as ex
 from graphq.kernels.lanes.expression import STORAGE, acc, const, fused, load, op
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -178,7 +178,7 @@ def test_operands_broadcast():
 def test_a_store_is_pickled_and_has_a_text_of_its_own():
     y = elementary.gelu_erf(op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector"))
     y = ex.select(y < float("inf"), y * 1e-45, const(-0.0)) + 0.1
-    store = Store(requantize.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
+    store = Store(quantizing.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
     again = pickle.loads(pickle.dumps(store))
     assert again == store and again.expr is store.expr and repr(again) == repr(store)
     assert repr(store).startswith("Store((('acc', (), 's32', None), ('load', (), 's32', (0, 's32', 'vector')), "
@@ -230,13 +230,13 @@ def nearest_s32(x):
     return np.clip(np.rint(np.nan_to_num(np.float64(x))), -2**31, 2**31 - 1).astype(np.int32)
 
 
-@pytest.mark.parametrize("dtype", requantize.RANGES)
+@pytest.mark.parametrize("dtype", quantizing.RANGES)
 @pytest.mark.parametrize("name", ["quantize", "quantize_quotient", "exp"])
 def test_results_do_not_depend_on_how_a_machine_rounds_what_s32_does_not_hold(name, dtype, monkeypatch):
     x = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 2**31, -2**31, 1e10, -1e10, 0.5, -1.5, 300.25, 0])
     zp = 3.0
-    y = {"quantize": lambda: requantize.quantize(X, 4.0, zp, dtype), "exp": lambda: elementary.exp(X),
-         "quantize_quotient": lambda: requantize.quantize_quotient(X, 0.25, 4.0, zp, dtype)}[name]()
+    y = {"quantize": lambda: quantizing.quantize(X, 4.0, zp, dtype), "exp": lambda: elementary.exp(X),
+         "quantize_quotient": lambda: quantizing.quantize_quotient(X, 0.25, 4.0, zp, dtype)}[name]()
     store = Store(y, "f32" if name == "exp" else dtype)
     before = evaluate(store, None, [x])
     monkeypatch.setitem(ex.BASIC, "round_s32", replace(ex.BASIC["round_s32"], numpy=nearest_s32))

@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.families import lower_partition
-from graphq.kernels.lanes import requantize
+from graphq.kernels.lanes import quantizing
 from graphq.kernels.lanes.expression import acc, fused, load, op
 from graphq.kernels.lanes.requantize import ONE, _derived, _fast_error, _half, _roundings, in_f64
 from graphq.kernels.lanes.spreads import Spread
@@ -23,7 +23,7 @@ def test_quantize_is_its_formula(dtype, at):
         expected = np.clip(np.rint(x * inv) + zp, lo, hi)
     expected[np.isnan(x)] = zp
     loads = load(0, "f32", "vector"), load(1, "f32", "scalar"), load(2, "f32", "scalar")
-    got = evaluate(Store(requantize.quantize(*loads, dtype), dtype), None, [x, inv, zp])
+    got = evaluate(Store(quantizing.quantize(*loads, dtype), dtype), None, [x, inv, zp])
     np.testing.assert_array_equal(got, expected.astype(got.dtype))
 
 
@@ -31,12 +31,12 @@ def test_quantize_is_its_formula(dtype, at):
 def test_integers_of_eight_bits_are_told_from_all_others(dtype, value):
     """Also from other numbers of which bits are taken, or that are shifted."""
     x = load(0, "s32", "vector")
-    made = requantize.quantized(x, dtype)
+    made = quantizing.quantized(x, dtype)
     assert evaluate(made, None, [np.int32([value])]).tolist() == [value]
-    assert requantize.unquantized(made) == ((x, dtype) if dtype in ("u8", "s8") else None)
+    assert quantizing.unquantized(made) == ((x, dtype) if dtype in ("u8", "s8") else None)
     shifts = [op("sar", op("shl", x, a), b) for a, b in ((24, 23), (23, 24), (23, 23))]
     masks = [op("and", x, 0x7F), op("or", x, 0xFF), op("sar", op("and", x, 24), 24), op("shr", op("shl", x, 24), 24)]
-    assert not any(map(requantize.unquantized, (x, *shifts, *masks)))
+    assert not any(map(quantizing.unquantized, (x, *shifts, *masks)))
 
 
 def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice="", scale=0.07):
@@ -133,7 +133,7 @@ LO = {"u8": 0, "s8": -128}
 def test_bounds_of_multiply_adds_are_not_exceeded_and_nearly_reached(dtype, factor, constant, other):
     """Of 3,000 columns with factors and constants alike: a byte that was quantized, and one that is loaded, or none."""
     rng, n = np.random.default_rng(0), 3000
-    x, y = requantize.quantized(load(0, "s32", "vector"), dtype), load(1, "s8", "vector")
+    x, y = quantizing.quantized(load(0, "s32", "vector"), dtype), load(1, "s8", "vector")
     f, g = (z * (1 + rng.random(n) / 64) for z in (factor, other))
     constants = constant + 8 * rng.random(n)
     factors, integers = {x: f}, {}
@@ -161,7 +161,7 @@ def test_the_fast_form_is_as_near_to_the_stated_one_as_its_bound_and_not_much_ne
     loads = [load(k, "f32", kind) for k, kind in enumerate(("column", "column", "scalar", "scalar"))]
     numbers = dict(zip(loads, (scale, biases, np.atleast_1d(inverse), np.float32([zp])), strict=True))
     y = op("to_f32", acc("s32")) * loads[0] + loads[1]
-    (r,) = _roundings((requantize.quantize(y, *loads[2:], dtype),), frozenset(numbers))
+    (r,) = _roundings((quantizing.quantize(y, *loads[2:], dtype),), frozenset(numbers))
     bound = _half(r, (np.zeros(1), 0.0), numbers, stored)
     total = rng.integers(-2**20, 2**20, (300, n)).astype(np.int32)
     stated = (np.float32(total) * scale + biases) * inverse

@@ -12,7 +12,7 @@ from graphq.kernels.jit import cpu, modules
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes import elementary, vector
-from graphq.kernels.lanes import requantize as rq
+from graphq.kernels.lanes import quantizing as rq
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, DEFINITIONS, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.target import isa

@@ -9,7 +9,7 @@ from guarded_memory import guarded
 
 from graphq.kernels import levels
 from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.lanes import requantize
+from graphq.kernels.lanes import quantizing
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul import matrix, pack
@@ -189,7 +189,7 @@ def test_batches_strides_and_epilogue(kernel, emulated):
     rows, inv, zp = rng.integers(-99, 99, (m, 1), dtype=np.int32), np.float32([7]), np.float32([3])
     y = op("to_f32", acc() + load(0, "s32", "vector") + load(3, "s32", "row")) * load(1, "f32", "vector")
     y = maximum(0, y + load(2, "f32", "vector"))
-    store = Store(requantize.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), "u8"), "u8")
+    store = Store(quantizing.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), "u8"), "u8")
     with level_of(kernel, emulated) as level:
         step = matmul.plan_matmul(store, matmul.Product(kernel.dtypes[0], m, n, k, 3, w_dtype=kernel.dtypes[1]),
                                   Target(level, 2), kernel)
