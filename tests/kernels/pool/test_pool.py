@@ -161,6 +161,17 @@ def test_maxima_that_keep_their_scale(width, case, dtype, channels):
     assert (got == reference).all()
 
 
+@pytest.mark.parametrize("dtype", ["s8", "f32", "bf16", "f16"])
+def test_maxima_of_negative_numbers(width, dtype):
+    """Also of s8 that stay s8: no maximum starts from 0."""
+    g = gq.Graph()
+    x = g.input("x", dtype=dtype, shape=(1, 6, 6, 19))
+    y = g.max_pool(g.dequantize(x, scales=[SCALE]) if dtype == "s8" else x, **CASES["2x2/2"][1])
+    g.output(g.quantize(y, dtype="s8", scales=[SCALE]) if dtype == "s8" else y, name="y")
+    given = (-np.random.default_rng(0).integers(1, 128, x.type.dims)).astype(x.dtype.numpy)
+    assert gq.compile(g, isa=width, strict=True)(x=given).tobytes() == gq.reference(g, x=given).tobytes()
+
+
 def test_dilation(width):
     attrs = dict(strides=[1, 2], kernel=[3, 2], pads_begin=[2, 3], pads_end=[2, 3], dilations=[2, 5])
     close(*check(graph("max_pool", ((8, 9), attrs), "s8", 5), width))
