@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
+from graphq.base.arrays import Content
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.lower import Arrays, Lower, Lowered
 from graphq.kernels.family.unsupported import Unsupported
@@ -80,12 +79,8 @@ class Family:
 
     def lowered(self, body: Graph, constants: Arrays) -> Lowered:
         """Lower a body, or take what `refuses` has lowered if the body and the constants are still the same."""
-        facts, lowered = body.notes.pop("lowered", ((), None))
-        now = _facts(body, constants)
-        same = len(facts) == len(now) and all(
-            a is b or isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.tobytes() == b.tobytes()
-            for a, b in zip(facts, now, strict=True))
-        return lowered if same else self.lower(body, constants)
+        facts, lowered = body.notes.pop("lowered", (None, None))
+        return lowered if facts == _facts(body, constants) else self.lower(body, constants)
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
         """The refusal of an epilogue that broadcasts the anchor's result to another size; otherwise None."""
@@ -96,9 +91,10 @@ class Family:
         return None
 
 
-def _facts(body: Graph, constants: Arrays) -> Sequence[object]:
+def _facts(body: Graph, constants: Arrays) -> list[object]:
     """The objects that decide what a body is lowered to."""
-    return [*constants, *body.outputs, *(x for node in body.nodes for x in (node, *node.inputs))]
+    return [*(None if x is None else Content(x) for x in constants), *body.outputs,
+            *(x for node in body.nodes for x in (node, *node.inputs))]
 
 
 def any_operands(*names: str) -> Pattern:
