@@ -8,6 +8,7 @@ import pytest
 
 import graphq as gq
 from graphq.base.array_files import read_arrays
+from graphq.base.budget import budget
 from graphq.base.paths import named_object, read_file, regular_file
 from graphq.model.files import load_graph
 
@@ -61,6 +62,15 @@ def test_a_file_larger_than_memory_is_refused(tmp_path):
                  lambda: read_arrays(tmp_path / "x.npz"), lambda: named_object(f"{tmp_path}/x.py:NAME")):
         with pytest.raises(gq.CompileError, match="would take .* more than the limit"):
             read()
+
+
+def test_what_an_archive_holds_counts_not_its_size(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(1 << 20, np.float64))
+    assert (tmp_path / "x.npz").stat().st_size < 1 << 17
+    with budget(1 << 22), pytest.raises(gq.CompileError, match="x.npz: the archive would take 8.*more than the limit"):
+        read_arrays(tmp_path / "x.npz")
+    with budget(1 << 25):
+        assert read_arrays(tmp_path / "x.npz")["x"].size == 1 << 20
 
 
 def test_damaged_arrays(tmp_path):

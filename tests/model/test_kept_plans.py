@@ -1,4 +1,7 @@
 """Plans that calls add to a kept model: files of their own, next to that of the model."""
+import os
+import time
+
 import numpy as np
 import pytest
 from kept_models import FOUND, compiled, feeds, files, same, written
@@ -105,8 +108,15 @@ def test_plans_that_others_can_write_are_not_used(tmp_path, folder):
 def test_the_oldest_plans_are_removed(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(kept, "MOST_PLANS", 2)
     path = open_model(tmp_path)
-    called(path)
-    assert len(plan_files(folder)) == 2 and len(compiled(path).plans.all()) == 3
+    model = compiled(path)
+    for age, n in zip((300, 200, 100), SIZES[1:], strict=True):
+        before = set(plan_files(folder))
+        model(feeds(model, n))
+        written()
+        (last,) = set(plan_files(folder)) - before
+        os.utime(last, (time.time() - age,) * 2)
+    assert len(plan_files(folder)) == 2 and last in plan_files(folder) and len(compiled(path).plans.all()) == 3
+    assert all(time.time() - x.stat().st_mtime < 250 for x in plan_files(folder))
     cache.clear()
     assert plan_files(folder) == files(folder) == []
 

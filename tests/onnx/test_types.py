@@ -6,7 +6,16 @@ from onnx import TensorProto, TypeProto, helper
 from graphq.dtypes import DTYPES, f32, s64, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.onnx.protos.tensors import ELEMENTS, agree, as_array, dtype_of, element_of, tensor_type, value_info
+from graphq.onnx.protos.tensors import (
+    ELEMENTS,
+    agree,
+    array_of,
+    as_array,
+    dtype_of,
+    element_of,
+    tensor_type,
+    value_info,
+)
 
 
 def test_every_element_has_a_dtype():
@@ -28,6 +37,17 @@ def test_dimensions(shape, dims):
     info = value_info("v", TensorType(u8, dims))
     assert info.name == "v" and tensor_type(info.type, "v") == TensorType(u8, dims)
     assert info.type.tensor_type.HasField("shape") == (dims is not None)
+
+
+@pytest.mark.parametrize("element", [x for x, dtype in ELEMENTS.items() if dtype.bits in (2, 4) and dtype.kind == "int"])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5])
+def test_small_elements_share_bytes(element, size):
+    """Several elements are in a byte, the last byte may have fewer."""
+    bits = ELEMENTS[element].bits
+    raw = bytes([0b01_01_01_01 if bits == 2 else 0b0001_0001]) * -(-size * bits // 8)
+    assert array_of(TensorProto(data_type=element, dims=[size], raw_data=raw), None, "x").tolist() == [1] * size
+    with pytest.raises(GraphError, match="x: .* bytes do not fit"):
+        array_of(TensorProto(data_type=element, dims=[size], raw_data=raw + b"\1"), None, "x")
 
 
 def test_what_is_no_tensor():

@@ -167,6 +167,11 @@ def test_only_what_divides_by_scales_refuses_zeros(infer, scale):
             infer("quantize", "f32[2,3]", dtype="u8", **of)
 
 
+def test_quantize_divides_by_negative_scales(infer):
+    for of in ({"scales": [-0.5]}, {**CHANNEL, "scales": [1, -2, 1]}):
+        assert infer("quantize", "f32[2,3]", dtype="u8", **of) == "u8[2,3]"
+
+
 def test_scales_of_any_sign():
     x = np.array([[0, 7, 255]], np.uint8)
     of = dict(qtype="per_channel", axis=1, scales=[-0.5, 0.0, -2.0], zps=[3, 9, 255])

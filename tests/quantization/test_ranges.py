@@ -8,7 +8,7 @@ from graphq.kernels.numbers.observed import histogram
 from graphq.ops.quant import dequantize, quantize
 from graphq.quantization import Scheme, TensorStatistics
 from graphq.quantization.parametrized import limits
-from graphq.quantization.ranges import Parameters, chosen_range, from_range, parameters, squared_errors
+from graphq.quantization.ranges import Parameters, chosen_range, from_range, holds, parameters, squared_errors
 
 RNG = np.random.default_rng(5)
 DATA = {"normal": RNG.standard_normal(20_000), "positive": np.maximum(RNG.standard_normal(20_000), 0),
@@ -271,3 +271,9 @@ def test_mse_of_symmetric_and_of_one_sided_ranges_tries_the_same_factor_at_both_
         assert chosen_range(t, Scheme(method="mse", symmetric=symmetric), s8) == tried[int(np.argmin(errors))]
     else:
         assert chosen_range(t, Scheme(method="mse"), s8) not in tried
+
+
+@pytest.mark.parametrize("low, high, held", [
+    (-3, -1, True), (1, 3, True), (-3, 0, True), (0, 0, True), (-0.04, 0, False), (0, 0.04, False), (-0.05, 0, True)])
+def test_integers_hold_a_tensor_unless_all_of_it_becomes_zero(low, high, held):
+    assert holds(TensorStatistics(low, high), Parameters(s8, (0.1,), (0,))) == held

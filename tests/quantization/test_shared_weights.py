@@ -56,6 +56,26 @@ def test_each_product_has_scales_of_its_own_columns():
     assert [p.axis for _, p in made] == [1, 0] and made[0][0] is not made[1][0]
 
 
+def test_rounding_by_results_is_that_of_each_product():
+    """GPTQ rounds by the inputs of a product, so products with other inputs have their own integers."""
+    rng = np.random.default_rng(1)
+    w = rng.standard_normal((SIZE, SIZE)).astype(np.float32)
+    inputs = [(rng.standard_normal((64, SIZE)) * np.geomspace(1, 100, SIZE)[::sign]).astype(np.float32)
+              for sign in (1, -1)]
+
+    def integers(*which):
+        g = gq.Graph("gptq")
+        common = g.constant(w)
+        for k in which:
+            g.output(g.matmul(g.input(f"x{k}", shape=(64, SIZE), dtype="f32"), common), name=f"y{k}")
+        made = quantize(g, [{f"x{k}": inputs[k] for k in which}],
+                        Scheme(mode="weight_only", weight_bits=4, rounding="gptq"))
+        return [n.operand(1).node.operand(0).data.tolist() for n in made.nodes_of(["matmul"])]
+
+    (first,), (second,) = integers(0), integers(1)
+    assert first != second and integers(0, 1) == [first, second]
+
+
 def test_weights_that_several_products_use_are_not_smoothed():
     """Each product would need a copy of the weights with its own factors; other weights are smoothed as before."""
     batch = {"x": BATCHES[0]["x"] * np.geomspace(1e-2, 1e2, SIZE).astype(np.float32)}

@@ -95,6 +95,12 @@ def test_classes_of_partitions(kind):
     assert css_class(node) == kind
 
 
+def test_a_cause_is_at_all_operations_that_it_holds_for():
+    report = replace(REPORT, causes=(replace(CAUSE, also=("%n",)),))
+    assert [["why", "no kernel", "why"] in record["r"] for record in source_records(report, "after")[0].values()] \
+        == [True, True, False, False, False, False, False]
+
+
 def test_an_operation_became_what_any_of_its_results_became():
     report = replace(REPORT, became={**REPORT.became, "%s": None})
     assert source_records(report, "after")[0]["n1"]["go"] == [["after", "n1", "became part of the sin of floats"]]

@@ -34,6 +34,15 @@ def test_plain(axis, shapes, dtype):
     assert got.tobytes() == want.tobytes() and "eltwise" not in report
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_cast_after_it_is_no_copy(dtype):
+    g = gq.Graph()
+    y = g.concat(*(g.input(f"x{k}", dtype=dtype, shape=(2, 5 + k)) for k in range(2)), axis=1)
+    g.output(g.type_cast(y, dtype="f32"), name="y")
+    got, want, _ = check(g, None)
+    assert got.tobytes() == want.tobytes() and want.any()
+
+
 @pytest.mark.parametrize("axis,shapes", SHAPES)
 def test_sources_of_other_scales(level, axis, shapes):
     scales = [(0.05, 3), (0.0317, 120), (0.09, 0)][:len(shapes)]

@@ -75,6 +75,12 @@ def test_bandwidth(nbytes, threads):
     assert peaks.bandwidth(nbytes, threads) > 0
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bandwidth_counts_bytes_read_and_bytes_written(threads, monkeypatch):
+    monkeypatch.setattr(peaks, "samples", lambda prepare: [0.5, 0.25, 1])
+    assert peaks.bandwidth(1 << 20, threads) == (1 << 20) / 0.25
+
+
 def test_copies_copy():
     module = modules.load("copy", peaks.copy_module)
     source = np.random.default_rng(0).integers(0, 256, 1024, dtype=np.uint8)
