@@ -53,6 +53,12 @@ def test_running_a_saved_model_imports_no_compiler(saved):
     assert not [m for m in own(found) if m.startswith(("graphq.passes", "graphq.kernels.matmul"))]
 
 
+def test_reading_and_writing_onnx_files_imports_no_networkx():
+    """It takes 0.2 s, and few models need it."""
+    pytest.importorskip("onnx")
+    assert "networkx" not in imported("import graphq as gq\ngq.load_onnx, gq.save_onnx, gq.load_onednn_json")
+
+
 def test_running_a_saved_model_of_an_onnx_file_imports_no_onnx(tmp_path):
     onnx = pytest.importorskip("onnx")
     text = """<ir_version: 8, opset_import: ["" : 17]>

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -84,6 +83,8 @@ def tree_ensembles(c: Call) -> Outputs:
         extreme = c.attr("aggregate_function") in (2, 3, "MIN", "MAX")
         if c.attr("post_transform") not in (None, 0, "NONE") or extreme and targets > 1:
             c.refuse("transforms, and a minimum or maximum of several targets, are not supported")
+    import networkx as nx  # not at the top: the import takes 0.2 s
+
     if not nx.is_directed_acyclic_graph(nx.DiGraph(list(_branches(c)))):
         c.refuse("trees: the nodes of a tree form a cycle")
     return None
