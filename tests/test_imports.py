@@ -56,7 +56,7 @@ def test_running_a_saved_model_imports_no_compiler(saved):
 def test_reading_and_writing_onnx_files_imports_no_networkx():
     """It takes 0.2 s, and few models need it."""
     pytest.importorskip("onnx")
-    assert "networkx" not in imported("import graphq as gq\ngq.load_onnx, gq.save_onnx, gq.load_onednn_json")
+    assert "networkx" not in imported("import graphq.onnx.importers, graphq.onnx.saving, graphq.onednn")
 
 
 def test_running_a_saved_model_of_an_onnx_file_imports_no_onnx(tmp_path):
