@@ -55,7 +55,7 @@ class NativePlan:
         numbers      (word, Size or Later): all other words that depend on open sizes
 
     `segments` has the Python steps, and a slice of the rows for neighboring kernel steps. `aligned` has the indices of
-    the inputs that a run copies if they do not start at a cache line. `lives` and `clashes` are those of `plan.arena`.
+    the inputs that a run copies if they do not start at a cache line. `plan.arena` defines `lives` and `clashes`.
     """
 
     def __init__(self, plan: Plan, passed: tuple[History, list[Refusal]] | None = None) -> None:

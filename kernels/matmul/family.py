@@ -30,8 +30,8 @@ def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[S
     """Add the step of a product: a matmul or a convolution, with weights of any kind.
 
     `packed` is the buffer of the packed weights. `slots` are the activations, the weights, and the slots of the Store.
-    `words` are further words of the argument block. 1 of `joined` multiply-accumulates is of the graph, the others are
-    by zeros. `layout` has the fields of TERMS that describe the packed weights.
+    `words` are further words of the argument block. One of `joined` multiply-accumulates belongs to the graph; the
+    others multiply by zeros. `layout` has the fields of TERMS that describe the packed weights.
     """
     step = matmul.plan_matmul(lowered.store, x, b.target, strip_rows=b.strip_rows)
     step = step._replace(macs=step.macs // joined)

@@ -59,7 +59,7 @@ class Products:
 
 
 def byte_products(level: Level, a_dtype: str, is_sorted: bool, emulated: bool) -> Products:
-    """How vectors of a level multiply 8-bit activations and weights; the sums are those of s8 activations plus 128.
+    """How vectors of a level multiply 8-bit activations and weights; s8 activations are added up as a + 128.
 
     Sorted weights begin with groups that cannot saturate. These are multiplied by a saturating instruction.
     """

@@ -61,7 +61,7 @@ COUNTED = frozenset((*MULTIPLYING, *_OF_BYTES, *(
     "tdpbsud tdpbuud tdpbf16ps tdpfp16ps tileloadd tilestored vpdpbusds vpdpwssds vpdpbssd vpdpbsud vpdpbuud "
     "vfmadd132ps vfmadd213ps vaddps vdivps vsqrtps vcvtdq2ps vcvtps2dq vcvtph2ps vcvtps2ph vpmovusdb vpmovsdb "
     "vpmovdb").split()))
-"""The arithmetic instructions that are counted; products of bytes are those of the levels."""
+"""The arithmetic instructions that are counted; levels name their own products of bytes."""
 
 _INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
 """A line of AT&T syntax: `{vex}` or another prefix in braces, the mnemonic, and the operands up to a comment (`#`)."""

@@ -1,6 +1,6 @@
 """The parallel region: graphq's only prange; threads in its iterations run parts of steps (see `team`).
 
-If a process has imported Numba and runs a plan on several threads, graphq imports this module in the background.
+A process that runs plans on several threads imports this module in the background (see `team`), and Numba with it.
 """
 from __future__ import annotations
 
