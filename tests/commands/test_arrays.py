@@ -34,6 +34,11 @@ def test_narrow_inputs_lie_around_the_zero_point():
     assert 113 <= x.min() < 120 < x.max() <= 127
 
 
+def test_wide_integers_are_small():
+    g = gq.parse("graph(i: s32[500], k: s64[500]) {\n return i, k\n}")
+    assert all(-100 <= x.min() < -80 and 80 < x.max() <= 100 for x in accepted_inputs(g, 0).values())
+
+
 def test_inputs_by_their_meaning():
     g = gq.Graph()
     x = g.input("x", dtype="f32", shape=(50, 4))
@@ -103,6 +108,7 @@ def test_arrays_of_files(tmp_path):
     own = np.arange(6, dtype=np.float32).reshape(2, 3)
     found = arrays("--input", f"x={saved(tmp_path, own)}", "--shape", "b=c=3")
     assert np.array_equal(found["x"], own) and found["b=c"].shape == (3,) and set(found) == {"x", "n", "q", "b=c"}
+    assert arrays("--input", f"b=c={saved(tmp_path, own[0])}")["b=c"].shape == (3,)  # the array has the rank
 
 
 @pytest.mark.parametrize("arguments, error, message", [
@@ -116,6 +122,11 @@ def test_arrays_of_files(tmp_path):
 def test_refusals(arguments, error, message):
     with pytest.raises(error, match=message):
         arrays(*arguments)
+
+
+def test_a_shape_that_does_not_fit_is_said_before_the_graph_is_tried():
+    with pytest.raises(InputError, match=r"input 'x' must be f32\[\?,3\], got shape \[1, 4\]"):
+        arrays("--shape", "b=c=1", "--shape", "x=1x4")
 
 
 def test_files_that_are_refused(tmp_path):

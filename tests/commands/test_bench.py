@@ -52,6 +52,56 @@ def test_json(model, capsys):
     assert (row["ratio"], row["ratio_of_least"]) == (row["speedup"], row["speedup_of_least"])  # earlier names
 
 
+def rows(capsys, *arguments):
+    assert main(["bench", *arguments, "--seconds=0.001", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["rows"]
+
+
+def test_rows_of_precisions(tmp_path, capsys):
+    """Only results of one precision have to be equal."""
+    graph = gq.Graph("float")
+    graph.output(graph.matmul(graph.input("x", dtype="f32", shape=(4, 64)), np.linspace(-1, 1, 512, dtype=np.float32)
+                              .reshape(64, 8)), name="y")
+    (tmp_path / "f.txt").write_text(gq.to_text(graph))
+    found = rows(capsys, str(tmp_path / "f.txt"), "--threads=1", "--isa=scalar", "--precision=f32,bf16")
+    assert [row["name"] for row in found] == ["graphq scalar", "graphq scalar, bf16"]
+    assert found[0]["difference"] == 0 < found[1]["difference"] < 0.1
+
+
+def test_rows_are_in_the_order_of_the_thread_counts(model, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "model_file", lambda name, path, arrays, threads: lambda feeds: [np.zeros((1, 8))])
+    monkeypatch.setattr(bench, "as_written", lambda path, graph, arrays: ([np.zeros((1, 8))], "nothing"))
+    pytest.importorskip("onnx")
+    found = rows(capsys, model, "--threads=2,1,2", "--isa=scalar", "--peer=ort")
+    assert [(row["name"], row["threads"]) for row in found] == [
+        ("graphq scalar", 2), ("ONNX Runtime", 2), ("graphq scalar", 1), ("ONNX Runtime", 1)]
+    monkeypatch.setattr(bench.os, "sched_getaffinity", lambda process: {0})
+    assert [row["threads"] for row in rows(capsys, model, "--isa=scalar")] == [1]
+
+
+def test_peers_run_the_file_itself(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("onnx")
+    graph = gq.Graph("float")
+    graph.output(graph.relu(graph.input("x", dtype="f32", shape=(2, 8))), name="y")
+    gq.save_onnx(graph, tmp_path / "m.onnx")
+    asked = []
+    monkeypatch.setattr(bench, "model_file", lambda name, path, arrays, threads: asked.append(path) or (
+        lambda feeds: [np.zeros((2, 8))]))
+    rows(capsys, str(tmp_path / "m.onnx"), "--threads=1", "--peer=ort")
+    assert asked == [str(tmp_path / "m.onnx")]
+
+
+def test_what_is_said_of_inputs_and_the_seconds_of_all_rows(model, tmp_path, capsys, monkeypatch):
+    seconds = []
+    monkeypatch.setattr(bench, "alternate", lambda calls, total: seconds.append(total) or [[1.0] for _ in calls])
+    np.save(tmp_path / "x.npy", np.ones((3, 8), np.uint8))
+    for arguments, source in ([], "random inputs"), (["--shape=x=3x8"], "random inputs"), (
+            [f"--input=x={tmp_path}/x.npy"], "given inputs"):
+        assert main(["bench", model, "--threads=1", "--isa=scalar,scalar", "--seconds=2", "--json", *arguments]) == 0
+        assert json.loads(capsys.readouterr().out)["source"] == source
+    assert seconds == [4.0] * 3
+
+
 @pytest.mark.parametrize("kind", ["txt", "onnx", "json"])
 def test_a_peer_runs_files_of_all_kinds(model, tmp_path, capsys, kind):
     pytest.importorskip("onnxruntime")
@@ -100,6 +150,7 @@ def test_lists_of_names(text, names):
     (["--threads=0"], "--threads takes thread counts such as 1,2, got 0"), (["--threads=1,x"], "got 1,x"),
     (["--isa=sse9"], "sse9"), (["--peer=tvm"], "--peer: there is no engine 'tvm'; there are ort, ort_exact, openvino"),
     (["--seconds=nan"], "--seconds must be in [0, 3600], got nan"),
+    (["--seconds=3601"], "--seconds must be in [0, 3600], got 3601"), (["--threads=65536"], "got 65536"),
     (["--shape=z=3"], "the model has no input 'z'")])
 def test_wrong_options_are_one_line(model, capsys, arguments, part):
     assert main(["bench", model, *arguments]) == 2
@@ -175,6 +226,9 @@ def test_inputs_are_the_models_own_sample(model, tmp_path, capsys, monkeypatch, 
         assert main(["bench", model, "--threads=1"]) == 0 and seen.pop()["x"].shape == (1, 8)
     with open(tmp_path / "g.npz", "wb") as file:
         np.save(file, sample)
+    assert main(["bench", model, "--threads=1"]) == 0 and seen.pop()["x"].shape == (1, 8)
+    (tmp_path / "g.npz").unlink()
+    (tmp_path / "g.npz").mkdir()
     assert main(["bench", model, "--threads=1"]) == 0 and seen.pop()["x"].shape == (1, 8)
 
 

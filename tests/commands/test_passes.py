@@ -109,3 +109,36 @@ def test_wrong_passes_are_one_line(file, capsys, monkeypatch, passes, message):
     assert code == 2 and out == "" and message in err and err.count("\n") == 1
     code, _, err = run(capsys, file, "--print-after=no_such_pass")
     assert code == 2 and "no pass is named 'no_such_pass'" in err
+
+
+def test_no_passes(file, capsys):
+    assert run(capsys, file, "--passes=,")[:2] == (0, GRAPH + "\n")
+
+
+def test_passes_that_change_nothing_are_no_changes(file, capsys):
+    code, out, _ = run(capsys, file, "--passes=fold_constants,DropRepeatedRelu", "--json")
+    assert code == 0 and json.loads(out)["changes"] == [{"pass": "DropRepeatedRelu", "count": 1}]
+
+
+def test_graphs_that_are_printed_are_cut_as_asked(tmp_path, capsys):
+    (tmp_path / "g.txt").write_text("graph(x: f32[9]) {\n %c = constant(value=f32[9]{1,2,3,4,5,6,7,8,9})\n"
+                                    " %0 = add(x, %c)\n return %0\n}")
+    for elide, cut in ([], "... 3 more"), (["--elide=2"], "... 7 more"):
+        assert cut in run(capsys, tmp_path / "g.txt", "--passes=fold_constants", "--print-after=all", *elide)[2]
+
+
+def test_changes_and_graphs_that_were_checked_are_counted(tmp_path, capsys):
+    """A pass that makes two changes is checked once, on each of the sizes of an open graph."""
+    (tmp_path / "g.txt").write_text("""graph(x: f32[?], y: f32[3]) {
+      %0 = relu(x)
+      %1 = relu(%0)
+      %2 = relu(y)
+      %3 = relu(%2)
+      return %1, %3
+    }""")
+    code, out, _ = run(capsys, tmp_path / "g.txt", "--passes=DropRepeatedRelu", "--verify=numeric")
+    *lines, last = out.splitlines()
+    graphs = sum(line.startswith("graph graph(x: ") for line in lines)
+    told = "[############] 1/1 DropRepeatedRelu: 2 changes, numbers are right"
+    assert code == 0 and graphs > 1 and lines.count(told) == graphs
+    assert last == f"numbers are right after each of {graphs} changes of {graphs} graphs"

@@ -1,6 +1,8 @@
 """What timings and comparisons are made of: turns of calls, cosines, differences; what JSON can say; names of peers."""
 import json
+import sys
 from argparse import Namespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,17 @@ def test_calls_take_turns(monkeypatch):
     times = peers.alternate([lambda: called.append(0), lambda: called.append(1)], 0.0)
     assert called == [0, 0, 1, 1] * peers.ROUNDS  # the first call of a turn is not counted
     assert [len(x) for x in times] == [peers.ROUNDS] * 2 and all(t >= 0 for x in times for t in x)
+
+
+def test_the_seconds_are_shared_by_all_turns(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(peers, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=lambda seconds: None))
+
+    def call():
+        now[0] += 1
+
+    times = peers.alternate([call, call], 2 * peers.ROUNDS * 3.0, clock=lambda: now[0])
+    assert times == [[1000.0] * 3 * peers.ROUNDS] * 2
 
 
 def test_cosines():
@@ -81,3 +94,48 @@ def test_a_peer_that_refuses_a_file(monkeypatch, tmp_path):
     assert peers.model_file(peers.BF16, "m", {}, 1)({}) == [peers.BF16]
     with pytest.raises(gq.GraphqError, match="ONNX Runtime refuses m: no"):
         peers.model_file(peers.ORT, "m", {"x": 1}, 1)
+
+
+@pytest.mark.parametrize("name, hint", [(peers.OPENVINO, None), (peers.BF16, "bf16"), (peers.F32, "f32")])
+@pytest.mark.parametrize("folder", [None, "kept"])
+def test_how_openvino_is_asked(monkeypatch, name, hint, folder):
+    asked = []
+
+    class Request:
+        model_outputs = [SimpleNamespace(get_any_name=lambda: "second"), SimpleNamespace(get_any_name=lambda: "first")]
+
+        def infer(self, feeds, share_inputs):
+            return {"first": feeds["x"], "second": -feeds["x"]}
+
+    class Core:
+        def read_model(self, path):
+            return SimpleNamespace(reshape=lambda shapes: asked.append((path, shapes)))
+
+        def compile_model(self, model, device, hints):
+            asked.append((device, hints))
+            return SimpleNamespace(create_infer_request=Request)
+
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Core=Core))
+    monkeypatch.delenv(peers.OPENVINO_CACHE, raising=False)
+    if folder:
+        monkeypatch.setenv(peers.OPENVINO_CACHE, folder)
+    run = peers.by_openvino(name, "m.onnx", 3)
+    x = np.float32([[1, 2]])
+    assert [y.tolist() for y in run({"x": x})] == [[[-1, -2]], [[1, 2]]] == [y.tolist() for y in run({"x": x})]
+    (path, shapes), (device, hints) = asked  # compiled once for both runs
+    assert (path, shapes, device, hints["INFERENCE_NUM_THREADS"]) == ("m.onnx", {"x": [1, 2]}, "CPU", 3)
+    assert hints.get("INFERENCE_PRECISION_HINT") == hint and hints.get("CACHE_DIR") == folder
+    run({"x": np.zeros((2, 2), np.float32)})
+    assert len(asked) == 4
+
+
+def test_how_onnx_runtime_is_asked(monkeypatch):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    asked = []
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda path, options, providers: asked.append(options))
+    for literal in (False, True):
+        peers.by_onnxruntime("m.onnx", 3, literal=literal, exact=False)
+    plain, as_written = asked
+    assert plain.intra_op_num_threads == as_written.intra_op_num_threads == 3
+    off = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert as_written.graph_optimization_level == off != plain.graph_optimization_level

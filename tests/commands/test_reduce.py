@@ -1,6 +1,7 @@
 """`graphq reduce`: a command or a pass says what is interesting."""
 import json
 import sys
+import tempfile
 
 import pytest
 
@@ -77,3 +78,18 @@ def test_a_pass_that_raises_is_told(file, capsys, after):
 def test_trials_are_bounded(file, capsys):
     code, out, _ = run(capsys, file, "--check", "grep -q tanh", "--trials=0")
     assert code == 0 and out == GRAPH + "\n"
+
+
+def test_folders_with_spaces(file, capsys, monkeypatch):
+    (file.parent / "a b").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(file.parent / "a b"))
+    assert run(capsys, file, "--check", "grep -q tanh")[:2] == (0, TANH + "\n")
+
+
+def test_a_pass_that_is_wrong_at_some_sizes_only(file, capsys):
+    file.write_text(GRAPH.replace("[4,8]", "[?,8]").replace("[4,3]", "[?,3]"))
+    (file.parent / "mine.py").write_text(
+        "def drop_tanh(g):\n    for n in g.nodes_of(['tanh']):\n        if n.output.type.known:\n"
+        "            g.replace_uses(n.output, n.inputs[0])\n    return g.prune()\n")
+    code, out, _ = run(capsys, file, "--pass", f"{file.parent}/mine.py:drop_tanh")
+    assert code == 0 and "tanh(x0)" in out

@@ -44,6 +44,18 @@ def test_compare(dtype, got, wanted, passed):
     assert check(dtype, got, wanted).passed == passed
 
 
+@pytest.mark.parametrize("dtype, got, wanted, text", [
+    ("f32", [1, 2], [1, np.inf], "not finite in 1 elements"), ("f32", [np.inf, 2], [1, 2], "not finite in 1 elements"),
+    ("f32", [1, np.nan], [np.nan, 1], "not finite in 2 elements"), ("f32", [8, 1], [8, 3], "2.5e-01 of the largest"),
+    ("f32", [3, 8], [1, 8], "2.5e-01 of the largest"), ("f32", [8, 1], [4, 1], "1.0e+00 of the largest"),
+    ("boolean", [1, 0], [1, 1], "1 steps, in 5.0e-01 of the elements"),
+    ("bf16", [2, 1.015625], [2, 1], "2.0 ulp, in 5.0e-01 of the elements"),
+    ("bf16", [1.9921875, 1], [2, 1], "0.5 ulp, in 5.0e-01 of the elements"),
+    ("f16", [2.0**-23, 1], [2.0**-24, 1], "1.0 ulp, in 5.0e-01 of the elements")])
+def test_distances_in_words(dtype, got, wanted, text):
+    assert check(dtype, got, wanted).text == text
+
+
 def test_another_shape_is_too_far():
     value = gq.Graph().input("x", dtype="f32", shape=(1, 2))
     deviation = compare("y", np.ones(2, np.float32), np.ones((1, 2), np.float32), value)

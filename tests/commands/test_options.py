@@ -1,0 +1,124 @@
+"""What options of commands ask for, and what commands say of the answers: no option is lost, no two are swapped."""
+import json
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import graphq as gq
+from graphq.cli import main
+from graphq.commands import compile as compile_command
+from graphq.commands import shared
+from graphq.quantization.comparison import GOOD_ENOUGH
+
+TEXT = "graph net(x: f32[2,3]) {\n  %0 = relu(x) : f32[2,3]\n  return %0 as y\n}"
+
+
+class Asked(Exception):
+    """Raised in place of the answer."""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "net.txt").write_text(TEXT)
+    return str(tmp_path / "net.txt")
+
+
+def asked_by(monkeypatch, where, name, *arguments):
+    """The keywords with which a command calls the function `name` of the module `where`."""
+    def raises(*_, **keywords):
+        raise Asked(keywords)
+
+    monkeypatch.setattr(where, name, raises)
+    with pytest.raises(Asked) as stop:
+        main(list(arguments))
+    return stop.value.args[0]
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "explain", "profile", "report", "compile"])
+@pytest.mark.parametrize("options", [
+    {"isa": "avx2", "threads": 1, "precision": "f32", "ties": "settled"},
+    {"isa": "scalar", "threads": 2, "precision": "bf16", "ties": "formula"}])
+def test_options_of_the_target(file, monkeypatch, command, options):
+    where = compile_command if command == "compile" else shared
+    found = asked_by(monkeypatch, where, "compile", command, file, *(f"--{k}={v}" for k, v in options.items()))
+    assert found.pop("cache", "kernels") == "kernels" and found == options
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "profile", "report"])
+def test_options_for_a_saved_model(file, tmp_path, monkeypatch, command):
+    path = str(tmp_path / "net.graphq")
+    gq.compile(gq.parse(TEXT), isa="scalar", threads=1).save(path)
+    found = asked_by(monkeypatch, shared, "load_compiled", command, path, "--isa=avx2", "--threads=1")
+    assert found == {"isa": "avx2", "threads": 1}
+
+
+def test_what_explain_is_asked_for(file, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(gq.CompiledGraph, "profile", lambda self, arrays: sorted(arrays))
+    monkeypatch.setattr(gq.CompiledGraph, "explain", lambda self, value, **what: asked.append((value, what)) or "")
+    for arguments in [], ["--full"], ["--kernels", "--value=y"], ["--profile"], ["--json"]:
+        assert main(["explain", file, "--isa=scalar", "--threads=1", *arguments]) == 0
+    nothing = {"kernels": False, "full": False, "profile": None}
+    assert asked == [(None, nothing), (None, nothing | {"full": True}), ("y", nothing | {"kernels": True}),
+                     (None, nothing | {"profile": ["x"]}), (None, nothing | {"format": "json"})]
+
+
+def test_what_report_is_asked_for(file, monkeypatch, capsys, tmp_path):
+    asked = []
+    monkeypatch.setattr(gq.CompiledGraph, "report", lambda self, out, arrays=None, *, title: asked.append(
+        (out, arrays and sorted(arrays), title)) or Path(out).write_text("page"))
+    for arguments in [], [f"--out={tmp_path}/page.html"], ["--profile"]:
+        assert main(["report", file, "--isa=scalar", "--threads=1", *arguments]) == 0
+    assert asked == [(tmp_path / "net.html", None, "net.txt"), (tmp_path / "page.html", None, "net.txt"),
+                     (tmp_path / "net.html", ["x"], "net.txt")]
+
+
+def test_every_number_of_a_profile(file, monkeypatch, capsys):
+    pieces = [SimpleNamespace(thread=70, begin=0.25, seconds=0.5, first=3, end=9),
+              SimpleNamespace(thread=90, begin=0.75, seconds=0.125, first=9, end=11)]
+    step = SimpleNamespace(number=4, kernel="k", seconds=2.0, least=1.5, macs=100, nbytes=200, gops=7.0, gigabytes=8.0,
+                           decisive="vpdpbusd", share=0.5, pieces=pieces)
+    asked = []
+    monkeypatch.setattr(gq.CompiledGraph, "profile", lambda self, arrays, **what: asked.append(what) or SimpleNamespace(
+        threads=[90, 70], seconds=3.0, elapsed=4.0, steps=[step]))
+    assert main(["profile", file, "--isa=scalar", "--threads=1", "--runs=7", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "graph": "net", "isa": "scalar", "threads": 1, "runs": 7, "steps_ms": 3000, "run_ms": 4000, "steps": [{
+            "number": 4, "kernel": "k", "median_ms": 2000, "least_ms": 1500, "macs": 100, "bytes": 200, "gops": 7,
+            "gigabytes_a_second": 8, "decisive": "vpdpbusd", "share_of_peak": 0.5, "pieces": [
+                {"thread": 1, "begin_ms": 250, "ms": 500, "blocks": [3, 9]},
+                {"thread": 0, "begin_ms": 750, "ms": 125, "blocks": [9, 11]}]}]}
+    main(["profile", file, "--isa=scalar", "--threads=1", "--peaks"])
+    assert asked == [{"runs": 7, "peaks": False}, {"runs": 20, "peaks": True}]
+
+
+@pytest.mark.parametrize("arguments, told", [([], True), (["--no-rank"], False), (["--json"], False)])
+@pytest.mark.parametrize("loss", [GOOD_ENOUGH, 2 * GOOD_ENOUGH])
+@pytest.mark.parametrize("better", [False, True])
+def test_when_compare_advises(file, tmp_path, monkeypatch, capsys, arguments, told, loss, better):
+    class Found:
+        advised = {"wide": ["a", "b c"], "exclude": ["d"]}
+
+        def __init__(self):
+            self.loss, self.better = loss, better
+
+        def json(self):
+            return "json"
+
+        def __str__(self):
+            return "table"
+
+    asked = []
+    comparing = import_module("graphq.quantization.compare")  # graphq.quantization has a function of this name
+    monkeypatch.setattr(comparing, "compare", lambda left, right, batches, rank: asked.append(rank) or Found())
+    (tmp_path / "batches.py").write_text("def some():\n    yield {}\n")
+    data = f"{tmp_path}/batches.py:some"
+    other = tmp_path / "other.txt"
+    other.write_text(TEXT)
+    assert main(["compare", file, str(other), f"--data={data}", *arguments]) == 0
+    first, *more = capsys.readouterr().out.splitlines()
+    assert first == ("json" if arguments == ["--json"] else "table") and asked == [arguments != ["--no-rank"]]
+    assert more == [f"graphq quantize {other} --data {data} --out {file} --int16=a '--int16=b c' --exclude=d"] * (
+        told and better and loss > GOOD_ENOUGH)
