@@ -1,5 +1,6 @@
 """What options of commands ask for, and what commands say of the answers: no option is lost, no two are swapped."""
 import json
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,10 @@ import graphq as gq
 from graphq.cli import main
 from graphq.commands import compile as compile_command
 from graphq.commands import shared
+from graphq.dtypes import s8
+from graphq.kernels.jit import cache
 from graphq.quantization.comparison import GOOD_ENOUGH
+from graphq.quantization.scheme import Scheme
 
 TEXT = "graph net(x: f32[2,3]) {\n  %0 = relu(x) : f32[2,3]\n  return %0 as y\n}"
 
@@ -122,3 +126,91 @@ def test_when_compare_advises(file, tmp_path, monkeypatch, capsys, arguments, to
     assert first == ("json" if arguments == ["--json"] else "table") and asked == [arguments != ["--no-rank"]]
     assert more == [f"graphq quantize {other} --data {data} --out {file} --int16=a '--int16=b c' --exclude=d"] * (
         told and better and loss > GOOD_ENOUGH)
+
+
+def test_every_field_of_partitions(tmp_path, capsys):
+    (tmp_path / "g.txt").write_text("""graph(x: f32[2,3], y: f32[3,4], n: f32[2]) {
+      %a = relu(x)
+      %b = matmul(%a, y)
+      %c = wildcard(n, dtypes=[f32], shapes=[[2]])
+      %d = tanh(%b)
+      return %d, %c
+    }""")
+    assert main(["partitions", str(tmp_path / "g.txt"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    graph = gq.parse((tmp_path / "g.txt").read_text())
+    assert {p["supported"] for p in found} == {True, False}
+    for p, wanted in zip(found, graph.partitions(), strict=True):
+        operations = [{"id": k, "name": n.op.name} for k, n in zip(wanted.op_ids, wanted.ops, strict=True)]
+        inputs, outputs = ([graph.label(v) for v in values] for values in (wanted.inputs, wanted.outputs))
+        assert p == {"id": wanted.id, "anchor": wanted.anchor, "supported": wanted.supported,
+                     "operations": operations, "inputs": inputs, "outputs": outputs}
+
+
+def test_every_number_of_the_cache(monkeypatch, capsys):
+    held = cache.Info(Path("/folder"), 3, 2, 500)
+    monkeypatch.setattr(cache, "info", lambda: held)
+    monkeypatch.setattr(cache, "clear", lambda: held)
+    assert main(["cache", "info", "--json"]) == main(["cache", "clear", "--json"]) == main(["cache", "clear"]) == 0
+    out = capsys.readouterr().out
+    first, second = out.split("\n}\n")[:2]
+    assert json.loads(first + "}") == {"folder": "/folder", "modules": 3, "models": 2, "bytes": 500}
+    assert json.loads(second + "}") == {"removed": 3, "models": 2}
+    assert out.endswith("\n3 kernel modules and 2 models removed\n")
+
+
+LAYERS = """graph(x: f32[4,16], r: f32[4]) {
+  %w = constant(value=f32[16,8]{WEIGHTS})
+  %fc = matmul(x, %w)
+  %q = quantize(r, dtype=u8, scales=[0.1])
+  return %fc, %q
+}"""
+
+
+@pytest.fixture
+def layers(tmp_path):
+    (tmp_path / "net.txt").write_text(LAYERS.replace("WEIGHTS", ", ".join(str(k % 7 - 3.5) for k in range(128))))
+    (tmp_path / "batches.py").write_text("def some():\n    yield {}\n")
+    return [str(tmp_path / "net.txt"), f"--data={tmp_path}/batches.py:some", f"--out={tmp_path}/out.onnx"]
+
+
+def test_what_quantize_is_asked_for(layers, monkeypatch):
+    pytest.importorskip("onnx")
+    module, data = import_module("graphq.quantization.quantize"), import_module("graphq.quantization.data")
+    monkeypatch.setattr(data, "load_data", lambda text, graph: text)
+    asked = []
+
+    def asks(graph, batches, scheme, **more):
+        asked.append((scheme, more))
+        raise Asked
+
+    monkeypatch.setattr(module, "automatic", asks)
+    monkeypatch.setattr(module, "quantize", asks)
+    for arguments in (["--weight-bits=7", "--exclude=fc", "--preset=accuracy"], ["--method=mse", "--int16=fc"],
+                      ["--activations=s8", "--symmetric", "--limits=a=b=-1:2"], ["--int16-weights=fc", "--between=*"]):
+        with pytest.raises(Asked):
+            main(["quantize", *layers, *arguments])
+    automatic = Scheme(method="automatic")
+    assert asked == [
+        (replace(automatic, weight_bits=7, exclude=("fc",), preset="accuracy"), {"weight_bits": 7}),
+        (Scheme(method="mse", wide=("fc",)), {}),
+        (Scheme(activations=s8, symmetric=True, limits={"a=b": (-1, 2)}), {}),
+        (replace(automatic, wide_weights=("fc",), between=("*",)), {"weight_bits": None})]
+
+
+def test_the_operator_set_is_checked_before_the_search_and_used(layers, monkeypatch, capsys):
+    onnx = pytest.importorskip("onnx")
+    assert main(["quantize", *layers, "--opset=5"]) == 2 and "5" in capsys.readouterr().err
+    model, _, out = layers
+    assert main(["quantize", model, out, "--mode=dynamic", "--opset=18"]) == 0
+    assert [x.version for x in onnx.load(out.removeprefix("--out=")).opset_import if not x.domain] == [18]
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--mode=dynamic", "--exclude=fc"], "--exclude leaves no matmul or convolution of "),
+    (["--method=min_max"], "quantize needs --data unless --mode is dynamic or weight_only"),
+    ([], "quantize needs --data unless --mode is dynamic or weight_only")])
+def test_quantize_refuses(layers, capsys, arguments, said):
+    model, _, out = layers
+    assert main(["quantize", model, out.replace(".onnx", ".txt"), *arguments]) == 2
+    assert said in capsys.readouterr().err
