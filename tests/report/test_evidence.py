@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.target import isa
 from graphq.plan import arena
-from graphq.plan.plan import Step
+from graphq.plan.plan import Ref, Step
 from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
@@ -169,3 +170,34 @@ def test_without_a_cache(tmp_path):
 def test_kernels_is_a_keyword():
     with pytest.raises(gq.GraphError, match="takes the name of a value, got True"):
         gq.compile(network()).explain(True)
+
+
+@pytest.mark.parametrize("changed, lines", [
+    ({}, ("ISA level avx2, tile 4x16: 3 vpmaddubsw ymm, 1 vpaddd; 50% of the products by vpmaddubsw",
+          "1 ms on 2 threads, 4 GOPS: 50% of 8 by vpmaddubsw ymm")),
+    ({"tile": None, "exact": None, "counts": {}, "threads": 1, "peak": None},
+     ("ISA level avx2: none of the decisive instructions", "1 ms on 1 thread, 4 GOPS")),
+    ({"macs": 0, "counts": "no assembly", "exact": None, "decisive": None, "seconds": 0.25, "peak": 4e6},
+     ("ISA level avx2, tile 4x16: instructions not counted: no assembly",
+      "250 ms on 2 threads, 0.002 GB/s: 50% of 0.004 by copying"))])
+def test_the_lines_of_a_step(changed, lines):
+    found = evidence.Evidence("k", "avx2", (4, 16), {"vpmaddubsw ymm": 3, "vpaddd": 1}, 0.001, 2, 2_000_000, 500_000,
+                              "vpmaddubsw ymm", 4e9, 0.5)
+    assert evidence.evidence_lines(replace(found, **changed)) == lines
+
+
+def test_the_bound_of_a_step(monkeypatch):
+    """A peak is a core's: threads have as many times as much. Buffers that a step touches twice count once."""
+    plan = gq.compile(network(), isa="avx2", threads=2).plans.fixed.plan
+    (product,) = (s for s in plan.steps if s.macs)
+    other = next(s for s in plan.steps if not s.macs)
+    monkeypatch.setattr(evidence.peaks, "peak", lambda instruction, level, cache: 100.0)
+    monkeypatch.setattr(evidence.peaks, "bandwidth", lambda nbytes, threads, cache: (nbytes, threads))
+    monkeypatch.setattr(evidence, "instructions", lambda module: {"vaddps ymm": 9, "vpmaddubsw ymm": 1})
+    for pieces, cores in (0, 1), (3, 3):
+        assert evidence.ceiling(plan, product._replace(pieces=pieces)) == ("vpmaddubsw ymm", 100.0 * cores)
+        buffers = {w.buffer for w in other.block if isinstance(w, Ref)}
+        nbytes = sum(plan.buffers[b].nbytes for b in buffers)
+        assert evidence.ceiling(plan, other._replace(pieces=pieces)) == (None, (nbytes, cores))
+    monkeypatch.setattr(evidence, "instructions", lambda module: {"vaddps ymm": 9})
+    assert evidence.ceiling(plan, product) == (None, None)

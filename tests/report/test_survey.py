@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.kernels.families import TIES
 from graphq.passes.pipeline import run_passes
 from graphq.report import survey as tie_report
 
@@ -94,3 +95,40 @@ def test_what_a_plan_noted_of_its_ties_is_what_lowering_says(monkeypatch):
     assert lines and lines[0].startswith("ties: 1 quantize settled")
     monkeypatch.setattr(tie_report, "lower_partition", None)
     assert model.explain(format="json")["ties"] == lines
+
+
+def settled(count, proved, estimated):
+    return (f"ties: {count} settled by the f32 sums of the graph as written: {proved} within proved bounds, "
+            f"{estimated} within estimated ones")
+
+
+@pytest.mark.parametrize("noted, said", [
+    (("proved", "estimated"), [settled("2 quantizes", 1, 1)]),
+    (("estimated", "estimated"), [settled("2 quantizes", 0, 2)]),
+    (("formula", "formula"), ['ties: 2 quantizes not settled, as ties="formula" says']),
+    (("formula", "proved"), ['ties: 1 quantize not settled, as ties="formula" says', settled("1 quantize", 1, 0)]),
+    (("too wide", "proved"), [settled("1 quantize", 1, 0), "  %a: too wide"]),
+    (("too wide", "no scale"), [settled("0 quantizes", 0, 0), "  %a: too wide", "  %b: no scale"])])
+def test_what_partitions_noted_is_counted(noted, said):
+    g = gq.parse(f"""graph(x: u8[4,2], y: u8[4,2]) {{
+      {W}
+      %0 = {DQ.format('x')}
+      %1 = matmul(%0, %v)
+      %a = {Q.format('%1')}
+      %2 = {DQ.format('y')}
+      %3 = matmul(%2, %v)
+      %b = {Q.format('%3')}
+      return %a, %b
+    }}""")
+    run_passes(g)
+    for name, text in zip("ab", noted, strict=True):
+        (node,) = (v.node for v in g.outputs if v.name == name)
+        node.meta = {**node.meta, TIES: (text,)}
+    assert tie_report.ties(g) == said
+
+
+def test_the_record_of_a_value():
+    g = gq.parse("graph(x: f32[2,?], y: u8[*], z: s64[3,4]) {\n return x, y, z\n}")
+    x, y, z = map(tie_report.tensor, g.inputs)
+    assert (x.label, x.type, x.dtype, x.shape, x.nbytes) == ("x", "f32[2,?]", "f32", (2, None), None)
+    assert (y.label, y.type, y.shape, y.nbytes) == ("y", "u8[*]", None, None) and (z.shape, z.nbytes) == ((3, 4), 96)
