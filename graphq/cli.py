@@ -107,7 +107,8 @@ def parser_of(named: str | None) -> argparse.ArgumentParser:
         if name == named:
             module = import_module(f"graphq.commands.{name}")
             command.description, command.epilog = module.__doc__, f"example:\n  graphq {name} {EXAMPLES[name]}"
-            module.add_arguments(command)
+            for add in module.ARGUMENTS:
+                add(command)
             command.set_defaults(run=module.run)
             parser.options = re.findall(r"--[a-z][\w-]*", command.format_help())
     return parser

@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from graphq.base.array_files import numbered_batches, read_arrays
+from graphq.commands.shared import option
 from graphq.errors import GraphError, InputError, ParseError
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Value
 from graphq.ir.interpret import check_array
 from graphq.ir.tensor_type import TensorType
 from graphq.validation.inputs import small_integers
+
+INPUTS = tuple(option(name, action="append", default=[], metavar=metavar, help=text) for name, metavar, text in (
+    ("--input", "NAME=FILE", "an input's array, .npy or .npz (others are random)"),
+    ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")))
 
 
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
@@ -53,21 +58,10 @@ def _array(value: Value, rng: np.random.Generator, spread: float) -> np.ndarray:
     if dtype.bits >= 32:
         return rng.integers(-100, 101, shape).astype(dtype.numpy)
     low, high = int(dtype.min), int(dtype.max)
-    center = min(max(_zero_point(users), low), high)
+    zps = [z for n in users for z in n.attrs.get("zps") or ()]
+    center = min(max(round(sum(zps) / len(zps)) if zps else 0, low), high)
     low, high = (center - math.ceil(spread * (center - low)), center + math.ceil(spread * (high - center)))
     return rng.integers(low, high + 1, shape).astype(dtype.numpy)
-
-
-def _zero_point(users: Sequence[Node]) -> int:
-    zps = [z for n in users for z in n.attrs.get("zps") or ()]
-    return round(sum(zps) / len(zps)) if zps else 0
-
-
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add the options --input and --shape."""
-    for option, metavar, text in (("--input", "NAME=FILE", "an input's array, .npy or .npz (others are random)"),
-                                  ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")):
-        parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
 
 
 def sample_beside(path: Path, graph: Graph) -> dict[str, np.ndarray]:

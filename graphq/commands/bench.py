@@ -28,9 +28,9 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from graphq.commands.arrays import add_inputs, input_arrays, realistic, sample_beside
+from graphq.commands.arrays import INPUTS, input_arrays, realistic, sample_beside
 from graphq.commands.peers import PEERS, alternate, as_written, cosine, difference, model_file
-from graphq.commands.shared import add_model, add_numbers, comma_separated, compiled, save_graph, write
+from graphq.commands.shared import MODEL, NUMBERS, Arguments, comma_separated, compiled, option, save_graph, write
 from graphq.compile import Precision
 from graphq.errors import ParseError
 from graphq.ir import Graph
@@ -50,20 +50,15 @@ class Variant(NamedTuple):
     """The precision of graphq's row; None for another engine."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, and the options for rows, arrays and seconds."""
-    add_model(parser)
-    parser.add_argument("--threads", metavar="N,...",
-                        help="thread counts (default: 1, and all cores); graphq uses at most one for each core")
-    parser.add_argument("--isa", type=comma_separated, metavar="LEVEL,...",
-                        help="ISA levels of graphq (default: the best)")
-    parser.add_argument("--precision", type=comma_separated, default=["f32"], metavar="NAME,...",
-                        help=f"precisions of graphq: {', '.join(get_args(Precision))} (default f32)")
-    add_numbers(parser)
-    parser.add_argument("--peer", type=comma_separated, default=[], metavar="NAME,...",
-                        help=f"other engines: {', '.join(PEERS)}")
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="seconds per row (default 1)")
-    add_inputs(parser)
+ARGUMENTS: Arguments = (
+    *MODEL,
+    option("--threads", metavar="N,...",
+           help="thread counts (default: 1, and all cores); graphq uses at most one for each core"),
+    option("--isa", type=comma_separated, metavar="LEVEL,...", help="ISA levels of graphq (default: the best)"),
+    option("--precision", type=comma_separated, default=["f32"], metavar="NAME,...",
+           help=f"precisions of graphq: {', '.join(get_args(Precision))} (default f32)"), *NUMBERS,
+    option("--peer", type=comma_separated, default=[], metavar="NAME,...", help=f"other engines: {', '.join(PEERS)}"),
+    option("--seconds", type=float, default=1.0, metavar="S", help="seconds per row (default 1)"), *INPUTS)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +66,10 @@ def run(options: argparse.Namespace) -> int:
     if not 0 <= options.seconds <= 3600:
         raise ParseError(f"--seconds must be in [0, 3600], got {options.seconds}")
     counts = _threads(options.threads)
-    peers = [_peer(name) for name in options.peer]
+    for name in options.peer:
+        if name not in PEERS:
+            raise ParseError(f"--peer: there is no engine '{name}'; there are {', '.join(PEERS)}")
+    peers = [PEERS[name] for name in options.peer]
     graph = load_graph(options.file)
     arrays, source = _arrays(graph, options)
     wanted: list[np.ndarray] = []
@@ -81,7 +79,10 @@ def run(options: argparse.Namespace) -> int:
                                                                     "precision": precision}))
                  for threads, level, precision in product(counts, options.isa or [None], options.precision or ["f32"])]
         if peers:
-            path = _onnx_file(options.file, graph, Path(folder))
+            path = str(options.file)
+            if options.file.suffix != ".onnx":
+                path = f"{folder}/model.onnx"
+                save_graph(graph, Path(path))
             wanted, compared = as_written(path, graph, arrays)
             variants += [Variant(name, threads, model_file(name, path, arrays, threads), None)
                       for threads, name in product(counts, peers)]
@@ -127,12 +128,6 @@ def _threads(text: str | None) -> list[int]:
     return list(dict.fromkeys(map(int, text.split(","))))
 
 
-def _peer(name: str) -> str:
-    if name not in PEERS:
-        raise ParseError(f"--peer: there is no engine '{name}'; there are {', '.join(PEERS)}")
-    return PEERS[name]
-
-
 def _ours(graph: Graph, options: argparse.Namespace) -> Variant:
     model, precision = compiled(graph, options), options.precision
 
@@ -141,13 +136,6 @@ def _ours(graph: Graph, options: argparse.Namespace) -> Variant:
 
     name = f"graphq {model.level.name}" + f", {precision}" * (precision != "f32")
     return Variant(name, options.threads, call, precision)
-
-
-def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
-    if path.suffix == ".onnx":
-        return str(path)
-    save_graph(graph, folder / "model.onnx")
-    return str(folder / "model.onnx")
 
 
 def same_results(left: list[np.ndarray], right: list[np.ndarray]) -> bool:

@@ -3,15 +3,11 @@ from __future__ import annotations
 
 import argparse
 
-from graphq.commands.shared import add_json, write
+from graphq.commands.shared import JSON, option, write
 from graphq.ir.names import counted
 from graphq.kernels.jit import cache
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the action, `info` or `clear`, and --json."""
-    parser.add_argument("action", choices=["info", "clear"])
-    add_json(parser)
+ARGUMENTS = (option("action", choices=["info", "clear"]), JSON)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -7,19 +7,17 @@ import sys
 from pathlib import Path
 
 from graphq.commands.quantize import NAMING
-from graphq.commands.shared import add_model
+from graphq.commands.shared import MODEL, Arguments, option
 from graphq.model.files import load_graph
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the two models, --data and --page."""
-    add_model(parser)
-    parser.add_argument("against", type=Path, metavar="F32_MODEL", help="the f32 model")
-    parser.add_argument("--data", required=True, metavar="DATA",
-                        help="inputs for both models: a folder of .npz or .npy files, such a file, or a function that "
-                             "gives dicts of arrays: FILE.py:NAME or module:NAME")
-    parser.add_argument("--page", type=Path, metavar="PAGE.html", help="also write an HTML page: charts, and the graph")
-    parser.add_argument("--no-rank", action="store_true", help="do not measure what each layer costs at the outputs")
+ARGUMENTS: Arguments = (
+    *MODEL,
+    option("against", type=Path, metavar="F32_MODEL", help="the f32 model"),
+    option("--data", required=True, metavar="DATA",
+           help="inputs for both models: a folder of .npz or .npy files, such a file, or a function that gives dicts "
+                "of arrays: FILE.py:NAME or module:NAME"),
+    option("--page", type=Path, metavar="PAGE.html", help="also write an HTML page: charts, and the graph"),
+    option("--no-rank", action="store_true", help="do not measure what each layer costs at the outputs"))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -10,17 +10,13 @@ import time
 from pathlib import Path
 
 from graphq.base.budget import size_text
-from graphq.commands.shared import add_model, add_target, numbers, write
+from graphq.commands.shared import MODEL, TARGET, Arguments, numbers, option, write
 from graphq.compile import compile
 from graphq.errors import ParseError
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, --out and the options of the target."""
-    add_model(parser)
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE.graphq", 
-                        help="the file to write (default: MODEL.graphq)")
-    add_target(parser)
+ARGUMENTS: Arguments = (
+    *MODEL, option("-o", "--out", type=Path, metavar="FILE.graphq", help="the file to write (default: MODEL.graphq)"),
+    *TARGET)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -29,8 +25,7 @@ def run(options: argparse.Namespace) -> None:
     if out.suffix != ".graphq":
         raise ParseError(f"-o takes a name that ends in .graphq: commands recognize a saved model by it; got {out}")
     begin = time.perf_counter()
-    model = compile(options.file, isa=options.isa, threads=options.threads,
-                    **numbers(options))
+    model = compile(options.file, isa=options.isa, threads=options.threads, **numbers(options))
     model.save(out)
     seconds, nbytes = time.perf_counter() - begin, out.stat().st_size
     write(options, f"{model!r}\n{out}: {size_text(nbytes)}, after {seconds:.2f} s", {

@@ -3,22 +3,18 @@ from __future__ import annotations
 
 import argparse
 
-from graphq.commands.arrays import add_inputs, input_arrays
-from graphq.commands.shared import add_model, add_target, compiled, write
+from graphq.commands.arrays import INPUTS, input_arrays
+from graphq.commands.shared import MODEL, TARGET, Arguments, compiled, option, write
 from graphq.model.files import load_graph
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, the options of the report, and the target."""
-    add_model(parser)
-    parser.add_argument("--value", metavar="NAME",
-                        help="only the partition of one value or ONNX node, or why it is in no partition")
-    parser.add_argument("--full", action="store_true", help="print all lines of a large model's report")
-    parser.add_argument("--kernels", action="store_true", help="also show the kernels' instructions and speed")
-    parser.add_argument("--profile", action="store_true",
-                        help="run the model, and show the share of the time of each cause")
-    add_inputs(parser)
-    add_target(parser)
+ARGUMENTS: Arguments = (
+    *MODEL,
+    option("--value", metavar="NAME",
+           help="only the partition of one value or ONNX node, or why it is in no partition"),
+    option("--full", action="store_true", help="print all lines of a large model's report"),
+    option("--kernels", action="store_true", help="also show the kernels' instructions and speed"),
+    option("--profile", action="store_true", help="run the model, and show the share of the time of each cause"),
+    *INPUTS, *TARGET)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import argparse
 
-from graphq.commands.shared import add_model, write
+from graphq.commands.shared import MODEL, write
 from graphq.model.files import load_graph
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL and --json."""
-    add_model(parser)
+ARGUMENTS = MODEL
 
 
 def run(options: argparse.Namespace) -> None:

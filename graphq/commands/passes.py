@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from graphq.base.paths import named_object
 from graphq.base.progress import bars
-from graphq.commands.shared import add_model, comma_separated, write
+from graphq.commands.shared import ELIDE, MODEL, Arguments, comma_separated, option, write
 from graphq.errors import ParseError, PassError
 from graphq.ir import Graph
 from graphq.ir.names import counted
@@ -32,18 +32,15 @@ from graphq.passes import PIPELINE, Pass, find_pass, run_passes
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.validation.validator import validate
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, the passes to run, and the options for printing and checking."""
-    add_model(parser)
-    parser.add_argument("--passes", type=comma_separated, metavar="A,B",
-                        help="run these passes instead of the pipeline")
-    parser.add_argument("--print-after", type=comma_separated, default=[], metavar="all|changed|A,B",
-                        help="print the graph after every pass, after passes that changed it, or after named passes")
-    parser.add_argument("--verify", choices=["graph", "numeric"],
-                        help="check after each pass that the graph is consistent, or (numeric) also that numbers stay")
-    parser.add_argument("--list", action="store_true", help="print the names of the passes instead")
-    parser.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
+ARGUMENTS: Arguments = (
+    *MODEL,
+    option("--passes", type=comma_separated, metavar="A,B", help="run these passes instead of the pipeline"),
+    option("--print-after", type=comma_separated, default=[], metavar="all|changed|A,B",
+           help="print the graph after every pass, after passes that changed it, or after named passes"),
+    option("--verify", choices=["graph", "numeric"],
+           help="check after each pass that the graph is consistent, or (numeric) also that numbers stay"),
+    option("--list", action="store_true", help="print the names of the passes instead"),
+    ELIDE)
 
 
 def run(options: argparse.Namespace) -> int:

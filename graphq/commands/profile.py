@@ -8,20 +8,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from graphq.commands.arrays import add_inputs, input_arrays
-from graphq.commands.shared import add_model, add_target, compiled, write
+from graphq.commands.arrays import INPUTS, input_arrays
+from graphq.commands.shared import MODEL, TARGET, Arguments, compiled, option, write
 from graphq.model.files import load_graph
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, and the options for input arrays, the target and the profile."""
-    add_model(parser)
-    add_inputs(parser)
-    add_target(parser)
-    parser.add_argument("--runs", type=int, default=20, metavar="N", help="number of runs (default 20)")
-    parser.add_argument("--peaks", action="store_true",
-                        help="also measure the machine's peak rates, and show each step's share of its peak")
-    parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write a timeline")
+ARGUMENTS: Arguments = (
+    *MODEL, *INPUTS, *TARGET,
+    option("--runs", type=int, default=20, metavar="N", help="number of runs (default 20)"),
+    option("--peaks", action="store_true",
+           help="also measure the machine's peak rates, and show each step's share of its peak"),
+    option("--trace", type=Path, metavar="FILE.json", help="write a timeline"))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from graphq.base.budget import size_text
 from graphq.base.progress import LOOP, MOST, job_part
-from graphq.commands.shared import add_model, save_graph, write
+from graphq.commands.shared import MODEL, Arguments, option, save_graph, write
 from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
 from graphq.model.files import load_graph
@@ -32,40 +32,45 @@ PLAIN = "activations", "mode"
 """Options that turn off the automatic search, as --method does."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, --data, --out, and the options of the scheme."""
-    add_model(parser)
-    parser.add_argument("--data", metavar="DATA", help="calibration data: a folder of .npz or .npy files, such a "
-                                                       "file, or a function that gives dicts of arrays: FILE.py:NAME "
-                                                       "or module:NAME")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
-    parser.add_argument("--opset", type=int, metavar="N",
-                        help="the operator set of the ONNX file, 13 or later (default 21)")
-    parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
-                        help="how ranges are chosen (default: search for the best setting)")
-    parser.add_argument("--preset", choices=["performance", "mixed", "accuracy"],
-                        help="limit the automatic search: performance uses no 16 bits, accuracy keeps values between "
-                             "layers in f32")
-    parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"],
-                        help="type of activations; this option, --method and --mode turn off the automatic search")
-    parser.add_argument("--symmetric", action="store_true", help="put zero points in the middle of the range")
-    parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="default: static")
-    parser.add_argument("--weight-bits", type=int, choices=[4, 7, 8],
-                        help="7: less exact, faster on CPUs without VNNI (the automatic search uses 7 there if little "
-                             "is lost); 4: only with --mode weight_only")
-    for field, text in (("exclude", "layers that stay in f32"), ("wide", "layers with 16-bit activations"),
-                        ("wide_weights", "layers with 16-bit weights")):
-        parser.add_argument(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
-                            help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for "
-                                 "an operation, or FIRST..LAST for everything between two values")
-    for field in ("wide", "wide_weights"):  # each option has an older name that still works
-        parser.add_argument(f"--{field.replace('_', '-')}", action="append", dest=field, help=argparse.SUPPRESS)
-    parser.add_argument("--between", action="append", default=[], metavar="NAME",
-                        help="quantize values between layers that sums, concats and pools read; * for all")
-    parser.add_argument("--states", action="store_true",
-                        help="quantize the states of LSTMs as well, with the range of each step")
-    parser.add_argument("--limits", action="append", default=[], metavar="NAME=LOW:HIGH", type=_limits,
-                        help="the range of a tensor, instead of the observed range")
+def _limits(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, numbers = text.rpartition("=")
+    low, _, high = numbers.partition(":")
+    try:
+        return name, (float(low), float(high))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be NAME=LOW:HIGH with numbers, got {text!r}") from None
+
+
+ARGUMENTS: Arguments = (
+    *MODEL,
+    option("--data", metavar="DATA",
+           help="calibration data: a folder of .npz or .npy files, such a file, or a function that gives dicts of "
+                "arrays: FILE.py:NAME or module:NAME"),
+    option("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind"),
+    option("--opset", type=int, metavar="N", help="the operator set of the ONNX file, 13 or later (default 21)"),
+    option("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
+           help="how ranges are chosen (default: search for the best setting)"),
+    option("--preset", choices=["performance", "mixed", "accuracy"],
+           help="limit the automatic search: performance uses no 16 bits, accuracy keeps values between layers in f32"),
+    option("--activations", choices=["u8", "s8", "u16", "s16"],
+           help="type of activations; this option, --method and --mode turn off the automatic search"),
+    option("--symmetric", action="store_true", help="put zero points in the middle of the range"),
+    option("--mode", choices=["static", "dynamic", "weight_only"], help="default: static"),
+    option("--weight-bits", type=int, choices=[4, 7, 8],
+           help="7: less exact, faster on CPUs without VNNI (the automatic search uses 7 there if little is lost); "
+                "4: only with --mode weight_only"),
+    *(option(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
+             help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for an operation, or "
+                  "FIRST..LAST for everything between two values")
+      for field, text in (("exclude", "layers that stay in f32"), ("wide", "layers with 16-bit activations"),
+                          ("wide_weights", "layers with 16-bit weights"))),
+    *(option(f"--{field.replace('_', '-')}", action="append", dest=field, help=argparse.SUPPRESS)
+      for field in ("wide", "wide_weights")),  # older names that still work
+    option("--between", action="append", default=[], metavar="NAME",
+           help="quantize values between layers that sums, concats and pools read; * for all"),
+    option("--states", action="store_true", help="quantize the states of LSTMs as well, with the range of each step"),
+    option("--limits", action="append", default=[], metavar="NAME=LOW:HIGH", type=_limits,
+           help="the range of a tensor, instead of the observed range"))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -137,15 +142,6 @@ def closer_setting(choice: Choice) -> list[str]:
     if not options or choice.losses[closest] > CLEARLY * choice.losses[choice.setting]:
         return []
     return [f"a slower setting loses {choice.losses[closest]:.2e}; its options are {shlex.join(options)}"]
-
-
-def _limits(text: str) -> tuple[str, tuple[float, float]]:
-    name, _, numbers = text.rpartition("=")
-    low, _, high = numbers.partition(":")
-    try:
-        return name, (float(low), float(high))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be NAME=LOW:HIGH with numbers, got {text!r}") from None
 
 
 def _quantizes(graph: Graph) -> int:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphq.commands.passes import named_pass
-from graphq.commands.shared import add_model, save_graph, write
+from graphq.commands.shared import MODEL, Arguments, option, save_graph, write
 from graphq.errors import GraphqError, ParseError
 from graphq.ir import Graph
 from graphq.ir.text import to_text
@@ -36,16 +36,17 @@ from graphq.validation.reduce import TRIALS, reduce_graph
 from graphq.validation.validator import failing, failure, variants
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, the checks that decide which candidates still fail, and the options for output."""
-    add_model(parser)
+def _add_checks(parser: argparse.ArgumentParser) -> None:
     check = parser.add_mutually_exclusive_group(required=True)
     check.add_argument("--check", metavar="COMMAND", help="exits with 0 if a candidate still fails")
     check.add_argument("--pass", dest="step", metavar="NAME", help="a pass that gets the graph wrong")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the graph there instead of printing it")
-    parser.add_argument("--same-kind", action="store_true", help="candidates are files of MODEL's kind")
-    parser.add_argument("--trials", type=int, default=TRIALS, metavar="N",
-                        help=f"try at most N graphs (default {TRIALS})")
+
+
+ARGUMENTS: Arguments = (
+    *MODEL, _add_checks,
+    option("--out", type=Path, metavar="FILE", help="write the graph there instead of printing it"),
+    option("--same-kind", action="store_true", help="candidates are files of MODEL's kind"),
+    option("--trials", type=int, default=TRIALS, metavar="N", help=f"try at most N graphs (default {TRIALS})"))
 
 
 def run(options: argparse.Namespace) -> int:

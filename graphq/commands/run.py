@@ -12,8 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from graphq.commands.arrays import add_inputs, check_names, input_arrays, pairs
-from graphq.commands.shared import add_model, add_target, compiled, write
+from graphq.commands.arrays import INPUTS, check_names, input_arrays, pairs
+from graphq.commands.shared import MODEL, TARGET, Arguments, compiled, option, write
 from graphq.dtypes import DType, as_dtype
 from graphq.ir import Value
 from graphq.ir.interpret import named_outputs, reference
@@ -80,15 +80,11 @@ SECONDS, RUNS = 1.0, 20
 """A model is timed until its runs have taken SECONDS in total, but for at most RUNS runs."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, and the options for arrays and the target."""
-    add_model(parser)
-    add_inputs(parser)
-    parser.add_argument("--output", action="append", default=[], metavar="NAME=FILE.npy",
-                        help="write an output's array")
-    parser.add_argument("--compare", action="store_true",
-                        help="also run the reference in NumPy; exit with 1 if results are wrong")
-    add_target(parser)
+ARGUMENTS: Arguments = (
+    *MODEL, *INPUTS,
+    option("--output", action="append", default=[], metavar="NAME=FILE.npy", help="write an output's array"),
+    option("--compare", action="store_true", help="also run the reference in NumPy; exit with 1 if results are wrong"),
+    *TARGET)
 
 
 def run(options: argparse.Namespace) -> int:

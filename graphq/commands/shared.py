@@ -1,13 +1,13 @@
-"""Helpers for commands: save graphs, add options, compile a model with the options, print text or JSON."""
+"""Helpers for commands: options, save graphs, compile a model with the options, print text or JSON."""
 from __future__ import annotations
 
 import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
@@ -20,7 +20,31 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.loading import load_compiled
 from graphq.onnx import save_onnx
 
-MODEL = "an ONNX file, a oneDNN Graph file, a saved model or a text form"
+Arguments: TypeAlias = tuple[Callable[[argparse.ArgumentParser], object], ...]
+"""Functions that add arguments to the parser of a command."""
+
+
+def option(*names: str, **settings: Any) -> Callable[[argparse.ArgumentParser], object]:
+    """An argument for the tuple `ARGUMENTS` of a command; `add_argument` of a parser gets these names and settings."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+ELIDE = option("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
+JSON = option("--json", action="store_true", help="print JSON (docs/command_line.md has the fields)")
+MODEL: Arguments = (
+    option("file", type=Path, metavar="MODEL", help="an ONNX file, a oneDNN Graph file, a saved model or a text form"),
+    JSON)
+NUMBERS: Arguments = (
+    option("--ties", choices=get_args(Ties), default="settled",
+           help="compute outputs near rounding ties as the graph is written (settled, the default), or leave them as "
+                "the formula has them, which takes less time"),
+    option("--ranges-by-row", action="store_true",
+           help="quantize activations of dynamically quantized matmuls per token; this changes numbers"))
+TARGET: Arguments = (
+    option("--isa", metavar="LEVEL", help="the highest ISA level to use"),
+    option("--threads", type=int, metavar="N", help="at most N threads, and at most one for each core"),
+    option("--precision", choices=get_args(Precision), default="f32",
+           help="the type in which f32 matmuls and convolutions read their operands (default f32)"), *NUMBERS)
 
 
 def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
@@ -35,36 +59,6 @@ def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
         path.write_text(to_text(graph) + "\n", encoding="utf-8")
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the argument MODEL and the option --json."""
-    parser.add_argument("file", type=Path, metavar="MODEL", help=MODEL)
-    add_json(parser)
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option --json."""
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/command_line.md has the fields)")
-
-
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the options --isa, --threads, --precision and --ties of `compile`, and --ranges-by-row."""
-    parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
-    parser.add_argument("--threads", type=int, metavar="N",
-                        help="at most N threads, and at most one for each core")
-    parser.add_argument("--precision", choices=get_args(Precision), default="f32",
-                        help="the type in which f32 matmuls and convolutions read their operands (default f32)")
-    add_numbers(parser)
-
-
-def add_numbers(parser: argparse.ArgumentParser) -> None:
-    """Add the options --ties and --ranges-by-row."""
-    parser.add_argument("--ties", choices=get_args(Ties), default="settled",
-                        help="compute outputs near rounding ties as the graph is written (settled, the default), or "
-                             "leave them as the formula has them, which takes less time")
-    parser.add_argument("--ranges-by-row", action="store_true",
-                        help="quantize activations of dynamically quantized matmuls per token; this changes numbers")
-
-
 def numbers(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `compile` that affect the numerical results, not only the speed."""
     if not options.ranges_by_row:
@@ -77,21 +71,18 @@ def numbers(options: argparse.Namespace) -> dict[str, Any]:
 def compiled(graph: Graph, options: argparse.Namespace) -> CompiledGraph:
     """Load the model if the file is a saved model; otherwise compile the file's graph.
 
-    Compiled models in the cache are not used, because a command's report must not depend on earlier commands.
+    Compiled models in the cache are not used, because a command's report must not depend on earlier commands. A line on
+    stderr says if the model uses fewer threads than --threads asks for.
     """
     path, isa, threads = options.file, options.isa, options.threads
-    if path.suffix != ".graphq":
-        made = compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(options))
-        return _told(made, threads)
-    for option, is_given in (("--ranges-by-row", options.ranges_by_row), ("--ties formula", options.ties != "settled"),
-                             (f"--precision {options.precision}", options.precision != "f32")):
-        if is_given:
-            raise ParseError(f"{option}: {path} is already compiled; give the option to `graphq compile`")
-    return _told(load_compiled(path, isa=isa, threads=threads), threads)
-
-
-def _told(model: CompiledGraph, threads: int | None) -> CompiledGraph:
-    """Return the model; print a warning to stderr if it uses fewer threads than --threads asks for."""
+    if path.suffix == ".graphq":
+        for text, given in (("--ranges-by-row", options.ranges_by_row), ("--ties formula", options.ties != "settled"),
+                            (f"--precision {options.precision}", options.precision != "f32")):
+            if given:
+                raise ParseError(f"{text}: {path} is already compiled; give the option to `graphq compile`")
+        model = load_compiled(path, isa=isa, threads=threads)
+    else:
+        model = compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(options))
     if threads is not None and model.threads < threads:
         print(f"--threads {threads}: {counted(model.threads, 'thread')}, at most one for each core", file=sys.stderr)
     return model

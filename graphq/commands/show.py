@@ -7,15 +7,11 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from graphq.commands.shared import add_model, write
+from graphq.commands.shared import ELIDE, MODEL, write
 from graphq.ir.text import to_text
 from graphq.model.files import load_graph
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, --json and --elide."""
-    add_model(parser)
-    parser.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
+ARGUMENTS = (*MODEL, ELIDE)
 
 
 def run(options: argparse.Namespace) -> None:

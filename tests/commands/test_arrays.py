@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.commands.arrays import accepted_inputs, add_inputs, check_names, input_arrays, pairs
+from graphq.commands.arrays import INPUTS, accepted_inputs, check_names, input_arrays, pairs
 from graphq.errors import GraphError, InputError, ParseError
 
 
@@ -85,7 +85,8 @@ def graph():
 
 def arrays(*arguments, of=None):
     parser = argparse.ArgumentParser()
-    add_inputs(parser)
+    for add in INPUTS:
+        add(parser)
     return input_arrays(of or graph(), parser.parse_args(arguments))
 
 
