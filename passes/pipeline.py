@@ -124,7 +124,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
 
     In all reports and debug prints, unnamed values keep the numbers that they have in the graph's text before the
     passes. GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
-    GRAPHQ_DEBUG=verify, the graph is verified after each pass.
+    GRAPHQ_DEBUG=verify, the graph is verified after each pass that changed it, and at the end.
 
     `after(pass, changes, graph)` is called after each pass, and after each pass inside a Fixpoint; it must not change
     the graph. With a `history` of `graph`, the graph after the passes is `history.after`.
@@ -144,12 +144,13 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
     for step in progress(passes, "passes"):
         if history is not None and isinstance(step, Fusion):
             graph = history.fork()
+        nodes = list(graph.nodes)
         count, missed = apply(step, graph, after=after)
         refusals += missed
         if count and "passes" in debug:
             print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=SHORT)}\n", file=sys.stderr)
         recount(partial(constant_bytes, graph))
-        if check:
+        if check and (count or graph.nodes != nodes or step is passes[-1]):
             _verify_after(step, graph, consistent)
     return refusals
 

@@ -257,6 +257,25 @@ def test_the_verifier_names_the_pass():
         run_passes(parse(MATMUL), [break_it])
 
 
+def test_changes_that_a_pass_does_not_count_are_verified():
+    """New nodes at once, other changes at the end at the latest."""
+    def add_nodes(graph):
+        graph.relu(graph.inputs[0]).uses.append(None)
+        return 0
+
+    def break_it(graph):
+        graph.nodes[0].output.uses.clear()
+        return 0
+
+    with pytest.raises(VerifyError, match="after pass add_nodes"):
+        run_passes(parse(MATMUL), [add_nodes, FuseBias()])
+    def nothing(graph):
+        return 0
+
+    with pytest.raises(VerifyError, match="after pass nothing: %0: recorded uses differ"):
+        run_passes(parse(MATMUL), [break_it, nothing])
+
+
 def test_debug_prints_what_changed(monkeypatch, capsys):
     monkeypatch.setenv("GRAPHQ_DEBUG", "passes")
     run_passes(parse(MATMUL), [FuseBias(), FuseBias()])
