@@ -14,8 +14,8 @@ from graphq.ir.op import lookup
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.model.saved_file import File
-from graphq.model.saved_plans import check, check_record
-from graphq.plan.plan import Buffer, Copy, Plan, PythonStep, Ref, Reference, ReportedError
+from graphq.model.saved_plans import check, check_record, compact, on_threads
+from graphq.plan.plan import Buffer, Copy, Part, Plan, PythonStep, Ref, Reference, ReportedError
 
 F, B, OPEN = TensorType(f32, (2, 3)), TensorType(u8, (4,)), TensorType(f32, (None, 3))
 SIGNATURE = Signature("net", (GraphInput("x", OPEN, "variable"), GraphInput("b", B, "variable")), {"y": OPEN, "z": B})
@@ -148,6 +148,44 @@ def test_traces(fields, fine):
             check_record(changed, (5, 4))
     with pytest.raises(ParseError):
         check_record(RECORD, (5, 5))
+
+
+def test_two_sizes_have_two_slots():
+    """Also if they are equal in the example."""
+    equal = RECORD._replace(values={**RECORD.values, 1: 5}, assumed={"a": 5, "b": 5})
+    check_record(equal, (5, 5))
+    with pytest.raises(ParseError):
+        check_record(equal._replace(leaves=(0, 0)), (5, 5))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_strips_keep_their_data_and_the_threads_that_are_there(threads, native):
+    """Buffers that no step uses are left out; all others get new numbers, also in slots and in parts of steps."""
+    plan, _, k = native
+    step = plan.steps[k]
+    unused = [Buffer("arena", 8), Buffer("constant", 8, None, 0, np.zeros(1))]
+    moved = step._replace(pieces=3, slots=((Ref(0, 8), Ref(1), 4),), parts=(Part(step, ((0, 8),)),))
+
+    def shifted(word):
+        return word._replace(buffer=word.buffer + 2) if isinstance(word, Ref) else word
+
+    def late(x):
+        return x._replace(words={name: shifted(w) for name, w in x.words.items()},
+                          slots=tuple(tuple(map(shifted, slot)) for slot in x.slots),
+                          parts=tuple(part._replace(step=late(part.step)) for part in x.parts))
+
+    python = PythonStep("copy", Copy(), (0, None), (1,), False)
+    late_python = python._replace(inputs=(2, None), outputs=(3,))
+    used = {w.buffer for w in moved.block if isinstance(w, Ref)} | {0, 1}
+    buffers = tuple(b for n, b in enumerate(plan.buffers) if n in used or b.storage in ("input", "output", "report"))
+    assert buffers == plan.buffers
+    given = plan._replace(buffers=(*unused, *buffers), steps=(late(moved), late_python), threads=3)
+    found = compact(given)
+    assert found.buffers == buffers and found.steps == (moved, python)
+    fewer = on_threads(found, threads)
+    assert fewer.threads == threads and fewer.steps[1] == python
+    native_steps = [fewer.steps[0], *(part.step for part in fewer.steps[0].parts)]
+    assert {s.pieces for s in native_steps} == ({threads} if threads < 3 else {3, step.pieces})
 
 
 def test_later_values_are_words_alone():
