@@ -1,5 +1,7 @@
 """The limit of memory: what counts, what it refuses, and the option that raises it."""
 import pickle
+import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +111,23 @@ def test_a_control_group_has_less_than_the_machine(tmp_path, monkeypatch):
     (tmp_path / "limit").write_text(f"{200 * MIB}\n")
     monkeypatch.setattr(budget, "_CGROUP", (str(tmp_path / "max"), str(tmp_path / "none"), str(tmp_path / "limit")))
     assert budget.default_limit() == 100 * MIB
+
+
+@pytest.mark.parametrize("path", ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"])
+def test_control_groups_of_both_versions(monkeypatch, path):
+    def read(self):
+        if str(self) == path:
+            return f"{200 * MIB}\n"
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert budget.default_limit() == 100 * MIB
+
+
+def test_a_limited_address_space(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (80 * MIB, resource.RLIM_INFINITY)[
+        0 if kind == resource.RLIMIT_AS else 1:][:1] * 2)
+    assert budget.default_limit() == 20 * MIB
 
 
 @pytest.mark.parametrize("memory", [0, -1, 1.5, True, "1G"])

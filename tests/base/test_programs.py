@@ -2,6 +2,7 @@
 
 Guards as text: arithmetic of named sizes, functions by their names, and the first guard that fails.
 """
+from collections import namedtuple
 from functools import partial
 
 import numpy as np
@@ -158,3 +159,16 @@ def test_the_first_guard_that_fails(trace):
     assert why_not(program, trace, [5, 8], ["n", "m"]) == "n == 5 is not False"
     assert why_not(program, trace, [5, 5], ["n", "m"]) == "n < m is not True"
     assert why_not(program, trace, [2, 5], ["n", "m"]) == "60 // (n - 2) cannot be computed"
+
+
+def test_values_take_the_place_of_sizes_at_any_depth():
+    """Tuples with names, lists and mappings stay what they are, and so does all that is not open."""
+    trace = Trace()
+    n = trace.leaf(3, "n")
+    doubled, text = n * 2, later(str, n)
+    program = Program(trace, [n, doubled, text])
+    Pair = namedtuple("Pair", "first second")
+    given = Pair([n, "n"], {"x": (doubled, 7), text.slot: Pair(None, text)})
+    found = program.at([5]).of(given)
+    assert found == Pair([5, "n"], {"x": (10, 7), text.slot: Pair(None, "5")})
+    assert type(found) is Pair and type(found.first) is list and type(found.second[text.slot]) is Pair

@@ -70,6 +70,18 @@ def test_a_bar_is_shown_where_it_is_asked_for(shown):
     assert dict.fromkeys(bar.seen) == dict.fromkeys([("numbers", 0), ("numbers", 50), ("numbers", 100)]) and bar.closed
 
 
+def test_a_job_within_a_job_ends_with_its_block(shown):
+    with bars(job="outer"):
+        with bars(False):
+            list(progress([1], "hidden"))
+        with bars(job="inner"):
+            list(progress([1], "inside", 1.0))
+        list(progress([1], "shown", 1.0))
+    list(progress([1], "after"))
+    assert {(bar.closed, *{name for name, _ in bar.seen}) for bar in shown} == {(True, "inner: inside"),
+                                                                                (True, "outer: shown")}
+
+
 def test_a_job_has_one_bar_that_names_the_outermost_part(shown):
     with bars(job="quantize"):
         with job_part("ranges", 0.5):
