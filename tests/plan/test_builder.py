@@ -187,3 +187,31 @@ def test_a_reference_gets_the_shape_of_a_view():
     g.output(g.trilu(g.static_reshape(g.input("x", dtype="f32", shape=(2, 6)), shape=[3, 4])), name="y")
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     np.testing.assert_array_equal(gq.compile(g, threads=1)(x), np.triu(x.reshape(3, 4)))
+
+
+def test_equal_constants_have_one_buffer():
+    b = PlanBuilder(gq.Graph(), isa.LEVELS[0], 1, True)
+    x = np.arange(6.0)
+    first = b.constant(x)
+    assert [b.constant(x), b.constant(x.copy()), b.constant(x + 1)] == [first, first, first + 1]
+    assert [buffer.nbytes for buffer in b.buffers] == [48, 48]
+
+
+def test_an_output_that_is_a_view_is_written_without_a_copy():
+    g = gq.Graph()
+    y = g.static_reshape(g.relu(g.input("x", dtype="f32", shape=(2, 6))), shape=[3, 4])
+    g.output(g.static_reshape(y, shape=[12]), name="y")
+    plan = gq.compile(g, threads=1).plans.fixed.plan
+    assert len(plan.steps) == 1 and {x.storage for x in plan.buffers} == {"input", "output"}
+
+
+def test_rows_of_several_results_count_as_batch_elements():
+    g = gq.Graph()
+    x = g.input("x", dtype="s64", shape=(3, 80, 1))
+    y = g.static_transpose(x, order=[0, 1, 2])
+    z = g.static_reshape(y, shape=[6, 40, 1])
+    g.output(g.static_transpose(z, order=[0, 1, 2]), name="y")
+    b = PlanBuilder(g, isa.LEVELS[0], 2, True)
+    strips = b.in_strips([y], g.outputs[0])
+    strips.__enter__()
+    assert (b.strips.batch, b.strips.m) == (6, 40)

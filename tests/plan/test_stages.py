@@ -79,6 +79,16 @@ def test_values_without_names_get_free_ones():
     assert [v.name for v in parts.tail.inputs] == ["value 3", "value 2"]
 
 
+def test_what_only_the_tail_uses_is_computed_before_the_cut():
+    g = gq.parse("""graph(x: f32[3], axes: s32[1]) {
+      %a = tanh(x)
+      %s = reduce_sum(x, axes)
+      %0 = add(%s, %a)
+      return %0
+    }""")
+    assert [ops(part) for part in stages(g)[:3]] == [["tanh"], ["reduce_sum"], ["add"]]
+
+
 def test_a_dequantize_that_the_head_reads_too_stays_there():
     g = gq.parse("""graph(q: u8[3], axes: s32[1]) {
       %d = dequantize(q, scales=[0.5])
