@@ -222,6 +222,9 @@ def test_numbers_of_tables_are_converted_where_that_is_asked_for():
     for name, wrong in (("y", wide["y"] + 0.5), ("y", np.full((5, 3), np.nan)), ("x", np.full((5, 16), 1e300))):
         with pytest.raises(gq.InputError, match=f"input '{name}' must be .*, which cannot hold all of the given"):
             predictor({**wide, name: wrong})
+    for wrong in (x["x"].astype(str), x["x"].astype(object), x["x"].astype(np.complex64)):
+        with pytest.raises(gq.InputError, match="input 'x' must be f32"):
+            predictor({**wide, "x": wrong})
     with pytest.raises(gq.InputError, match=r"got dtype float64 \(no implicit conversion: use astype, or Predictor"):
         gq.Predictor(gq.compile(network(None), threads=1))(wide)
 

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from graphq.dtypes import f32, s64
-from graphq.errors import InputError
+from graphq.errors import GraphqError, InputError
 from graphq.ir import TensorType
-from graphq.scoring.score import Scorer
+from graphq.scoring.score import Scorer, score
 
 
 class Sums:
@@ -84,3 +84,26 @@ def test_a_column_of_the_name_of_an_output_that_is_left_out():
     names = ["a", "b", "y", "n", "pair"]
     assert Scorer(Sums(), {"x": ("a", "b")}, ["sum"]).kept(names) == names
     assert Scorer(Sums(), {"x": ("a", "b")}, None, ["n", "a"]).kept(names) == ["a", "n"]
+
+
+@pytest.mark.parametrize("shape, refused", [((None, 2), True), ((None, 3), False), ((None, None), False),
+                                            ((None, 3, 4), False), ((None,), False), (None, False)])
+def test_the_number_of_columns_is_that_of_an_input_of_two_axes(shape, refused):
+    model = type("Model", (), {"inputs": {"x": TensorType(f32, shape)}, "outputs": {"z": TensorType(f32, (None,))}})
+    assert Scorer(model(), {"x": "abc"}).kept(["abc"]) == ["abc"]
+    listed = Scorer(model(), {"x": ["a", "b", "c"]})
+    if refused:
+        with pytest.raises(InputError, match=r"input 'x' is f32\[\?, ?2\], got 3 columns"):
+            listed.kept(["a", "b", "c"])
+    else:
+        assert listed.kept(["a", "b", "c"]) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["outputs", "keep"])
+def test_a_dataset_is_known_by_its_ancestors_and_takes_lists(name):
+    origin = type("Bag", (), {"__module__": "dask.bag.core"})
+    dataset = type("Mine", (origin,), {"__module__": "mine"})()
+    with pytest.raises(InputError, match=f"{name} takes a list of names, got 'z'"):
+        score(dataset, "model", **{name: "z"})
+    with pytest.raises(GraphqError, match="takes a dask array, dataframe or bag, or a Ray dataset"):
+        score(type("Bag", (), {"__module__": "daskish"})(), "model", **{name: "z"})
