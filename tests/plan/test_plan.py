@@ -15,6 +15,7 @@ from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.plan.plan import (
     BLOCK_CYCLES,
     Buffer,
+    Part,
     Plan,
     PythonStep,
     Ref,
@@ -46,6 +47,16 @@ def test_rooms_follow_the_argument_block():
     assert args.size == HEADER_WORDS + 3 + 5 and args[0] == args.ctypes.data + 8 * (HEADER_WORDS + 3)
     for count, words in ((1, 2), (5, 8), (0, 0)):
         assert step.arguments({"room_count": count}).size == HEADER_WORDS + words
+
+
+def test_each_piece_has_a_room_of_its_own():
+    words = {"rooms": 0, "room_count": 1, "room_bytes": 12}
+    part = Part(Step("inner", 0, words, 1), ((1, 2),))
+    step = Step("x", 0, words, 8, parts=(part, part._replace(step=Step("plain", 0, {"n": 5}, 1)))).shared(3)
+    assert (step.pieces, step.room, step.words["room_count"]) == (3, 36, 3)
+    assert [(p.step.pieces, p.step.room) for p in step.parts] == [(3, 36), (3, 0)]
+    alone = Step("x", 0, words, 8).shared(0)
+    assert (alone.pieces, alone.room) == (0, 12)
 
 
 def test_blocks_are_cut_in_pieces_of_neighbors():

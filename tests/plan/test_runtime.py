@@ -291,3 +291,22 @@ def test_a_reference_without_memory_names_its_node(monkeypatch):
             run({"x": np.zeros(3, np.float32)})
     monkeypatch.undo()
     assert model(np.ones(3, np.float32)).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kinds", ["kp", "pk", "kpk", "kkpkk", "pkpk", "kppkpkk"])
+def test_steps_of_kernels_and_of_python_take_turns(kinds):
+    """Each step reads the result of the one before; Python reads a view of other axes, and may lack an operand."""
+    g = gq.Graph(kinds)
+    y = x = g.input("x", dtype="f32", shape=(2, 64))
+    for n, kind in enumerate(kinds):
+        y = g.static_reshape(g.cum_sum(g.static_reshape(y, shape=[128]), axis=0), shape=[2, 64]) if kind == "p" \
+            else g.prelu(g.add(y, np.full((2, 64), n - 3, np.float32)), np.full(64, 0.5, np.float32))
+    g.output(y, name="y")
+    g.output(g.relu(x), name="z")
+    model = gq.compile(g)
+    for seed in range(2):
+        feeds = {"x": np.random.default_rng(seed).integers(-4, 5, (2, 64)).astype(np.float32)}
+        want = gq.reference(g, feeds)
+        got = model(feeds)
+        np.testing.assert_allclose(got["y"], want["y"], rtol=1e-6)
+        np.testing.assert_array_equal(got["z"], want["z"])
