@@ -113,6 +113,12 @@ def test_a_gather_within_the_row():
     x = g.static_reshape(g.input("x", dtype="f32", shape=(4, 5)), shape=[20])
     g.output(g.gather(x, g.constant(np.arange(20).reshape(5, 4).T.copy()), axis=0))
     assert "gather" in why_rows_mix(g)
+    for turned, apart in ((True, True), (False, False)):
+        g = gq.Graph()  # the 5 numbers of the 4 rows, the rows last
+        x = g.static_transpose(g.input("x", dtype="f32", shape=(4, 5)), order=[1, 0])
+        numbers = np.arange(20).reshape(5, 4).T if turned else np.arange(20).reshape(4, 5)
+        g.output(g.gather(g.static_reshape(x, shape=[20]), g.constant(numbers.copy()), axis=0))
+        assert (why_rows_mix(g) is None) == apart
 
 
 def test_what_no_output_needs_mixes_nothing():
@@ -259,16 +265,26 @@ MEASURED = """
     expand(v, shape=[2,6,1])
     pad(x, pads_begin=[0,0,1], pads_end=[0,1,0], mode="edge")
     pad(x, pads_begin=[0,0,0], pads_end=[2,0,0], mode="wrap")
+    add(x6, static_transpose(x6, order=[1,0]))
+    add(static_transpose(x6, order=[1,0]), x6)
+    static_transpose(add(static_transpose(x, order=[1,0,2]), x6), order=[1,0,2])
+    static_transpose(matmul(c, x6), order=[1,0])
+    matmul(static_transpose(x6, order=[1,0]), w)
+    static_reshape(add(static_reshape(x, shape=[-1,6]), \
+static_reshape(static_transpose(x, order=[1,0,2]), shape=[-1,6])), shape=[-1,4,6])
+    static_transpose(static_reshape(add(static_reshape(x, shape=[-1,6]), \
+static_reshape(static_transpose(x, order=[1,0,2]), shape=[-1,6])), shape=[4,-1,6]), order=[1,0,2])
+    matmul(x6, w66, x6)
 """.strip().split("\n    ")
 """Statements whose answer running them tells. The inputs have 6 rows, as many as other dimensions."""
 
-CAUTIOUS = {"reduce_sum(x)"}
+CAUTIOUS = {"reduce_sum(x)", "matmul(x6, w66, x6)"}
 """Those which keep rows apart, but for which no rule says so."""
 
 INPUTS = {"x": (6, 4, 6), "v": (6, 1), "x6": (6, 6), "v2": (6, 4), "image": (6, 5, 5, 3), "n": (6, 2)}
 CONSTANTS = {"c": (4, 6), "same": (6, 4, 6), "each": (6, 1, 1), "c6": (6,), "w": (6, 3), "w2": (2, 4), "w3": (6, 6, 3),
              "w4": (3, 4), "w5": (4, 5), "b3": (6,), "kernel": (2, 2, 3, 3), "three": (3,),
-             "square": (3,), "b2": (3,), "five": (2, 5, 2, 2), "w46": (4, 6), "table": (7, 5), "k": (3,),
+             "square": (3,), "b2": (3,), "five": (2, 5, 2, 2), "w46": (4, 6), "w66": (6, 6), "table": (7, 5), "k": (3,),
              "kk": (2, 2)}
 
 

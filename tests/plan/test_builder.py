@@ -77,6 +77,12 @@ def test_strips_go_through_all_steps(batch, m, threads, numbers):
     for _ in range(3):
         (y,) = runner([x])
         np.testing.assert_array_equal(y, x + sum(numbers))
+    (arena,) = arenas.idle  # that of all runs
+    arena.array[:] = 1
+    runner.clear_arena()
+    assert arenas.idle == [arena] and not arena.array[:runner.arena_bytes].any()
+    runner.trace([x], 1)
+    assert arenas.idle == [arena]
 
 
 def test_each_piece_has_a_room_for_what_lies_between_and_for_its_copies():

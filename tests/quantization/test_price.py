@@ -38,7 +38,8 @@ def test_times_by_hand(vnni, of_eight, of_more, monkeypatch):
 
 @pytest.mark.parametrize("macs, elements, wide, faster, exact", [
     (1e6, 1e5, 1, True, 5.8 - 1.9 - 0.16), (1e6, 2e5, 1, True, 5.8 - 3.8 - 0.16), (1e6, 1e4, 1, False, 1.7 + 0.85),
-    (1e6, 1e4, 2, False, 1.7 + 0.85), (1e6, 5e4, 2, True, 5.8 - 0.95 - 0.16), (0, 1e6, 1, True, 1e-3)])
+    (1e6, 1e4, 2, False, 1.7 + 0.85), (1e6, 5e4, 2, True, 5.8 - 0.95 - 0.16), (0, 1e6, 1, True, 1e-3),
+    (1e6, 3e4, 1, False, 1.7 + 2.55), (1e6, 3e4, 2, True, 1.7 + 2.55)])
 def test_exact_operands_take_16_bits_or_f32(macs, elements, wide, faster, exact, monkeypatch):
     price = Price(None, None, OfLevel(True))
     monkeypatch.setitem(price.__dict__, "work", {"a": (macs, elements), "b": (1e6, 0.0), "c": (1e9, 1e9)})

@@ -174,9 +174,18 @@ def test_a_range_is_kept_for_what_it_follows_from():
         if data is not None:
             kept.add(histogram(data.astype(np.float32))[0], data.min(), data.max())
         for scheme in schemes:
-            for dtype in (u8, s8):
+            for dtype in (u8, s8, u16):
                 fresh = TensorStatistics(kept.low, kept.high, kept.average, kept.second, kept.histogram)
                 assert parameters(kept, scheme, dtype) == parameters(fresh, scheme, dtype), (scheme, dtype)
+
+
+@pytest.mark.parametrize("dtype", [u8, s8])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_limits_are_of_their_tensor_and_without_headroom(dtype, symmetric):
+    scheme = Scheme(symmetric=symmetric, headroom=2, method="min_max", limits={"a": (-1, 3), "b": (0, 5)})
+    t = statistics([-7, 9])
+    for name, (low, high) in {"a": (-1, 3), "b": (0, 5), "c": (-14, 18), "": (-14, 18)}.items():
+        assert parameters(t, scheme, dtype, name) == from_range(low, high, dtype, symmetric)
 
 
 @pytest.mark.parametrize("dtype", [u8, s8])

@@ -27,7 +27,17 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
     ({"activations": "s8", "mode": "weight_only"}, "activations has no effect in mode 'weight_only'"),
     ({"limits": {"x": (0, 1)}, "mode": "dynamic"}, "limits has no effect"),
     ({"states": True, "mode": "dynamic"}, "states has no effect"),
-    ({"rows": True}, "rows has no effect in mode 'static'")])
+    ({"rows": True}, "rows has no effect in mode 'static'"),
+    ({"rows": True, "mode": "weight_only"}, "rows has no effect in mode 'weight_only'; it needs mode 'dynamic'"),
+    *(({"method": "automatic", **other}, "method 'automatic' needs mode 'static' and 8-bit activations")
+      for other in ({"mode": "dynamic"}, {"mode": "weight_only"}, {"activations": "u16"}, {"activations": "s16"})),
+    *(({"between": ["x"], "mode": mode}, "between needs mode 'static'") for mode in ("dynamic", "weight_only")),
+    *(({"preset": preset, "method": "mse"}, f"preset '{preset}' needs method 'automatic', got 'mse'")
+      for preset in ("performance", "accuracy")),
+    *(({name: value, "mode": "dynamic"}, f"{name} has no effect in mode 'dynamic'; it needs mode 'static'")
+      for name, value in (("percentile", 99), ("headroom", 2), ("symmetric", True), ("activations", "s8"))),
+    *(({"limits": {"x": limits}}, "limits of 'x' must be finite, the first below the second")
+      for limits in ((2, 1), (0, 0), (0, float("inf")), (float("-inf"), 0), (float("nan"), 1)))])
 def test_refused_schemes(options, message):
     with pytest.raises(GraphError, match=f"scheme: .*{message}"):
         Scheme(**options)

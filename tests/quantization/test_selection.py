@@ -4,6 +4,7 @@ import pytest
 from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
+from graphq.ir.node import ONNX_NAME
 from graphq.quantization import Scheme, automatic, calibrate, quantize
 from graphq.quantization.calibrate import observed
 from graphq.quantization.products import prepared, values_by_name
@@ -39,6 +40,19 @@ def test_products_are_chosen_by_names_of_onnx_nodes(tmp_path):
     assert selected(graph, [f"block/dense1..{last}"]) == (last,)
     with pytest.raises(gq.GraphError, match="named 'block/dens1'; did you mean block/dense1"):
         selected(graph, ["block/dens1"])
+
+
+def test_a_node_of_several_results_stands_for_the_first():
+    g = gq.Graph()
+    weights = np.eye(4, dtype=np.float32)
+    parts = g.top_k(g.input("x", dtype="f32", shape=(4, 8)), k=4, axis=1)
+    g.output(g.matmul(parts[0], weights, name="product0"))
+    g.output(g.matmul(g.cast(parts[1], dtype="f32"), weights + 1, name="product1"))
+    parts[0].node.meta[ONNX_NAME] = "cut"
+    graph = prepared(g)
+    assert selected(graph, ["cut..product0"]) == ("product0",)
+    with pytest.raises(gq.GraphError, match="named 'cut..product1'"):
+        selected(graph, ["cut..product1"])
 
 
 @pytest.mark.parametrize("text, message", [

@@ -54,6 +54,7 @@ CHANGES = {
     "the order of outputs": outputs((1, 0)), "the names of outputs": outputs((0, 1), ("out", "other")),
     "another output": outputs((0, 2)), "one output less": outputs((0,), ("out",)),
     "one node more": lambda g: g.relu(g.inputs[0]), "the same operands": operands("multiply", 0, 1),
+    "one input more": lambda g: g.input("z", dtype="f32", shape=(4,)),
 }
 
 
@@ -114,3 +115,30 @@ def test_bodies_are_detached_and_compared():
     inner = own["then_body"].nodes[0]
     own["then_body"].replace_uses(inner.output, own["then_body"].tanh(inner.inputs[0]))
     assert snapshot.changed(g)
+
+
+@pytest.mark.parametrize("what", ["an attribute", "the order of operands", "the output", "the operation"])
+def test_all_that_a_body_holds_is_compared(what):
+    body = gq.Graph("body")
+    x, y = (body.input(name, dtype="f32", shape=(4,)) for name in "xy")
+    difference = body.subtract(x, y)
+    limited = body.clamp(difference, min=0.0, max=1.0)
+    body.set_outputs([limited], ["z"])
+    other = body.copy()
+    g = gq.Graph()
+    g.output(g.if_else(g.input("c", dtype="boolean", shape=()), *(g.input(n, dtype="f32", shape=(4,)) for n in "ab"),
+                       then_body=body, else_body=other))
+    snapshot = Snapshot(g)
+    assert not snapshot.changed(g)
+    body = g.nodes[0].attrs["then_body"]
+    first, second = body.nodes
+    if what == "an attribute":
+        second.attrs = {**second.attrs, "max": 2.0}
+    elif what == "the output":
+        body.set_outputs([first.output], ["z"])
+    else:
+        with body.before(first):
+            new = body.subtract(*body.inputs[::-1]) if what == "the order of operands" else body.add(*body.inputs)
+        body.replace_uses(first.output, new)
+        body.prune([first])
+    assert len(body.nodes) == 2 and snapshot.changed(g)

@@ -213,6 +213,31 @@ def test_each_channel_has_a_quantization_without_zero_points_as_well():
     assert quantizations(g) == [Quantization(0.5, 0, u8), Quantization(0.25, 0, u8), Quantization(2, 0, u8)]
 
 
+def test_sizes_to_try_are_tried_once():
+    g = gq.parse("graph(x: f32[?,8], y: f32[0,1], z: f32[5,16]) {\n %0 = relu(x)\n return %0\n}")
+    assert [s["x"][0] for s in module.equal_sizes(g)] == [*module.SAME, 5]
+
+
+def test_further_sizes_have_fewer_kinds_and_say_what_was_drawn():
+    g = gq.parse("graph(x: f32[?,3], y: f32[?,3], z: f32[2]) {\n %0 = relu(x)\n return %0, y, z\n}")
+    found = list(adversarial_inputs(g))
+    drawn = list(dict.fromkeys(x.drawn for x in found))
+    kinds = [[x.kind for x in found if x.drawn == of] for of in drawn]
+    assert len(drawn) > 2 and len(kinds[0]) == 6 and all(k == ["random", "ties"] for k in kinds[1:])
+    for x in found:
+        assert x.drawn == tuple(f"{name}: f32[{','.join(map(str, x.arrays[name].shape))}]" for name in "xy")
+    given = list(adversarial_inputs(g, sizes={"x": (4, 3)}))
+    assert all(len(x.drawn) == 1 and x.drawn[0].startswith("y: ") and x.arrays["x"].shape == (4, 3) for x in given)
+    assert {x.drawn for x in adversarial_inputs(g, sizes={"x": (4, 3), "y": (1, 3)})} == {()}
+
+
+def test_the_first_refusal_is_said():
+    g = gq.parse("graph(x: f32[?]) {\n %0 = static_reshape(x, shape=[7,11])\n return %0\n}")
+    size = module.SAME[0]
+    with pytest.raises(GraphError, match=rf"runs with no open dimensions of {size}, .*: .*\[{size}\]"):
+        with_sizes(g, nothing)
+
+
 def test_shapes_that_are_given():
     g = gq.parse("graph(x: f32[?,3], y: u8[2]) {\n return x, y\n}")
     assert input_types(g, {"x": (5, 3)}) == {"x": TensorType(f32, (5, 3)), "y": TensorType(u8, (2,))}

@@ -82,6 +82,25 @@ def test_integers_of_the_other_sign_stay_in_their_range():
     assert [n.attrs["value"].tolist() for n in graph.nodes if n.op.name == "constant"] == [[0, 0, 0], [127, -127, -5]]
 
 
+def test_booleans_have_no_sign():
+    text = """graph(x: f32[2]) {
+      %c = constant(value=boolean[2]{1,0})
+      %d = constant(value=f32[2]{1,-2})
+      %y = select(%c, x, %d)
+      return %y
+    }"""
+    (graph,) = (g for w, g in varied(text) if w == "constants of the other sign")
+    assert [n.attrs["value"].tolist() for n in graph.nodes if n.op.name == "constant"] == [[True, False], [-1, 2]]
+
+
+def test_floats_of_one_node_move_together():
+    found = [w for w, _ in varied("graph(x: f32[2]) {\n %0 = clamp(x, min=-1, max=2)\n"
+                                  " %1 = elu(%0, alpha=2)\n return %1\n}")]
+    assert [w for w in found if w.startswith("min=99") or w.startswith("min=-101")] == [
+        f"min={n - 1.0}, max={n + 2.0} in %0 = clamp(x) : f32[2]" for n in (100, -100)]
+    assert not any(w.startswith(("alpha=102", "alpha=-98")) for w in found)
+
+
 def test_sizes_change_wherever_they_stand():
     by_words = dict(varied("graph(x: f32[2,3], y: f32[3]) {\n %c = constant(value=f32[3]{1.0,2.0,3.0})\n"
                            " %0 = add(x, y)\n %1 = add(%0, %c)\n return %1\n}"))
