@@ -1,6 +1,9 @@
 """The names of ISA levels, for tests whose cases are no cross product with all levels."""
 from collections.abc import Iterable
+from itertools import cycle
 from typing import Any
+
+from all_pairs import all_pairs
 
 from graphq.kernels.target import isa
 
@@ -9,8 +12,16 @@ WIDTHS = list(dict.fromkeys(level.base.name for level in isa.LEVELS))
 """One level of each width."""
 
 
+OF_WIDTH = {width: [x.name for x in isa.LEVELS if x.base.name == width] for width in WIDTHS}
+
+
 def at_each_width(cases: Iterable[Any]) -> list[tuple[Any, str]]:
     """Each case with a level of each width: levels of one width have their turn."""
-    of_width = [[x.name for x in isa.LEVELS if x.base.name == width] for width in WIDTHS]
     return [(case, names[(turn + k) % len(names)]) for turn, case in enumerate(cases)
-            for k, names in enumerate(of_width)]
+            for k, names in enumerate(OF_WIDTH.values())]
+
+
+def pairs_at_each_width(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """`all_pairs` of these axes and the widths; the last element is a level: those of one width have their turn."""
+    turns = {width: cycle(names) for width, names in OF_WIDTH.items()}
+    return [(*case, next(turns[width])) for *case, width in all_pairs(*axes, WIDTHS)]

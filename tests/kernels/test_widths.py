@@ -20,8 +20,11 @@ GRAPHS = {
                  " %y = convolution(x, w, groups=21, dilations=[1, 1], LISTS) return %y }",
     "convolution": "x: f32[1,5,6,21], w: f32[3,3,21,8]) {"
                    " %y = convolution(x, w, dilations=[1, 1], LISTS) return %y }",
+    "concat": "x: u8[3,21], z: u8[3,5]) { %0 = dequantize(x, scales=[0.1])\n %1 = dequantize(z, scales=[0.2])\n"
+              " %2 = concat(%0, %1, axis=1)\n %y = quantize(%2, dtype=u8, scales=[0.1]) return %y }",
+    "transpose": "x: u8[2,40,35]) { %y = static_transpose(x, order=[2, 0, 1]) return %y }",
+    "dynamic quantize": "x: f32[7], s: f32[], z: s32[]) { %y = dynamic_quantize(x, s, z, dtype=u8) return %y }",
 }
-
 
 @pytest.mark.parametrize("lanes", sorted({x.lanes for x in isa.LEVELS}))
 @pytest.mark.parametrize("name", GRAPHS)

@@ -1,8 +1,7 @@
 """Transposes that take no step: which do not, and that numbers stay what they are."""
 import numpy as np
 import pytest
-from all_pairs import all_pairs
-from levels import LEVELS
+from levels import pairs_at_each_width
 
 import graphq as gq
 from graphq.testing import random_inputs
@@ -50,7 +49,7 @@ def equal(g, inputs, **options):
     return model
 
 
-@pytest.mark.parametrize("level, integers, transpose_b", all_pairs(LEVELS, [False, True], [False, True]),
+@pytest.mark.parametrize("integers, transpose_b, level", pairs_at_each_width([False, True], [False, True]),
                          indirect=["level"])
 def test_attention_moves_no_heads(level, integers, transpose_b):
     for batch, rows in ((1, 1), (2, 21), (3, 64)):

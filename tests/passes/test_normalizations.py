@@ -6,7 +6,7 @@ across channels, and elementwise operations.
 import numpy as np
 import pytest
 from all_pairs import all_pairs
-from levels import LEVELS
+from levels import WIDTHS
 
 import graphq as gq
 from graphq.ir.text import parse
@@ -123,15 +123,15 @@ def test_what_stays_of_normalize_groups(statement, inputs):
     assert NormalizeGroupsAsRows()(g) == 0
 
 
-@pytest.mark.parametrize("level, groups, data_format, affine", all_pairs(
-    LEVELS, [1, 2, 12], ["NCX", "NXC"], [True, False]), indirect=["level"])
-def test_compiled_of_normalize_groups(level, groups, data_format, affine):
+@pytest.mark.parametrize("width, groups, data_format, affine", all_pairs(
+    WIDTHS, [1, 2, 12], ["NCX", "NXC"], [True, False]), indirect=["width"])
+def test_compiled_of_normalize_groups(width, groups, data_format, affine):
     shape = (2, 12, 5, 7) if data_format == "NCX" else (2, 5, 7, 12)
     g = gq.Graph()
     x, v, w = g.input("x", dtype="f32", shape=shape), *(g.input(n, dtype="f32", shape=(12,)) for n in "vw")
     y = g.group_norm(x, v, w, groups=groups, keep_stats=False, use_affine=affine, data_format=data_format)
     g.output(g.relu(y), name="y")
-    model, inputs = gq.compile(g, isa=level, strict=True), random_inputs(g)
+    model, inputs = gq.compile(g, isa=width, strict=True), random_inputs(g)
     got = model(**inputs)
     assert got.tobytes() == model.formula(**inputs).tobytes()
     np.testing.assert_allclose(got, gq.reference(g, inputs), **CLOSE)
@@ -196,18 +196,18 @@ def test_what_stays_of_normalize_channels(inputs, attrs, reason):
     assert reason in str(refusal) and [n.op.name for n in g.nodes] == ["lrn"]
 
 
-@pytest.mark.parametrize("level, shape, attrs, data_format", all_pairs(
-    LEVELS, [(2, 7, 5, 3), (1, 96, 6, 7), (3, 4, 9), (2, 5, 2, 3, 4), (3, 8)],
+@pytest.mark.parametrize("width, shape, attrs, data_format", all_pairs(
+    WIDTHS, [(2, 7, 5, 3), (1, 96, 6, 7), (3, 4, 9), (2, 5, 2, 3, 4), (3, 8)],
     [{}, {"alpha": 2.0, "beta": 0.5, "bias": 0.1}, {"alpha": 0.3, "beta": 1.0},
      {"alpha": 3.0, "beta": 1.3, "bias": 0.01}],
-    ["NCX", "NXC"]), indirect=["level"])
-def test_compiled_of_normalize_channels(level, shape, attrs, data_format):
+    ["NCX", "NXC"]), indirect=["width"])
+def test_compiled_of_normalize_channels(width, shape, attrs, data_format):
     """Bit for bit the formula, and near the reference, in kernels alone."""
     shape = shape if data_format == "NCX" else (shape[0], *shape[2:], shape[1])
     g = gq.Graph()
     x = g.input("x", dtype="f32", shape=shape)
     g.output(g.lrn(x, size=4, **attrs, data_format=data_format), name="y")
-    model, inputs = gq.compile(g, isa=level, strict=True), random_inputs(g)
+    model, inputs = gq.compile(g, isa=width, strict=True), random_inputs(g)
     got = model(**inputs)
     assert got.tobytes() == model.formula(**inputs).tobytes()
     np.testing.assert_allclose(got, gq.reference(g, inputs), rtol=1e-6, atol=1e-7)

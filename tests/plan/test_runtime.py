@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from levels import at_each_width
 
 import graphq as gq
 from graphq.errors import InputError
@@ -168,7 +169,7 @@ def test_forked_children_give_the_same_results():
         assert done.stdout.split("\n")[0] in ("children 0 0 0", "one core")
 
 
-@pytest.mark.parametrize("skipped", [0, 1, 16, 48])
+@pytest.mark.parametrize("skipped, level", at_each_width([0, 1, 16, 48]), indirect=["level"])
 def test_inputs_may_lie_anywhere(level, skipped):
     g = gq.Graph()
     w = np.random.default_rng(0).integers(-127, 128, (128, 200)).astype(np.int8)

@@ -1,4 +1,4 @@
-"""Compiled concats: the formula's bits at every level, copies where nothing changes, the reference's numbers."""
+"""Compiled concats: the formula's bits at every width, copies where nothing changes, the reference's numbers."""
 import numpy as np
 import pytest
 from compiled import compiled_beside_reference as check
@@ -44,29 +44,29 @@ def test_a_cast_after_it_is_no_copy(dtype):
 
 
 @pytest.mark.parametrize("axis,shapes", SHAPES)
-def test_sources_of_other_scales(level, axis, shapes):
+def test_sources_of_other_scales(width, axis, shapes):
     scales = [(0.05, 3), (0.0317, 120), (0.09, 0)][:len(shapes)]
-    got, want, report = check(quantized(axis, shapes, scales), level)
+    got, want, report = check(quantized(axis, shapes, scales), width)
     assert (got == want).all()
     if got.size:
         assert "copying" in report  # the first source has the scale of the result
 
 
-def test_a_returned_relu_and_one_scale_for_each_channel(level):
+def test_a_returned_relu_and_one_scale_for_each_channel(width):
     g = gq.Graph()
     xs = [g.dequantize(g.input(f"x{k}", dtype="s8", shape=(2, 3, c)), scales=[0.1]) for k, c in enumerate((3, 20))]
     y = g.relu(g.concat(*xs, axis=2))
     scales = np.linspace(0.02, 0.3, 23)
     g.output(g.quantize(y, dtype="u8", qtype="per_channel", axis=2, scales=scales.tolist(), zps=[*range(23)]), name="y")
-    got, want, _ = check(g, level)
+    got, want, _ = check(g, width)
     assert (got == want).all()
 
 
-def test_operands_that_do_not_vary_along_the_axis(level):
+def test_operands_that_do_not_vary_along_the_axis(width):
     def epilogue(g, y):
         return g.add(y, g.input("b", dtype="f32", shape=(3, 1)))
 
-    got, want, _ = check(quantized(-1, [(2, 3, 4), (2, 3, 5)], [(0.05, 3), (0.1, 9)], epilogue=epilogue), level)
+    got, want, _ = check(quantized(-1, [(2, 3, 4), (2, 3, 5)], [(0.05, 3), (0.1, 9)], epilogue=epilogue), width)
     assert (got == want).all()
 
 
@@ -78,13 +78,13 @@ def test_one_source_twice():
     assert (got == want).all()
 
 
-def test_sources_with_scales_along_the_axis(level):
+def test_sources_with_scales_along_the_axis(width):
     """Each source has its own scales, the second and the third not those of the first."""
     g = gq.Graph()
     xs = [g.dequantize(g.input(f"x{k}", dtype="u8", shape=(2, c)), qtype="per_channel", axis=1,
                        scales=np.linspace(0.05, 0.3 + k, c).tolist(), zps=[*range(c)]) for k, c in enumerate((3, 4, 2))]
     g.output(g.quantize(g.concat(*xs, axis=1), dtype="s8", scales=[0.25]), name="y")
-    got, want, _ = check(g, level)
+    got, want, _ = check(g, width)
     assert (got == want).all()
 
 

@@ -1,12 +1,12 @@
 """Compiled integer convolutions: equal to their formula at every level, close to the reference, odd geometry."""
 import re
+from itertools import product
 
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from bound import BOUND
 from geometries import convolution
-from levels import LEVELS, at_each_width
+from levels import at_each_width, pairs_at_each_width
 
 import graphq as gq
 from graphq.kernels.target import isa
@@ -167,9 +167,10 @@ def test_kernel_of_columns_a_channel(columns, kernel):
     assert kernel in gq.compile(g).explain()
 
 
-@pytest.mark.parametrize("epilogue", [residual, squeeze_excite, columns_of_pixels])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_epilogues(epilogue, groups, level):
+@pytest.mark.parametrize("case, level", at_each_width(product([1, 2], [residual, squeeze_excite, columns_of_pixels])),
+                         indirect=["level"])
+def test_epilogues(case, level):
+    groups, epilogue = case
     g, arrays = build((6, 7), 8, 18, (3, 3), images=2, pads=1, groups=groups, epilogue=epilogue, out="s8")
     check(g, arrays, level, threads=2)
 
@@ -289,8 +290,8 @@ def test_depthwise_weights_that_are_not_constant(level):
     check(g, {"x": numbers(rng, (2, 5, 4, 21), "s8"), "w": numbers(rng, (3, 3, 1, 21), "u8")}, isa=level)
 
 
-@pytest.mark.parametrize("level, x, columns, constant", all_pairs(
-    LEVELS, ["u8", "s8"], [40, 80], [True, False]), indirect=["level"])
+@pytest.mark.parametrize("x, columns, constant, level", pairs_at_each_width(
+    ["u8", "s8"], [40, 80], [True, False]), indirect=["level"])
 def test_depthwise_sources_with_a_scale_for_each_channel(level, x, columns, constant):
     """Each output channel reads one input channel, whose zero point is its padding, too."""
     low = -128 if x == "s8" else 0

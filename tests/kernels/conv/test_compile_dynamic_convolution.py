@@ -1,8 +1,7 @@
 """Convolutions of dynamically quantized images: equal to the reference, op by op, padding being the zero point."""
 import numpy as np
 import pytest
-from all_pairs import all_pairs
-from levels import LEVELS
+from levels import pairs_at_each_width
 
 import graphq as gq
 from graphq.testing import random_inputs
@@ -46,7 +45,8 @@ def partitions(model):
     return [" ".join(n.op.name for n in p.attrs["body"].nodes) for p in model.graph.nodes if p.op.name == "partition"]
 
 
-@pytest.mark.parametrize("shape, level, zw", all_pairs(SHAPES, LEVELS, ["none", "one", "channel"]), indirect=["level"])
+@pytest.mark.parametrize("shape, zw, level", pairs_at_each_width(SHAPES, ["none", "one", "channel"]),
+                         indirect=["level"])
 def test_one_partition_equal_to_the_reference(level, shape, zw):
     g = dynamic_convolution(*SHAPES[shape], zw)
     inputs = random_inputs(g)

@@ -1,10 +1,12 @@
 """Compiled float convolutions: equal to their formula bit for bit at every level, close to the reference."""
+from itertools import product
+
 import numpy as np
 import pytest
 from all_pairs import all_pairs
 from compiled import AS_WRITTEN
 from geometries import convolution
-from levels import WIDTHS
+from levels import WIDTHS, at_each_width
 
 import graphq as gq
 from graphq.kernels.lanes.expression import STORAGE
@@ -109,9 +111,9 @@ def test_geometry(name, dtype, width):
     close(*check(g, arrays, isa=width, threads=2), dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("groups", [1, 2])
-def test_residuals(groups, dtype, level):
+@pytest.mark.parametrize("case, level", at_each_width(product([1, 2], DTYPES)), indirect=["level"])
+def test_residuals(case, level):
+    groups, dtype = case
     g, arrays = build((6, 7), 8, 18, (3, 3), dtype, images=2, pads=1, groups=groups, epilogue=residual)
     close(*check(g, arrays, isa=level, threads=2), dtype)
 
@@ -135,10 +137,10 @@ def test_thread_counts_and_splits(threads):
     assert got.tobytes() == gq.compile(g, isa="scalar", threads=1)(arrays).tobytes()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels", [2, 3, 8])
-def test_special_values(channels, dtype, level):
+@pytest.mark.parametrize("case, level", at_each_width(product([2, 3, 8], DTYPES)), indirect=["level"])
+def test_special_values(case, level):
     """NaN and infinities reach the windows that hold them, and no others: neither zeros that pad taps nor groups."""
+    channels, dtype = case
     g, arrays = build((9, 10), channels, 7, (3, 3), dtype, images=2, pads=2)
     arrays["x"][0, 2, 3, 0], arrays["x"][0, 7, 8, 1], arrays["x"][1, 8, 9, -1] = np.nan, np.inf, -np.inf
     got, wanted = check(g, arrays, isa=level)

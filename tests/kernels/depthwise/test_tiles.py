@@ -1,10 +1,9 @@
 """The depthwise kernels of integers at every level against sums in NumPy."""
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from geometries import GEOMETRIES
 from guarded_memory import guarded
-from levels import LEVELS
+from levels import at_each_width, pairs_at_each_width
 
 from graphq.kernels.conv.depthwise import plan_depthwise
 from graphq.kernels.depthwise import packing
@@ -43,7 +42,7 @@ def numbers(rng, shape, dtype):
 WIDE = [("u8", 3), ("s8", 17), ("u8", 40), ("s8", 96)]
 
 
-@pytest.mark.parametrize("geometry, operands, level", all_pairs(GEOMETRIES, WIDE, LEVELS), indirect=["level"])
+@pytest.mark.parametrize("geometry, operands, level", pairs_at_each_width(GEOMETRIES, WIDE), indirect=["level"])
 def test_sums_are_exact(level, geometry, operands):
     dtype, channels = operands
     rng = np.random.default_rng(channels)
@@ -54,10 +53,11 @@ def test_sums_are_exact(level, geometry, operands):
     assert (got == expected).all()
 
 
-@pytest.mark.parametrize("multiplier, dtype, channels, wide", [
-    (2, "u8", 8, True), (2, "s8", 72, False), (4, "u8", 64, False), (8, "s8", 64, True)])
-def test_several_output_channels_of_one(level, multiplier, dtype, channels, wide):
+@pytest.mark.parametrize("case, level", at_each_width([
+    (2, "u8", 8, True), (2, "s8", 72, False), (4, "u8", 64, False), (8, "s8", 64, True)]), indirect=["level"])
+def test_several_output_channels_of_one(level, case):
     """With weights of more than 8 bits, and of 8, which CPUs with vpdpbusd take four at a time."""
+    multiplier, dtype, channels, wide = case
     rng = np.random.default_rng(channels)
     geometry = GEOMETRIES["3x3"]
     x = numbers(rng, (2, *geometry[0], channels // multiplier), dtype)
@@ -74,7 +74,7 @@ LINES = {"5x5": ((6, 11), (5, 5), (1, 1), (1, 1), ((2, 2), (2, 2)), (6, 11)),
 BYTES = [("u8", 64), ("s8", 150), ("s8", 33), ("u8", 16)]
 
 
-@pytest.mark.parametrize("geometry, operands, level", all_pairs({**GEOMETRIES, **LINES}, BYTES, LEVELS),
+@pytest.mark.parametrize("geometry, operands, level", pairs_at_each_width({**GEOMETRIES, **LINES}, BYTES),
                          indirect=["level"])
 def test_sums_of_weights_of_8_bits_are_exact(level, geometry, operands):
     """Those that CPUs with vpdpbusd multiply by it, several pixels at a time."""

@@ -1,8 +1,7 @@
 """Dynamic quantization compiled: equal to the reference, op by op, at every ISA level and thread count."""
 import numpy as np
 import pytest
-from all_pairs import all_pairs
-from levels import LEVELS
+from levels import at_each_width, pairs_at_each_width
 
 import graphq as gq
 from graphq.testing import check_same_numbers, random_inputs
@@ -54,8 +53,8 @@ def check(g, level, inputs=None, exact=True):
     return model
 
 
-@pytest.mark.parametrize("level, zw, tail, w_dtype", all_pairs(
-    LEVELS, ["column", "one", "none", "zero"], ["bias", "s32", "residual"], ["s8", "u8"]), indirect=["level"])
+@pytest.mark.parametrize("zw, tail, w_dtype, level", pairs_at_each_width(
+    ["column", "one", "none", "zero"], ["bias", "s32", "residual"], ["s8", "u8"]), indirect=["level"])
 def test_a_dynamic_linear_layer_is_one_partition(level, tail, w_dtype, zw):
     g, rng = gq.Graph(), np.random.default_rng(1)
     y, _ = dynamic_linear(g, g.input("x", shape=(3, 7, 70), dtype="f32"), rng, 37, w_dtype=w_dtype, zw=zw, tail=tail)
@@ -93,14 +92,15 @@ def test_zero_points_of_rows(level, rows):
     assert partitions(check(g, level)) == ["matmul_integer"]
 
 
-@pytest.mark.parametrize("x, w, zx, zw", [
+@pytest.mark.parametrize("shapes, level", at_each_width([
     ((5, 4, 30), (5, 30, 9), (5, 4, 1), (5, 1, 9)), ((30,), (30, 9), (), (9,)), ((30,), (30, 9), (1,), ()),
-    ((2, 1, 4, 30), (5, 30, 9), (1,), (5, 1, 1)), ((4, 0), (0, 9), (4,), ()), ((0, 30), (30, 9), (), ())])
-def test_zero_points_of_any_shape_when_nothing_is_constant(level, x, w, zx, zw):
+    ((2, 1, 4, 30), (5, 30, 9), (1,), (5, 1, 1)), ((4, 0), (0, 9), (4,), ()), ((0, 30), (30, 9), (), ())]),
+    indirect=["level"])
+def test_zero_points_of_any_shape_when_nothing_is_constant(level, shapes):
     g = gq.Graph()
     dtypes = {"x": "u8", "w": "u8", "zx": "u8", "zw": "u8"}
     g.output(g.matmul_integer(*(g.input(name, shape=shape, dtype=dtypes[name])
-                                for name, shape in zip(dtypes, (x, w, zx, zw), strict=True))), name="y")
+                                for name, shape in zip(dtypes, shapes, strict=True))), name="y")
     assert partitions(check(g, level)) == ["matmul_integer"]
 
 
@@ -112,7 +112,8 @@ def test_sums_wrap_as_in_the_reference(level):
     assert partitions(y) == ["matmul_integer"]
 
 
-@pytest.mark.parametrize("values", ["zero", "constant", "nan", "inf", "negative", "tiny"])
+@pytest.mark.parametrize("values, level", at_each_width(["zero", "constant", "nan", "inf", "negative", "tiny"]),
+                         indirect=["level"])
 def test_special_activations(level, values):
     g, rng = gq.Graph(), np.random.default_rng(4)
     y, (q, scale, zp) = dynamic_linear(g, g.input("x", shape=(5, 48), dtype="f32"), rng, 17)
@@ -156,10 +157,10 @@ def onednn_linear(*, x="u8", w="s8", zps=True, w_zps=None, constant=True, transp
     return g, {**inputs, **small}
 
 
-@pytest.mark.parametrize("options", [
+@pytest.mark.parametrize("options, level", at_each_width([
     {}, {"zps": "s8", "x": "s8"}, {"zps": "s32"}, {"zps": False}, {"w_zps": "s8"}, {"w_zps": "s32", "w": "u8"},
-    {"constant": False}, {"constant": False, "w_zps": "s8"}, {"transpose_b": True}, {"w": "u8"}],
-    ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items()) or "plain")
+    {"constant": False}, {"constant": False, "w_zps": "s8"}, {"transpose_b": True}, {"w": "u8"}]),
+    ids=str, indirect=["level"])
 def test_scales_that_are_tensors(level, options):
     g, inputs = onednn_linear(**{"zps": "u8", **options})
     want = gq.reference(g, inputs)
@@ -183,25 +184,25 @@ def test_a_result_quantized_by_tensors(level, zq):
 
 @pytest.mark.parametrize("zq, value", [("s8", -128), ("u8", 255), ("s32", -(2**31)), ("s32", 2**31 - 1), ("s32", 1000)])
 @pytest.mark.parametrize("dtype", ["s8", "u8"])
-def test_zero_points_outside_of_the_quantized_type(level, dtype, zq, value):
+def test_zero_points_outside_of_the_quantized_type(width, dtype, zq, value):
     g = gq.Graph()
     y = g.dynamic_quantize(g.input("x", shape=(7,), dtype="f32"), g.input("s", shape=(), dtype="f32"),
                            g.input("z", shape=(), dtype=zq), dtype=dtype)
     g.output(y, name="y")
     x = np.array([np.nan, np.inf, -np.inf, 0, 100, -100, 1e6], np.float32)
     inputs = {"x": x, "s": np.float32(0.5), "z": np.array(value, gq.dtypes.as_dtype(zq).numpy)}
-    assert partitions(check(g, level, inputs)) == ["dynamic_quantize"]
+    assert partitions(check(g, width, inputs)) == ["dynamic_quantize"]
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_scales_of_channels_in_a_chain(level, axis):
+def test_scales_of_channels_in_a_chain(width, axis):
     g = gq.Graph()
     x, n = g.input("x", shape=(4, 6, 5), dtype="f32"), (4, 6, 5)[axis]
     s, z = g.input("s", shape=(n,), dtype="f32"), g.input("z", shape=(n,), dtype="s8")
     q = g.dynamic_quantize(x, s, z, dtype="s8", qtype="per_channel", axis=axis)
     g.output(g.relu(g.dynamic_dequantize(q, s, z, qtype="per_channel", axis=axis)), name="y")
     inputs = random_inputs(g)
-    model = check(g, level, {**inputs, "s": np.abs(inputs["s"]) + np.float32(0.01)})
+    model = check(g, width, {**inputs, "s": np.abs(inputs["s"]) + np.float32(0.01)})
     assert partitions(model) == ["dynamic_quantize dynamic_dequantize relu"]
 
 

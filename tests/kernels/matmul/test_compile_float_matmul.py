@@ -1,8 +1,11 @@
 """Float matmuls with epilogues: compiled equals the formula bit for bit, and the reference within rounding errors."""
+from itertools import product
+
 import numpy as np
 import pytest
 from compiled import AS_WRITTEN
 from float_arrays import float_array
+from levels import at_each_width
 
 import graphq as gq
 from graphq.dtypes import f32
@@ -38,9 +41,9 @@ def dense(dtype, a, b, *, constant=True, post=None, **attrs):
     return g, {"x": a} if constant else {"x": a, "w": b}
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_dense_layer_at_every_level(level, dtype, threads):
+@pytest.mark.parametrize("case, level", at_each_width(product([1, 2], ["f32", "bf16", "f16"])), indirect=["level"])
+def test_dense_layer_at_every_width(level, case):
+    threads, dtype = case
     a, b = float_array(dtype, (19, 135), 1), float_array(dtype, (135, 50), 2)
     bias, rest = float_array(dtype, (50,), 3), float_array(dtype, (19, 50), 4)
 
@@ -69,9 +72,10 @@ def test_shapes(dtype, a, b, attrs, constant):
     close(got, wanted, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize("constant", [True, False])
-def test_special_values(level, dtype, constant):
+@pytest.mark.parametrize("case, level", at_each_width(product([True, False], ["f32", "bf16", "f16"])),
+                         indirect=["level"])
+def test_special_values(level, case):
+    constant, dtype = case
     a, b = float_array(dtype, (9, 31), 1, special=True), float_array(dtype, (31, 35), 2, special=True)
     g, arrays = dense(dtype, a, b, constant=constant)
     check(g, arrays, isa=level)

@@ -1,11 +1,11 @@
 """compile: integer matmuls at every ISA level and thread count, their formula and the reference."""
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from dense import dense
-from levels import LEVELS, at_each_width
+from levels import at_each_width, pairs_at_each_width
 
 import graphq as gq
 from graphq.kernels.families import family_named
@@ -61,8 +61,8 @@ SIZES = [(1, 1, 1), (1, 5, 3), (2, 63, 16), (5, 64, 15), (7, 65, 17), (16, 3, 64
          (3, 4, 0)]
 
 
-@pytest.mark.parametrize("sizes, level, variant", all_pairs(
-    SIZES, LEVELS, ["plain", "all at once, not constant", "s8 source"]), indirect=["level"])
+@pytest.mark.parametrize("sizes, variant, level", pairs_at_each_width(
+    SIZES, ["plain", "all at once, not constant", "s8 source"]), indirect=["level"])
 def test_any_size(level, sizes, variant):
     g, inputs, reference = case(variant, *sizes)
     model = gq.compile(g, isa=level, threads=2)
@@ -106,7 +106,7 @@ def written_formula(x, zx, sx, w, sw, bias, sy, zy):
     return np.clip(np.rint(y * inverse) + np.float32(zy), 0, 255).astype(np.uint8)
 
 
-@pytest.mark.parametrize("fill", ["random", 0, 255, "ties"])
+@pytest.mark.parametrize("fill, level", at_each_width(["random", 0, 255, "ties"]), indirect=["level"])
 def test_the_formula_is_the_one_of_the_design(level, fill):
     m, k, n = 37, 100, 50
     x = np.full((m, k), fill if isinstance(fill, int) else 0, np.uint8)
@@ -199,10 +199,10 @@ def test_explain_gives_the_reason(change, reason):
     assert (reason in text and "(0 integer)" in text) if reason else "(1 integer)" in text
 
 
-@pytest.mark.parametrize("shape", [(31, 1), (2, 17, 1), (1, 1)])
-@pytest.mark.parametrize("operand", ["whole", "rows", "last rows"])
-def test_one_column_and_what_varies_by_its_rows(level, shape, operand):
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("case, level", at_each_width(product(
+    [(31, 1), (2, 17, 1), (1, 1)], ["whole", "rows", "last rows"])), indirect=["level"])
+def test_one_column_and_what_varies_by_its_rows(level, case):
+    (shape, operand), rng = case, np.random.default_rng(0)
     other = {"whole": shape, "rows": shape[-2:], "last rows": (shape[-2], 1)}[operand]
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=(*shape[:-1], 40), dtype="u8"), scales=[0.05], zps=[7])

@@ -1,4 +1,6 @@
 """Matmuls with compressed weights: the numbers at every ISA level and thread count."""
+from itertools import product
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -101,10 +103,10 @@ def test_equals_its_formula_and_the_reference(level, variant):
         assert steps.max() <= 1 and (steps > 0).mean() <= 1e-4 + 1 / steps.size
 
 
-@pytest.mark.parametrize("fill", ["random", "low", "high"])
-@pytest.mark.parametrize("x", ["u8", "s8"])
-def test_the_formula_is_the_written_one(level, x, fill):
-    k, group = 96, 24
+@pytest.mark.parametrize("case, level", at_each_width(product(["u8", "s8"], ["random", "low", "high"])),
+                         indirect=["level"])
+def test_the_formula_is_the_written_one(level, case):
+    (x, fill), k, group = case, 96, 24
     g, (w, scales, zps, bias) = dense(m=4, k=k, group=group, x=x, zx=3, zw="u4", out="f32")
     low, high = RANGES[x]
     rng = np.random.default_rng(7)

@@ -104,7 +104,7 @@ ELEMENTS = ["u8", "s8", "f16", "bf16", "f32", "s32", "s64", "boolean", "f8_e4m3"
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_compiled(level, dtype, threads):
+def test_compiled(width, dtype, threads):
     """Transposes of all dtypes are steps of a plan: between other steps, as outputs, and of views."""
     g = gq.Graph()
     x = g.input("x", dtype=dtype, shape=(2, 6, 40, 35))
@@ -112,7 +112,7 @@ def test_compiled(level, dtype, threads):
     z = g.static_transpose(g.static_reshape(y, shape=[40, 70, 6]), order=[2, 1, 0])
     view = g.static_transpose(g.static_reshape(x, shape=[2, 8400, 1]), order=[2, 0, 1])
     g.set_outputs([y, z, view], ["y", "z", "view"])
-    model = gq.compile(g, isa=level, threads=threads, strict=True)
+    model = gq.compile(g, isa=width, threads=threads, strict=True)
     data = numbers((2, 6, 40, 35), 1).astype(x.dtype.numpy)
     for name, wanted in gq.reference(g, x=data).items():
         assert model(x=data)[name].tobytes() == wanted.tobytes()

@@ -1,9 +1,8 @@
 """Recurrent kernels give what the operations' references give, bit for bit."""
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from guarded_memory import guarded
-from levels import LEVELS
+from levels import at_each_width, pairs_at_each_width
 
 import graphq as gq
 
@@ -64,8 +63,8 @@ def test_without_states(op):
     check(graph(op, 3, 5, 20, states=False, **({} if op == "lstm" else {"linear_before_reset": True})), 1)
 
 
-@pytest.mark.parametrize("level, sizes, scales", all_pairs(
-    LEVELS, [(1, 1, 1), (4, 1, 40), (3, 6, 17), (2, 2, 520)], ["one", "each"]), indirect=["level"])
+@pytest.mark.parametrize("sizes, scales, level", pairs_at_each_width(
+    [(1, 1, 1), (4, 1, 40), (3, 6, 17), (2, 2, 520)], ["one", "each"]), indirect=["level"])
 def test_quantized_states(level, sizes, scales):
     steps, rows, units = sizes
     extra = np.float32([0.003]) if scales == "one" else np.abs(floats(4 * units)) / 100
@@ -73,9 +72,11 @@ def test_quantized_states(level, sizes, scales):
     check(graph("lstm", steps, rows, units, extra=extra, reverse=True, states=False), 1, level)
 
 
-@pytest.mark.parametrize("low, high", [(-255, -254), (254, 255), (-128, 127), (-3, 252), (-200, 55)])
-def test_the_largest_sums_of_integers_are_exact(level, low, high):
+@pytest.mark.parametrize("weights, level", at_each_width(
+    [(-255, -254), (254, 255), (-128, 127), (-3, 252), (-200, 55)]), indirect=["level"])
+def test_the_largest_sums_of_integers_are_exact(level, weights):
     """255 * 255 * 520 is beyond what f32 holds; weights may be any of 8 bits with any zero point."""
+    low, high = weights
     g = gq.Graph()
     x, h = g.input("x", shape=(1, 3, 2080), dtype="f32"), g.input("h", shape=(3, 520), dtype="f32")
     r = np.full((2080, 520), high, np.float32)

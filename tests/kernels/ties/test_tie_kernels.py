@@ -116,7 +116,7 @@ TIES = {  # of sums in each order
 }
 
 
-@pytest.mark.parametrize("case", TIES)
+@pytest.mark.parametrize("case, level", at_each_width(TIES), indirect=["level"])
 def test_the_order_of_sums_decides_ties(level, case):
     """With the output's scale twice that of the products every odd sum is a tie, but for the roundings of its terms."""
     channels, outputs, groups, transposed = (TIES[case].get(k, False) for k in ("channels", "outputs", "groups",
