@@ -93,9 +93,12 @@ def test_as_onnx(name, dtype, open_shapes):
     dict(), dict(is_causal=1), dict(mask=seen(1100, 1100), is_causal=1),
     dict(version=24, lengths=np.array([900]), is_causal=1, mask=seen(1100, 1100))], ids=str)
 def test_nothing_of_the_size_of_the_scores_is_in_memory(case, dtype):
-    """But for a mask that a call gives, of one byte an element."""
+    """But for a mask that a call gives, of one byte an element.
+
+    ONNX's reference takes a second for two heads of f16.
+    """
     new = 1100
-    model, x = attention(batch=1, new=new, heads=2, groups=1, size=32, dtype=dtype, **case)
+    model, x = attention(batch=1, new=new, heads=2 if dtype == "f4" else 1, groups=1, size=16, dtype=dtype, **case)
     compiled = gq.compile(gq.load_onnx(model), strict=True, threads=1)
     buffers = compiled.plans.fixed.plan.buffers
     assert max(b.nbytes for b in buffers if b.storage != "input") < new * new

@@ -193,7 +193,9 @@ def test_a_process_at_avx2_has_no_code_of_higher_levels():
 
 def test_emulated_kernels_have_none(level):
     with isa.emulate(level) as emulated:
-        module = tile_modules(kernels_of(level)[0], emulated)[0]
+        first, *others = kernels_of(level)
+        least = min((first, *(k for k in others if k.dtypes == first.dtypes)), key=lambda k: k.tile)
+        module = tile_modules(least, emulated)[-1]
     assert not any(x.startswith(("vpdpbusd", "tdp", "tile")) for x in evidence.instructions(module))
 
 

@@ -24,14 +24,14 @@ ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + FLOATS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(ALL)}
 LAST = {(k.level, k.dtypes): k for k in ALL}
 # u8 is s8 without a xor, so that one tile shape of it will do. Weights that are rounded differ from others as they are
-# unpacked alone: the largest tile and that of one row will do for all but one type. Emulated kernels compile slowly,
-# and those of f32 have no instruction to emulate.
+# unpacked alone: the largest tile and that of one row will do for all but one type. Emulated kernels compile slowly, so
+# that the last tile, of one row, will do where there are native ones; those of f32 have no instruction to emulate.
 ROUNDED = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16")}
 COMPRESSED = [k for k in ALL if k is FIRST[k.level, k.dtypes] or k.dtypes[0] != "u8" and (
     k not in ROUNDED or k is LAST[k.level, k.dtypes])]
 RUNS = [pytest.param(k, False, id=k.name) for k in COMPRESSED if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in COMPRESSED if k.level != "scalar" and (
-    k.level not in NATIVE or k.dtypes[0] not in ("u8", "f32") and k is FIRST[k.level, k.dtypes])]
+    k.level not in NATIVE or k.dtypes[0] not in ("u8", "f32") and k is LAST[k.level, k.dtypes])]
 SHAPES = [  # m, groups, group, n
     (1, 1, 1, 1), (1, 4, 32, 64), (2, 3, 8, 17), (3, 2, 7, 16), (5, 3, 12, 37), (7, 1, 131, 80), (13, 5, 4, 130)]
 FLOAT_SHAPES = [(1, 1, 8, 1), (1, 9, 32, 64), (3, 2, 256, 16), (5, 3, 128, 37), (9, 5, 64, 50), (13, 33, 8, 130),
