@@ -1,9 +1,10 @@
 """The code blocks of README and docs/ run as they stand, and print what the text block after them says.
 
-All of a page runs in one process and in one new folder, with links to the checkout's examples and benchmarks
+All of a page runs in one new process and in one new folder, with links to the checkout's examples and benchmarks
 (`helpers/run_page.py`). Output, and what cannot run in a test, is `text`. A comment `<!-- needs: onnx, sklearn -->`
 names packages that a page imports beside graphq: without them it is skipped.
 """
+import json
 import re
 import subprocess
 import sys
@@ -17,16 +18,25 @@ PAGES = ("README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p 
 TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 
+@pytest.fixture(scope="module")
+def server():
+    """A process whose forks run pages."""
+    with subprocess.Popen([sys.executable, ROOT / "tests" / "helpers" / "run_page.py"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, encoding="utf-8") as process:
+        yield process
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(TEXT[page])])
-def test_blocks_run_and_print_what_the_page_says(page, tmp_path):
+def test_blocks_run_and_print_what_the_page_says(page, server, tmp_path):
     for names in re.findall(r"<!-- needs: (.*?) -->", TEXT[page]):
         for name in names.split(", "):
             pytest.importorskip(name)
-    for folder in ("examples", "benchmarks"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    done = subprocess.run([sys.executable, ROOT / "tests" / "helpers" / "run_page.py", ROOT / page], cwd=tmp_path,
-                          capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
+    folder, printed = tmp_path / "page", tmp_path / "printed"
+    folder.mkdir()
+    for name in ("examples", "benchmarks"):
+        (folder / name).symlink_to(ROOT / name)
+    print(json.dumps([str(ROOT / page), str(folder), str(printed)]), file=server.stdin, flush=True)
+    assert server.stdout.readline() == "0\n", printed.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)

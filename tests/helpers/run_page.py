@@ -1,11 +1,14 @@
-"""Run the code blocks of one page of the documentation in the current folder: `python run_page.py PAGE`.
+"""Run the code blocks of a page of the documentation: `python run_page.py PAGE`, in the current folder.
 
 `python` blocks run one after another in one namespace, `bash` blocks between them. Each must print what the text
-block after it says, where `...` stands for anything; without one, nothing.
+block after it says, where `...` stands for anything; without one, nothing. Without PAGE, lines of stdin name pages
+(`serve`).
 """
 import contextlib
 import doctest
+import gc
 import io
+import json
 import os
 import re
 import subprocess
@@ -71,6 +74,30 @@ def main(page):
             sys.exit(f"after\n{code}\nthe page says\n{said}\nand the code prints\n{printed}")
 
 
+def serve():
+    """Run a page in a fork of this process for each line of stdin, [page, folder, file for what it prints] in JSON.
+
+    Prints how the fork ended. Forks need no compiling processes, because this process has Numba: to start these takes
+    longer than most pages.
+    """
+    os.environ["NUMBA_OPT"] = "0"  # as for compiling processes
+    from graphq.kernels.jit import codegen, compiling
+
+    compiling.pool.processes_work = False
+    codegen.object_code(codegen.Source(codegen.first_module, ()))
+    gc.freeze()
+    for line in sys.stdin:
+        page, folder, file = json.loads(line)
+        if (child := os.fork()) == 0:
+            os.chdir(folder)
+            for name, mode, descriptors in ((os.devnull, os.O_RDONLY, [0]), (file, os.O_WRONLY | os.O_CREAT, [1, 2])):
+                opened = os.open(name, mode)
+                for descriptor in descriptors:
+                    os.dup2(opened, descriptor)
+            return main(page)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
     compile_anew()
-    main(sys.argv[1])
+    main(sys.argv[1]) if sys.argv[1:] else serve()
