@@ -9,6 +9,7 @@ import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType
+from graphq.ir.copies import check_names, returning
 from graphq.ir.op import OPS
 from graphq.ir.text import to_text
 from graphq.ir.verify import verify
@@ -123,3 +124,26 @@ def test_values_and_nodes_pickle_with_their_graph(g, x):
 
 def test_pythons_own_shallow_copy_protocol_is_not_confused_by_builder_methods(g):
     assert copy.copy(g).name == "test"
+
+
+def test_parts_that_return_named_values():
+    """An output's name goes before that of a value; a part has the inputs and only the nodes that it needs."""
+    g = Graph("whole")
+    x = g.input("x", dtype="f32", shape=(3,))
+    a = g.relu(x, name="a")
+    b = g.tanh(a, name="b")
+    g.set_outputs([b, a], ["a", "out"])
+    part = returning(g, ["out", "b"])
+    assert part.output_names == ["out", "b"] and [n.op.name for n in part.nodes] == ["relu", "tanh"]
+    assert [n.op.name for n in returning(g, ["out"]).nodes] == ["relu"]
+    assert [v.node.op.name for v in returning(g, ["a"]).outputs] == ["tanh"]
+    with pytest.raises(GraphError, match="graph 'whole' has no value named 'outs'; did you mean out"):
+        returning(g, ["outs"])
+    assert len(g.nodes) == 2 and g.output_names == ["a", "out"]
+
+
+@pytest.mark.parametrize("names", ["ab", ["a", "a"], ["a", 1], 7, None, {"a"}])
+def test_names_that_are_no_list_of_names(names):
+    with pytest.raises(GraphError, match="here must be a list of different names of values, got"):
+        check_names(names, "here")
+    assert check_names(["a", "b"], "here") == ("a", "b") == check_names(("a", "b"), "here")

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.ir.names import choice, listing, quote
 
 
 def test_names_and_numbers(g, x):
@@ -104,3 +105,21 @@ def test_stable_numbers_end_with_an_error(g, x, number):
     with pytest.raises(ZeroDivisionError), g.labels.stable():
         raise ZeroDivisionError
     assert not g.labels.kept and g.labels.of(a if number == "%0" else b) == number
+
+
+@pytest.mark.parametrize("name, text", [
+    ("a.b_1", "a.b_1"), ("inf", '"inf"'), ("return", '"return"'), ("as", '"as"'), ("assume", "assume"), ("1a", '"1a"'),
+    ("a b", '"a b"'), ("größe", "größe"), ("größe 1", '"größe 1"'), ("a\n", '"a\\n"'), ("ö\u200b", '"\\u00f6\\u200b"')])
+def test_names_in_texts(name, text):
+    assert quote(name) == text
+    g = gq.Graph()
+    g.output(g.relu(g.input(name, dtype="f32", shape=(2,))), name="y")
+    assert gq.parse(gq.to_text(g)).inputs[0].name == name
+
+
+def test_words_of_errors():
+    assert listing("a") == "a" and listing("ab") == "a or b" and listing("abc", "and") == "a, b and c"
+    assert choice("x", ["a", "b"] * 2) == "; there are a, b"
+    assert choice("zzz", "abcdefgh") == "; there are a, b, c, d, e, f, g, h"
+    assert choice("zzz", "abcdefghi") == "; there are a, b, c, d, e, f, g, h and 1 more"
+    assert choice("hiden", ["other", "hidden"]) == "; did you mean hidden?"

@@ -2,6 +2,8 @@
 
 Plans of graphs: whose outputs no step writes, and what formulas give.
 """
+from itertools import permutations
+
 import numpy as np
 import pytest
 from levels import at_each_width
@@ -315,3 +317,34 @@ def test_formulas_of_operations_with_several_results(results):
     wanted = named_outputs(g.output_names, gq.reference(g, {"x": X}))
     for y, name in zip(evaluate_formulas(g, {"x": X}), g.output_names, strict=True):
         assert y.dtype == wanted[name].dtype and (y == wanted[name]).all()
+
+
+ORDERS = [*((*order, 3) for order in permutations(range(3))), (0, 1, 3, 2), (2, 3, 1, 0)]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "u8"])
+def test_transposes_of_every_order_before_and_after_products(dtype):
+    """Partitions read and write with strides where they can; of what others read too, both layouts are kept."""
+    g, rng = gq.Graph("turned"), np.random.default_rng(0)
+    x = g.input("x", dtype=dtype, shape=(2, 3, 4, 5))
+    floats = x if dtype == "f32" else g.dequantize(x, scales=[0.125], zps=[3])
+    for n, order in enumerate(ORDERS):
+        def product(v, width):
+            if dtype == "f32":
+                w = g.constant(rng.integers(-3, 4, (v.shape[-1], width)).astype(np.float32))
+                return g.relu(g.matmul(v, w))
+            w = g.dequantize(g.constant(rng.integers(-9, 9, (v.shape[-1], width)).astype(np.int8)), scales=[0.25])
+            return quantized(g, g.matmul(v, w), "u8", 0.5, 128)
+
+        after = g.static_transpose(product(floats, 6), order=list(order))
+        g.output(after, name=f"after{n}")
+        g.output(product(g.static_transpose(floats, order=list(order)), 6), name=f"before{n}")
+        if n < 3:
+            whole = product(floats, 6)
+            g.output(g.static_transpose(whole, order=list(order)), name=f"turned{n}")
+            g.output(whole if n % 2 else -whole, name=f"whole{n}")
+    feeds = {"x": rng.integers(-4 if dtype == "f32" else 0, 5, (2, 3, 4, 5)).astype(np.dtype(x.dtype.numpy))}
+    want, got = gq.reference(g, feeds), gq.compile(g, threads=1)(feeds)
+    assert list(got) == list(want)
+    for name, y in want.items():
+        np.testing.assert_array_equal(got[name], y, err_msg=name)

@@ -5,7 +5,8 @@ import pytest
 import graphq as gq
 from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
 
-SHAPES = {"row": (1, 3, 1, 5), "number": (1, 1), "v": (2, 3, 4), "m": (4, 5), "w": (3, 4, 5), "c": (3,), "s": (3,),
+SHAPES = {"row": (1, 3, 1, 5), "number": (1, 1), "ones": (1, 1, 1, 1),
+          "v": (2, 3, 4), "m": (4, 5), "w": (3, 4, 5), "c": (3,), "s": (3,),
           "p": (3,)}
 WINDOWS = "kernel=[2,3], strides=[1,1], pads_begin=[0,1], pads_end=[1,0]"
 MOVING = {  # by the first letters of the operands' ports
@@ -17,7 +18,8 @@ MOVING = {  # by the first letters of the operands' ports
           "reduce_mean(x, axes=[2,3], keep_dims=true)", "reduce_sum(x, axes=[1], keep_dims=true)",
           "reduce_max(x, axes=[-1], keep_dims=false)", "reduce_sum(x, axes=[2,0], keep_dims=true)",
           "static_reshape(x, shape=[2,3,20])", "static_reshape(v, shape=[2,3,2,2])"],
-    "mm": ["add(x, y)", "add(x, row)", "concat(x, y, axis=-3)", "concat(x, y, axis=3)", "add(v, v)",
+    "mm": ["add(x, y)", "add(x, row)", "add(x, ones)", "maximum(ones, x)",
+           "concat(x, y, axis=-3)", "concat(x, y, axis=3)", "add(v, v)",
            "prelu(x, row, data_format=NCX)"],
     "mmm": ["select(b, x, y)"], "ma": ["subtract(x, m)"], "sm": ["subtract(number, x)"],
     "ms": ["add(x, number)", "bias_add(x, c, data_format=NCX)", "prelu(x, c, data_format=NCX)",
@@ -70,6 +72,26 @@ def test_forms_compute_the_same(text):
     got = gq.reference(other, {v.name: feeds[v.name] for v in other.inputs})
     want = np.transpose(want, to_last(want.ndim)) if moves else want
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_constant_is_aligned_whatever_its_shape():
+    for constant in (True, False):
+        g = gq.Graph()
+        x, shape = g.input("x", dtype="f32", shape=(2, 3, 4, 5)), (3, 4, 5)
+        w = g.constant(np.ones(shape, np.float32)) if constant else g.input("w", dtype="f32", shape=shape)
+        form = channels_last_form(g.add(x, w).node)
+        assert form == (Form(("moves", "aligned"), (True,), {}) if constant else None)
+
+
+def test_what_has_no_form():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 3, 4, 5))
+    axes = g.constant(np.array([1, 2], np.int32))
+    scales = g.constant(np.ones((2, 3, 2, 5), np.float32))
+    q = g.input("q", dtype="s8", shape=(2, 3, 4, 5))
+    grouped = g.dynamic_dequantize(q, scales, qtype="per_group", group_shape=[1, 1, 2, 1])
+    for y in (g.reduce_sum(x, axes, keep_dims=True), grouped):
+        assert channels_last_form(y.node) is None
 
 
 def test_a_histogram_reads_elements_in_any_order():
