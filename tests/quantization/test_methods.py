@@ -13,8 +13,8 @@ from graphq.quantization.known import differences, shift_biases
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
-from graphq.quantization.smooth import equalize, smooth
-from graphq.quantization.statistics import Statistics
+from graphq.quantization.smooth import _Load, equalize, expected_ranges, noise, smooth
+from graphq.quantization.statistics import Channels, Statistics
 from graphq.testing import check_same_numbers
 
 RNG = np.random.default_rng(11)
@@ -204,3 +204,32 @@ def test_a_graph_rounded_by_gptq():
     losses = [loss(quantize(graph, batches, Scheme(mode="weight_only", weight_bits=4, block=16, rounding=r)), graph,
                    batches) for r in ("gptq", "nearest")]
     assert losses[0] < losses[1] / 2
+
+
+def channels(low, high, second=None, square=None):
+    arrays = [np.asarray(x, float) for x in (low, high)]
+    zeros = np.zeros(len(low))
+    return Channels(0, *arrays, zeros, zeros if square is None else np.asarray(square, float),
+                    zeros if second is None else np.asarray(second, float))
+
+
+def test_ranges_that_channels_are_expected_to_reach():
+    assert expected_ranges(channels([-1, 0, 0], [0.5, 2, 20])).tolist() == [4, 8, 20]  # of one batch: times UNSEEN
+    known = channels([-1, 0, 0], [0.5, 2, 20], second=[0.5, 2, 0])  # ratios 2 and 1
+    ratio = np.quantile([2, 1], 0.98)
+    np.testing.assert_allclose(expected_ranges(known), [ratio, 2 * ratio, 20])
+    assert expected_ranges(channels([], [])).size == 0
+
+
+@pytest.mark.parametrize("low, sides", [(-0.19, 1), (-0.21, 2), (0, 1), (-1, 2)])
+def test_noise_by_hand(low, sides):
+    """One group of two outputs and two channels, with one weight for each."""
+    weights = np.array([[3.0, -4.0], [1.0, 2.0]])
+    load = _Load(np.abs(weights)[None], np.square(weights).sum(axis=0)[None], 1)
+    found = channels([low, 0], [1, 0.5], second=[1, 0.5], square=[0.3, 0.2])
+    factors = np.array([2.0, 0.5])
+    step = sides * max(max(1, -low) / 2, 0.5 / 0.5) / 255
+    steps = np.array([max(3 * 2, 4 / 2), max(2, 1)]) / 127
+    want = step**2 * (10 * 4 + 20 / 4) + np.square(steps).sum() * (0.3 / 4 + 0.2 * 4)
+    assert noise(found, [load], factors) == pytest.approx(want)
+    assert noise(found, [load, load], factors) == pytest.approx(2 * want)
