@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from graphq import passes, quantization, testing
     from graphq.model.compiled_graph import CompiledGraph
-    from graphq.model.loading import load_compiled
+    from graphq.model.kept import load_compiled
     from graphq.onednn.files import load_onednn_json, save_onednn_json
     from graphq.onednn.partitions import Partition
     from graphq.scoring.predictor import Predictor
@@ -73,7 +73,7 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
            "reference", "save_onednn_json", "save_onnx", "testing", "to_text"]
 
 _MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partitions", "Predictor": "scoring.predictor",
-            "load_compiled": "model.loading", "load_onednn_json": "onednn.files", "passes": "passes",
+            "load_compiled": "model.kept", "load_onednn_json": "onednn.files", "passes": "passes",
             "quantization": "quantization", "save_onednn_json": "onednn.files", "testing": "testing"}
 """Public names and the modules that define them. A module is imported when its name is first used."""
 

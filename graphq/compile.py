@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from graphq.base.budget import budget, check_limit
-from graphq.base.collector import collector_paused
+from graphq.base.budget import budget, check_limit, collector_paused
 from graphq.base.locks import files_needed, late_imports
 from graphq.base.paths import path_of
 from graphq.errors import CompileError, GraphError
@@ -108,7 +107,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     graph = given if isinstance(given, Graph) else load_graph(given)
     with late_imports():
         from graphq.model.compiled_graph import CompiledGraph
-        from graphq.model.planned import Options
+        from graphq.model.plans import Options
         from graphq.passes import PIPELINE, PRECISIONS, leave_ties
         from graphq.passes.pipeline import check_passes
     chosen = check_passes(passes) if passes is not None else None if precision == "f32" else PRECISIONS[precision]

@@ -16,28 +16,25 @@ SAMPLE = 64
 """The hash of an array covers about this many of its elements."""
 
 
-class Content:
+class Content(tuple[Any, ...]):
     """An array as a dict key. Equality compares dtype, shape and all bits; the hash covers a sample of the elements."""
 
-    __slots__ = ("array", "hash", "kind")
+    bits: np.ndarray
+    __hash__ = tuple.__hash__
+    __ne__ = object.__ne__  # the opposite of __eq__ below
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array.view(f"u{array.itemsize}")
-        self.kind = array.dtype.name, array.shape, self.array.flat[::max(1, array.size // SAMPLE)].tobytes()
-        self.hash = hash(self.kind)
-
-    def __hash__(self) -> int:
-        return self.hash
+    def __new__(cls, array: np.ndarray) -> Content:
+        """Make the key of an array."""
+        bits = array.view(f"u{array.itemsize}")
+        own = super().__new__(cls, (array.dtype.name, array.shape, bits.flat[::max(1, bits.size // SAMPLE)].tobytes()))
+        own.bits = bits
+        return own
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Content) or self.kind != other.kind:
+        if not isinstance(other, Content) or not tuple.__eq__(self, other):
             return False
-        x, y = self.array, other.array
-        return _address(x) == _address(y) and x.strides == y.strides or np.array_equal(x, y)
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
+        x, y = self.bits, other.bits
+        return x.ctypes.data == y.ctypes.data and x.strides == y.strides or np.array_equal(x, y)
 
 
 class Arrays:
@@ -55,20 +52,25 @@ class Arrays:
         """Whether there are no arrays yet."""
         return not self._known
 
-    def one_for(self, array: np.ndarray, multiple: int = 1) -> np.ndarray:
-        """An equal array that was added before, else `array`, which is added. Addresses are multiples of `multiple`."""
-        own = Content(array)
-        alike = [x for ref in tuple(self._known.get(own.kind, ())) if (x := ref()) is not None]
-        for x in alike:
-            if _address(x) % multiple == 0 and (x is array or own == Content(x)):
-                return x
-        array = array if multiple == 1 else _aligned(array)
-        self._known.setdefault(own.kind, []).append(weakref.ref(array, partial(_forget, self._known, own.kind)))
-        return array
+    def one_for(self, array: np.ndarray, *, aligned: bool = False) -> np.ndarray:
+        """An equal array that was added before, else `array`, which is added.
 
-    def aligned(self, array: np.ndarray) -> np.ndarray:
-        """Like `one_for`, but the result is contiguous and aligned to LINE bytes, so it may be a copy of `array`."""
-        return self.one_for(np.ascontiguousarray(array), LINE)
+        If `aligned`, the result is contiguous and aligned to LINE bytes, so it may be a copy of `array`.
+        """
+        array = np.ascontiguousarray(array) if aligned else array
+        own = Content(array)
+        kind = tuple(own)
+        alike = [x for ref in tuple(self._known.get(kind, ())) if (x := ref()) is not None]
+        for x in alike:
+            if not (aligned and x.ctypes.data % LINE) and (x is array or own == Content(x)):
+                return x
+        if aligned and array.ctypes.data % LINE:
+            room = np.empty(array.nbytes + LINE, np.uint8)
+            copy = room[-room.ctypes.data % LINE:][:array.nbytes].view(array.dtype).reshape(array.shape)
+            copy[...] = array
+            array = copy
+        self._known.setdefault(kind, []).append(weakref.ref(array, partial(_forget, self._known, kind)))
+        return array
 
     def made(self, make: Callable[..., np.ndarray], array: np.ndarray, *args: Any) -> np.ndarray:
         """The aligned result of `make(array, *args)`; calls with equal arguments return the same array.
@@ -82,18 +84,9 @@ class Arrays:
             source, result = known[0](), known[1]()
             if source is array and result is not None:
                 return result
-        result = self.aligned(make(array, *args))
-        self._made[key] = weakref.ref(array, partial(_drop, self._made, key)), weakref.ref(result)
+        result = self.one_for(make(array, *args), aligned=True)
+        self._made[key] = weakref.ref(array, lambda _: self._made.pop(key, None)), weakref.ref(result)
         return result
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    if _address(array) % LINE == 0:
-        return array
-    room = np.empty(array.nbytes + LINE, np.uint8)
-    out = room[-_address(room) % LINE:][:array.nbytes].view(array.dtype).reshape(array.shape)
-    out[...] = array
-    return out
 
 
 def _forget(known: dict[Any, list[weakref.ref[np.ndarray]]], kind: Any, ref: weakref.ref[np.ndarray]) -> None:
@@ -102,7 +95,3 @@ def _forget(known: dict[Any, list[weakref.ref[np.ndarray]]], kind: Any, ref: wea
         known[kind] = alike
     else:
         known.pop(kind, None)
-
-
-def _drop(made: dict[Any, Any], key: Any, _: object) -> None:
-    made.pop(key, None)

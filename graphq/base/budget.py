@@ -1,4 +1,4 @@
-"""Limit the memory that loading or compiling a model may take.
+"""Limit the memory that loading or compiling a model may take, and pause Python's cyclic garbage collector meanwhile.
 
 A model file of a hundred bytes can ask for terabytes, for example by a padding of 2^40 elements. Code therefore calls
 `reserve` before it allocates an array whose size depends on numbers in the model. For a short-lived array, code calls
@@ -7,6 +7,7 @@ Reserved memory stays counted until the `budget` ends or a `recount` replaces th
 """
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -126,3 +127,39 @@ def size_text(nbytes: int) -> str:
         if nbytes > 999 / 1024 * scale:  # more than 999 of the smaller unit
             return f"{nbytes / scale:.3g} {unit}"
     return f"{nbytes} B"
+
+
+_paused = False
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the collector off within a `with` block or a decorated function.
+
+    Compiling makes hundreds of thousands of long-lived objects, and scanning them takes a tenth of the compile time. If
+    the collector is already off, it stays off. If several threads pause the collector at once, the first thread to
+    finish switches it on again.
+    """
+    global _paused
+    if not gc.isenabled():
+        yield
+        return
+    try:
+        _paused = True
+        gc.disable()
+        yield
+    finally:
+        if _paused:
+            _paused = False
+            gc.enable()
+
+
+def _in_child() -> None:
+    """Switch the collector on again: the child lacks the thread that would end the pause."""
+    global _paused
+    if _paused:
+        _paused = False
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,4 +1,4 @@
-"""Open files at paths that users give, and find Python objects that users name."""
+"""Open files at paths that users give, read arrays from them, and find Python objects that users name."""
 from __future__ import annotations
 
 import importlib
@@ -6,15 +6,17 @@ import importlib.util
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphq.base.budget import expect
-from graphq.errors import GraphError, ParseError
+from graphq.errors import GraphError, GraphqError, InputError, ParseError
 
 
 def path_of(path: Any) -> Path:
@@ -56,6 +58,44 @@ def read_file(path: str | os.PathLike[str], growth: int) -> bytes:
     with regular_file(path) as (file, nbytes):
         expect(growth * nbytes, f"{os.fspath(path)}, a file of {nbytes} bytes,")
         return file.read(nbytes)
+
+
+def read_arrays(path: str | os.PathLike[str], where: str | None = None) -> np.ndarray | dict[str, np.ndarray]:
+    """The array of an .npy file, or the arrays of an .npz archive by their names.
+
+    Raises InputError for a file that is damaged or has another format, and CompileError for a file that would take too
+    much memory. Both messages begin with `where` (default: the path). Also raises the errors of `regular_file`.
+    """
+    where = os.fspath(path) if where is None else where
+    with regular_file(path) as (file, nbytes):
+        if nbytes == 0:
+            raise InputError(f"{where}: the file is empty")
+        expect(nbytes, f"{where}: the file")
+        try:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                return found
+            with found:
+                expect(sum(member.file_size for member in found.zip.infolist()), f"{where}: the archive")
+                arrays = {key: found[key] for key in found.files}
+            for key, x in arrays.items():
+                if not isinstance(x, np.ndarray):  # NumPy returns bytes if the member is not an .npy file
+                    raise ValueError(f"{key!r} is no array")
+            return arrays
+        except GraphqError:
+            raise
+        except Exception as e:  # NumPy and zipfile raise many kinds of errors for damaged files
+            raise InputError(f"{where}: damaged, or no .npy or .npz file: {e}") from None
+
+
+def numbered_batches(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """The batches in an archive with keys such as `0/in/NAME`: the arrays by input name, by the text before `/in/`."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for key, x in arrays.items():
+        number, _, rest = key.partition("/")
+        if rest.startswith("in/"):
+            found.setdefault(number, {})[rest.removeprefix("in/")] = x
+    return found
 
 
 SOURCE_GROWTH = 100

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,36 +20,32 @@ LOOP, MOST, ITEM = 0.5, 0.9, 0.1
 and one item if the number of items is unknown."""
 
 
-@dataclass(eq=False)
-class _RunningPart:
-    """A running part of a job: its name, or "", and the share of the job that is done after the part (0 to 1)."""
-
-    what: str
-    end: float
-
-
 class _ProgressJob:
-    """A job, its bar, the share of the job that is `done`, and the running parts, the outermost first."""
+    """A job, its bar, and the share of the job that is `done` (0 to 1).
+
+    `parts` are the running parts, the outermost first: the name of each, or "", and the share that is done after it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.begin, self.done = name, time.monotonic(), 0.0
-        self.parts: list[_RunningPart] = []
+        self.parts: list[tuple[str, float]] = []
         self._bar: Any = None
 
     @contextmanager
     def part(self, what: str, share: float) -> Iterator[None]:
         """A `with` block for the part `what`. It takes `share` of the rest of the surrounding part."""
-        end = self.parts[-1].end if self.parts else 1.0
-        own = _RunningPart(what, self.done + share * max(0.0, end - self.done))
+        rest, depth = self.parts[-1][1] if self.parts else 1.0, len(self.parts)
+        own = what, self.done + share * max(0.0, rest - self.done)
         self.parts.append(own)
         self._show()
         try:
             yield
         finally:
-            if own in self.parts:  # the surrounding part may have ended first, if an exception left a loop
-                self.done = max(self.done, own.end)
+            # If an exception left a loop, the surrounding part may have ended first.
+            if len(self.parts) > depth and self.parts[depth] is own:
+                self.done = max(self.done, own[1])
                 self._show()
-                del self.parts[self.parts.index(own):]
+                del self.parts[depth:]
 
     def loop(self, items: Iterable[T], what: str, share: float) -> Iterator[T]:
         """Yield the items; the caller's work on each item is an equal share of the loop's part."""
@@ -69,7 +64,7 @@ class _ProgressJob:
                 return
             left = max(0.0, DELAY - (time.monotonic() - self.begin))
             self._bar = tqdm(total=100, leave=False, delay=left, miniters=0, bar_format="{l_bar}{bar}| {elapsed}")
-        what = next((part.what for part in self.parts if part.what), "")
+        what = next((what for what, _ in self.parts if what), "")
         self._bar.set_description(": ".join(filter(None, (self.name, what))), refresh=False)
         self._bar.update(100 * self.done - self._bar.n)
 

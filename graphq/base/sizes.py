@@ -180,17 +180,11 @@ def _remainder(size: Size, divisor: int) -> int | None:
 
 def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
     """Make an operator method of the class `Later` for `function`; the method returns a `Later`."""
-    def method(self: Later, other: Any) -> Any:
-        return later(function, *((other, self) if swapped else (self, other)))
-
-    return method
+    return lambda self, other: later(function, *((other, self) if swapped else (self, other)))
 
 
 def _changes(function: Callable[..., Any]) -> Any:
-    def method(self: Size) -> Any:
-        return Size(self.trace, self.trace.call(function, self))
-
-    return method
+    return lambda self: Size(self.trace, self.trace.call(function, self))
 
 
 def _decides(function: Callable[..., Any]) -> Any:
@@ -207,10 +201,7 @@ def _decides(function: Callable[..., Any]) -> Any:
 
 def _converts(function: Callable[..., Any]) -> Any:
     """Make a method of Size that converts the Size to a plain number; a guard records the number."""
-    def method(self: Size) -> Any:
-        return self.trace.decide(function, self)
-
-    return method
+    return lambda self: self.trace.decide(function, self)
 
 
 def _is_number(x: Any) -> bool:
@@ -218,13 +209,8 @@ def _is_number(x: Any) -> bool:
     return kind is int or kind is Size or isinstance(x, int | float | np.integer)
 
 
-class Size:
-    """A number that depends on open sizes. It acts like an int that has its value in the trace's example.
-
-    Arithmetic returns Sizes. Comparisons, conversions, and uses as an index or by NumPy need the value, so each adds a
-    guard to the trace. Texts (`str`, `format`) and `hash` add no guard: texts show the symbol of an open size, and `?`
-    for a number that is computed from open sizes. Sizes of two traces are never equal.
-    """
+class _Recorded:
+    """A value of a trace, in the slot with this index."""
 
     __slots__ = ("slot", "trace")
 
@@ -232,14 +218,25 @@ class Size:
         self.trace, self.slot = trace, slot
 
     @property
+    def assumed(self) -> Any:
+        """The value in the example."""
+        return self.trace.values[self.slot]
+
+
+class Size(_Recorded):
+    """A number that depends on open sizes. It acts like an int that has its value in the trace's example.
+
+    Arithmetic returns Sizes. Comparisons, conversions, and uses as an index or by NumPy need the value, so each adds a
+    guard to the trace. Texts (`str`, `format`) and `hash` add no guard: texts show the symbol of an open size, and `?`
+    for a number that is computed from open sizes. Sizes of two traces are never equal.
+    """
+
+    __slots__ = ()
+
+    @property
     def name(self) -> str:
         """The symbol of an open size; "" for a number that is computed from open sizes."""
         return self.trace.names.get(self.slot, "")
-
-    @property
-    def assumed(self) -> Any:
-        """The size's value in the example."""
-        return self.trace.values[self.slot]
 
     __add__, __radd__ = _computes(operator.add, neutral=0), _computes(operator.add, swapped=True, neutral=0)
     __sub__, __rsub__ = _computes(operator.sub, neutral=0), _computes(operator.sub, swapped=True)
@@ -281,22 +278,14 @@ class Size:
         return format(self.assumed, spec) if spec else repr(self)
 
 
-class Later:
+class Later(_Recorded):
     """An array or other object that depends on open sizes: the result of `later`.
 
     NumPy's functions and Python's operators accept a `Later` instead of an array, and return a `Later`. A use that
     needs the value, such as a condition, adds a guard.
     """
 
-    __slots__ = ("slot", "trace")
-
-    def __init__(self, trace: Trace, slot: int) -> None:
-        self.trace, self.slot = trace, slot
-
-    @property
-    def assumed(self) -> Any:
-        """The object's value in the example."""
-        return self.trace.values[self.slot]
+    __slots__ = ()
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any) -> Any:
         return later(getattr(ufunc, method) if method != "__call__" else ufunc, *inputs)

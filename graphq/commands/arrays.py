@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphq.base.array_files import numbered_batches, read_arrays
+from graphq.base.paths import numbered_batches, read_arrays
 from graphq.commands.shared import option
 from graphq.errors import GraphError, InputError, ParseError
 from graphq.ir import Graph, Value

@@ -17,7 +17,7 @@ from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.text import to_text
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.model.loading import load_compiled
+from graphq.model.kept import load_compiled
 from graphq.onnx import save_onnx
 
 Arguments: TypeAlias = tuple[Callable[[argparse.ArgumentParser], object], ...]

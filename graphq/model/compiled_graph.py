@@ -23,21 +23,18 @@ from graphq.ir.names import counted
 from graphq.kernels.jit.memory import address_of
 from graphq.kernels.target.level import Level
 from graphq.model.open_plans import OpenPlans
-from graphq.model.open_shapes import has_integers, is_fixed, signature_of
-from graphq.model.planned import Options
-from graphq.model.plans import Plans
-from graphq.rewrite.rule import Refusal
+from graphq.model.open_shapes import SIZE, has_integers, signature_of
+from graphq.model.plans import Options, Plans
 
 if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.ir.interpret import Result
     from graphq.model.saved_models import Saved
-    from graphq.model.staged import Staged
-    from graphq.model.symbols import WithSymbols
+    from graphq.model.staged import Staged, WithSymbols
     from graphq.plan.runtime import Runner
     from graphq.report.coverage import Coverage
-    from graphq.report.parts import ModelPart
     from graphq.report.profile import Profile
-    from graphq.report.records import Report
+    from graphq.report.records import ModelPart, Report
+    from graphq.rewrite.rule import Refusal
 
 MAX_FETCHED = 8
 """The most models that a model keeps for `fetch`, one for each list of names. The oldest model is dropped first."""
@@ -70,7 +67,8 @@ class CompiledGraph:
         self._arrays = Arrays() if arrays is None else arrays
         # A partial, because a bound method would keep the model alive after `del model`.
         self._part = partial(CompiledGraph, options=options, arrays=self._arrays)
-        kind = Plans if is_fixed(self.signature) else OpenPlans
+        fixed = all(p.type.known and p.property not in (SIZE, "constant") for p in self.signature.inputs)
+        kind = Plans if fixed else OpenPlans
         self.plans = kind(self.signature, read_source, options, unread, self._part, self._arrays, symbols)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
@@ -360,7 +358,8 @@ class CompiledGraph:
         for k, input in _shared(arrays, inputs):
             if input is None:
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
-            if (input, k) not in run.in_place or not _is_same(arrays[k], inputs[input]):
+            x, y = arrays[k], inputs[input]
+            if (input, k) not in run.in_place or address_of(x) != address_of(y) or x.shape != y.shape:
                 name = [n for n in self.names if n not in self.plans.constants.names][input]
                 raise InputError(f"out '{names[k]}' shares memory with input '{name}', which is not its cache, or not "
                                  "the same array")
@@ -382,10 +381,6 @@ def _shared(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> Itera
         last = bisect(spans, (start + x.nbytes,)) - 1
         if x.nbytes and last >= 0 and spans[last][0] + spans[last][1] > start:
             yield spans[last][2], number
-
-
-def _is_same(x: np.ndarray, y: np.ndarray) -> bool:
-    return address_of(x) == address_of(y) and x.shape == y.shape
 
 
 def _is_plain(x: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:

@@ -1,4 +1,4 @@
-"""A cache of compiled models on disk, so that the next process need not compile them.
+"""Load compiled models from files (`load_compiled`), and keep models on disk for the next process (`Kept`).
 
 A kept model is a file in the format of `CompiledGraph.save`, in the folder of the kernel cache. The cache's rules on
 ownership, size and removal apply. The file's name is a digest of the user's file or graph, the options, the versions of
@@ -25,19 +25,21 @@ from pathlib import Path
 
 import numpy as np
 
-from graphq.base.locks import Lock
+from graphq.base.locks import Lock, late_imports
 from graphq.base.paths import regular_file
 from graphq.errors import GraphqError
 from graphq.ir import Graph
 from graphq.ir.interpret import constant_bytes
 from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, cpu
-from graphq.kernels.target import isa
+from graphq.kernels.target import LevelName
+from graphq.kernels.target import isa as levels_of
+from graphq.kernels.target.level import Level
+from graphq.kernels.threads.count import resolve_threads
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.files import ELSEWHERE
-from graphq.model.loading import as_saved, options_of
-from graphq.model.plans import Plans
-from graphq.model.saved_models import Added, Saved, save, save_plan
+from graphq.model.plans import Options, Plans
+from graphq.model.saved_models import Added, Saved, Settings, save, save_plan
 from graphq.model.saved_values import Unsaved, Writer
 from graphq.plan.runtime import NativePlan
 
@@ -48,6 +50,60 @@ FEWEST = 24
 """The fewest nodes of a graph whose model is kept. Without this limit, many small graphs would fill the folder."""
 MOST_PLANS = 64
 """The most files with added plans per model; the oldest files are removed."""
+
+
+def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
+                  threads: int | None = None) -> CompiledGraph:
+    """Load a model that `CompiledGraph.save` wrote to `path`. Results are the same as before, bit for bit.
+
+    The file is mapped into memory: all processes that load it share the weights. `isa` and `threads` are as for
+    `compile`; by default they are as in the saved model, but at most the machine's best level and the process's cores.
+    The saved plans and machine code run only on the same kind of processor, with the same versions. Otherwise the graph
+    is compiled again; a log message and `model.origin` give the reason.
+
+    Code is used only from a file that belongs to this user or to root, and that nobody else can write to. From any
+    other file only the graph is used, so the file can do no more harm than an ONNX file. The graph is then compiled
+    with the defaults of `compile`, and the file is not mapped, because others could change it.
+
+    Raises ParseError if there is no such file, or if it is damaged or was not written by `save`; CompileError if it
+    would take too much memory.
+    """
+    saved = Saved(path)
+    if saved.misfit is None:
+        saved.provide()
+    options, misfit = options_of(saved, isa, threads)
+    made = CompiledGraph(saved, options) if misfit is None and saved.plans(options.threads) else None
+    model = made or CompiledGraph(saved.source, options)
+    model.origin = f"loaded from {saved.file.path}"
+    if misfit is not None:
+        model.origin += f"; compiled anew, because {misfit}"
+        log.warning("%s: compiled anew, because %s", saved.file.path, misfit)
+    elif made is None:
+        model.origin += "; planned anew with the file's kernels"
+    return model
+
+
+def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
+    """The options for a saved model on this machine, and why its plans and code cannot be used (None if they can)."""
+    own, misfit = saved.settings, saved.misfit
+    most = resolve_threads(threads)
+    most = min(most, own.threads) if threads is None else most
+    level = _level(own, isa)
+    if misfit is None and (level.name, level.emulated) != (own.level, own.emulated):
+        misfit = f"it was saved for ISA level {own.level}, not {level.name}"
+    if misfit is None and most > own.threads:
+        misfit = f"it was saved for {own.threads} threads, not {most}"
+    return Options(level, most, own.strict, own.passes, own.cache, own.memory), misfit
+
+
+def _level(own: Settings, isa: str | None) -> Level:
+    """The ISA level: the user's choice, else the saved model's level if this machine has it, else the best level."""
+    known = {level.name: level for level in levels_of.available()}.get(own.level)
+    if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
+        return known
+    with late_imports():
+        from graphq.kernels import levels  # late, because this imports the kernels of the self-test
+    return levels.resolve(isa, own.cache)
 
 
 writers: dict[str, threading.Thread] = {}
@@ -73,22 +129,23 @@ class Kept:
         if isinstance(given, Graph) and len(given.nodes) < FEWEST:
             return None
         chosen = os.environ.get("GRAPHQ_ISA") if level is None else level
-        levels = [x.name for x in isa.available()]
+        levels = [x.name for x in levels_of.available()]
         of = repr((chosen, levels, threads, options, cpu.describe(), versions()))
         digest = hashlib.sha256(of.encode() + b"\0")
         try:
-            why = _why_not()
-            if why is None:
-                for data in _of_graph(given) if isinstance(given, Graph) else _of_file(given):
-                    digest.update(data)
+            if os.environ.get("GRAPHQ_DEBUG"):
+                raise _NotKept("GRAPHQ_DEBUG is set")
+            foreign = [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]
+            if foreign:
+                raise _NotKept(f"operations of this process are not graphq's: {', '.join(foreign[:5])}")
+            for data in _of_graph(given) if isinstance(given, Graph) else _of_file(given):
+                digest.update(data)
         except (OSError, ValueError):
             return None
         except _NotKept as e:
-            why = str(e)
-        if why is None:
-            return Kept(given, digest.hexdigest(), level, threads, options)
-        log.info("the model of %s is not kept: %s", given.name if isinstance(given, Graph) else given, why)
-        return None
+            log.info("the model of %s is not kept: %s", given.name if isinstance(given, Graph) else given, e)
+            return None
+        return Kept(given, digest.hexdigest(), level, threads, options)
 
     def find(self) -> CompiledGraph | None:
         """The kept model, ready to run; None if there is no usable file. Waits if this process is writing the file."""
@@ -106,10 +163,10 @@ class Kept:
                 misfit = "it belongs to another model"
             if misfit is None:
                 saved.added = self._added(saved, folder)
-            model = as_saved(saved, options) if misfit is None else None
-            if model is None:
+            if misfit is not None or not saved.plans(options.threads):
                 log.info("%s is not used: %s", path, misfit)
                 return None
+            model = CompiledGraph(saved, options)
             cache.used(path)
         except (GraphqError, OSError) as e:
             log.warning("a kept model cannot be used, and is compiled anew: %s", e)
@@ -196,13 +253,6 @@ class Kept:
 
 class _NotKept(Exception):
     """Raised if a model is not kept. The text is the reason."""
-
-
-def _why_not() -> str | None:
-    if os.environ.get("GRAPHQ_DEBUG"):
-        return "GRAPHQ_DEBUG is set"
-    foreign = [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]
-    return f"operations of this process are not graphq's: {', '.join(foreign[:5])}" if foreign else None
 
 
 def _of_file(path: Path) -> Iterator[bytes]:

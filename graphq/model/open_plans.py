@@ -6,7 +6,7 @@ first call with new sizes makes a new plan. A `Runner` runs a plan at one set of
 and uses an arena (memory for values between steps). All runners share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
-shapes gets its own plan or stages (`plan.stages`), with the constants of the first call.
+shapes gets its own plan or stages (`model.staged`), with the constants of the first call.
 """
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from graphq.base.budget import budget
-from graphq.base.collector import collector_paused
+from graphq.base.budget import budget, collector_paused
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.programs import why_not
 from graphq.base.sizes import Size, Trace
@@ -26,12 +25,11 @@ from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, examples, is_single, range_of, size_class
-from graphq.model.planned import ConstantInputs, Passed
-from graphq.model.plans import Plans, Unread
+from graphq.model.plans import ConstantInputs, Passed, Plans, Unread
 from graphq.model.staged import Staged
 from graphq.plan.open_plans import OpenPlan
+from graphq.plan.plan import in_one_plan
 from graphq.plan.runtime import NativePlan, Runner
-from graphq.plan.stages import in_one_plan
 
 log = logging.getLogger("graphq")
 
@@ -107,7 +105,7 @@ class OpenPlans(Plans):
         """The lines of a report on open sizes: the ranges of sizes, how many plans each range has, and why."""
         if not self._places.all or not (plans := self.all()):
             return ()
-        names = [d.name for d in self.dimensions]
+        names = self.names
         lines = [f"open sizes: {counted(len(plans), 'plan')} for {counted(len(self.by_class), 'range')}"]
         for of, of_class in sorted(self.by_class.items()):
             sizes = dict(zip(names, map(range_of, of), strict=True))
@@ -149,20 +147,16 @@ class OpenPlans(Plans):
             if made is None:
                 try:
                     constants = self.constants.of(arrays)
-                    made = self._planned_at(shapes, constants)
+                    again = partial(self._graph_at, shapes, constants)
+                    open = self._places.all or self.symbols
+                    with budget(self.options.memory):
+                        made = self._planned(again(), again, partial(self._graph_of_symbols, shapes) if open else None)
                     self.constants.keep(constants)
                     self._keep_at(shapes, made)
                 finally:
                     self._making.pop(shapes, None)
             self.constants.of(arrays)
         return made
-
-    def _planned_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray]) -> Runner | Staged:
-        """A runner, or stages, for the graph at these input shapes and constants."""
-        with budget(self.options.memory):
-            again = partial(self._graph_at, shapes, constants)
-            is_open = self._places.all or self.symbols
-            return self._planned(again(), again, partial(self._graph_of_symbols, shapes) if is_open else None)
 
     def _at_sizes(self, sizes: Sizes) -> Runner | None:
         """The runner at these sizes, from a plan of their class, or from a new plan if no plan holds.
@@ -227,25 +221,29 @@ class OpenPlans(Plans):
             plan.because = because
             made = plan.at(sizes, self._arenas, self.options.cache)
         except GraphError as e:
-            self._explain(sizes)
+            try:
+                self._graph_at(self._places.shapes(sizes))
+            except GraphError as broken:  # the graph breaks a rule at these sizes
+                named = ", ".join(f"{name} = {n}" for name, n in zip(self.names, sizes, strict=True))
+                raise type(broken)(f"{broken} ({named})") from None
             raise e from None
         if made is None:
             raise _Anew("its plan does not hold for the sizes that it was made for")
         return made
 
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        names = [d.name for d in self.dimensions]
-        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self.by_class.get(of, ())))
+        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, self.names)
+                                       for v in self.by_class.get(of, ())))
 
     def _plan_likely_sizes(self) -> None:
         """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""
         chosen: dict[str, int] = {}
-        for d in self.dimensions:
-            rank = len(next(p.type.shape or () for p in self.signature.inputs if p.name == d.input))
-            usual = 1 if d.axis == 0 and rank > 1 else EXAMPLES[4 if rank > 3 else 3][len(chosen) % 5]
-            chosen.setdefault(d.name, usual)
+        for p, name in zip(self._places.all, self.names, strict=True):
+            rank = len(self.signature.inputs[p.input].type.shape or ())
+            usual = 1 if p.axis == 0 and rank > 1 else EXAMPLES[4 if rank > 3 else 3][len(chosen) % 5]
+            chosen.setdefault(name, usual)
         try:
-            self._latest = self._made(tuple(chosen[d.name] for d in self.dimensions))
+            self._latest = self._made(tuple(chosen[name] for name in self.names))
         except GraphError:
             return
         except CompileError:  # `strict` refuses, or these sizes take too much memory
@@ -258,7 +256,7 @@ class OpenPlans(Plans):
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
         """Make a plan for the sizes `assumed`; it may also hold for other sizes. If `keep`, calls may use the plan."""
         trace = Trace()
-        leaves = [trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(self.dimensions, assumed, strict=True)]
+        leaves = list(map(trace.leaf, assumed, self._places.keys, self.names))
         # If the class has only one size, a plain number replaces the Size, and no guards are needed.
         sizes = tuple(n if is_single(size_class(n)) else leaf for n, leaf in zip(assumed, leaves, strict=True))
         try:
@@ -294,14 +292,6 @@ class OpenPlans(Plans):
         """The user's graph at these input shapes and with these `constants` (None: the first call's constants)."""
         constants = self.constants.kept if constants is None else constants
         return self._places.graph(self.source, shapes, constants)
-
-    def _explain(self, sizes: Sizes) -> None:
-        """If the graph breaks a rule at these sizes, raise a GraphError that names the sizes."""
-        try:
-            self._graph_at(self._places.shapes(sizes))
-        except GraphError as e:
-            named = ", ".join(f"{d.name} = {n}" for d, n in zip(self.dimensions, sizes, strict=True))
-            raise type(e)(f"{e} ({named})") from None
 
     def _keep(self, of: Sizes, plan: OpenPlan) -> None:
         with self._order.hold:

@@ -14,7 +14,7 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import specialized
 from graphq.ir.interpret import GraphInput, Signature
-from graphq.plan.stages import in_one_plan
+from graphq.plan.plan import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]
 """The open sizes of a call's inputs, in the order of `Places`."""
@@ -74,14 +74,24 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of all open sizes, input by input: the open dimensions, then the elements of an input with SIZE."""
+    """The places of all open sizes, input by input: the open dimensions, then the elements of an input with SIZE.
+
+    `keys` has a text such as "x.0" (axis 0 of input x) for each place.
+    """
 
     def __init__(self, signature: Signature) -> None:
         self._inputs = signature.inputs
         self.all = [Place(k, axis, of_value) for k, p in enumerate(self._inputs) for axis, of_value in (
             *((axis, False) for axis, d in enumerate(p.type.shape or ()) if d is None),
             *((n, True) for n in range(p.type.size if p.property == SIZE else 0)))]
+        self.keys = [f"{self._inputs[p.input].name}.{p.axis}" for p in self.all]
         self._valued = [p.name for p in self._inputs if p.property == SIZE]
+
+    def names(self, graph: Graph) -> list[str]:
+        """The names of the open sizes for reports: from the model's file (`graph.meta`), or else made-up names."""
+        known, inputs = graph.meta.get("dimensions", {}), [self._inputs[p.input].name for p in self.all]
+        return [f"{of}[{p.axis}]" if p.of_value else known.get((of, p.axis)) or key
+                for p, of, key in zip(self.all, inputs, self.keys, strict=True)]
 
     def shapes_of(self, arrays: Mapping[str, np.ndarray], with_values: bool = True) -> Shapes:
         """The shapes of a call's arrays; `with_values` adds the elements of inputs with SIZE."""
@@ -120,23 +130,6 @@ def _array(dtype: np.dtype, dims: tuple[int, ...], *numbers: int) -> np.ndarray:
     return np.array(numbers, dtype).reshape(dims)
 
 
-class Dimension(NamedTuple):
-    """An open size, for reports: its input, its axis, and its name from the model's file, or else a made-up name."""
-
-    input: str
-    axis: int
-    name: str
-
-
-def open_dimensions(graph: Graph, places: Sequence[Place] | None = None) -> list[Dimension]:
-    """A Dimension for each of `places` (default: all open dimensions of the inputs). Names are from `graph.meta`."""
-    places = Places(Signature.of(graph)).all if places is None else places
-    names = graph.meta.get("dimensions", {})
-    inputs = [str(graph.inputs[p.input].name) for p in places]
-    return [Dimension(of, p.axis, f"{of}[{p.axis}]" if p.of_value else names.get((of, p.axis)) or f"{of}.{p.axis}")
-            for of, p in zip(inputs, places, strict=True)]
-
-
 SIZE = "size"
 """The `property` of an input that consists of a few integers on which shapes depend. Each integer is an open size."""
 MOST_VALUES = 8
@@ -157,11 +150,6 @@ def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -
     sizes = _sizes(graph, arrays) if has_integers(signature) else ()
     return signature._replace(inputs=tuple([replace(p, property=SIZE) if p.name in sizes else p
                                             for p in signature.inputs]))
-
-
-def is_fixed(signature: Signature) -> bool:
-    """Whether one plan can run every call: all input shapes are known, and no input is constant or has sizes."""
-    return all(p.type.known and p.property not in (SIZE, "constant") for p in signature.inputs)
 
 
 def has_integers(signature: Signature) -> bool:

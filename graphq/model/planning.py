@@ -10,7 +10,8 @@ head with strides, and write its result with strides.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache as cache_of
 from functools import partial
 from typing import Any, TypeAlias
@@ -54,27 +55,21 @@ def find_strips(graph: Graph, lower: Lower) -> Mapping[Node, tuple[Node, ...]]:
     """
     found: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
-        if node not in found and node.op.name == "partition" and family_named(node.attrs["anchor"]).follows is not None:
-            nodes = node, *_after(node, lower)
-            if len(nodes) > 1 and found.keys().isdisjoint(nodes) and _fit(nodes) and _pays(nodes):
-                found |= dict.fromkeys(nodes, nodes)
+        if node in found or node.op.name != "partition" or family_named(node.attrs["anchor"]).follows is None:
+            continue
+        nodes = [node]
+        while (follower := _follower(nodes[-1], lower)) is not None:
+            nodes.append(follower)
+        while nodes[-1].op.name in VIEWS:
+            nodes.pop()
+        if len(nodes) > 1 and found.keys().isdisjoint(nodes) and _pays(nodes):
+            found |= dict.fromkeys(nodes, tuple(nodes))
     return found
 
 
 def between(nodes: Sequence[Node]) -> list[Value]:
     """The results of a chain's partitions, without the result of the last node."""
     return [node.output for node in nodes[:-1] if node.op.name == "partition"]
-
-
-def _after(node: Node, lower: Lower) -> Iterator[Node]:
-    """Yield the nodes that can follow `node` in the same strips. Each reads the result of the previous node."""
-    views: list[Node] = []
-    while (follower := _follower(node, lower)) is not None:
-        views.append(follower)
-        if follower.op.name == "partition":
-            yield from views
-            views = []
-        node = follower
 
 
 def _follower(node: Node, lower: Lower) -> Node | None:
@@ -96,14 +91,14 @@ def _follower(node: Node, lower: Lower) -> Node | None:
     return user if all(follows(lower(user), k) for k, v in enumerate(user.operands) if v is value) else None
 
 
-def _fit(nodes: Sequence[Node]) -> bool:
-    """Whether every result's number of rows is a multiple of the smallest number of rows among the results."""
-    rows = sorted([node.output.type.dims[-2] for node in nodes], key=assumed)
-    return all(m % rows[0] == 0 for m in rows)
-
-
 def _pays(nodes: Sequence[Node]) -> bool:
-    """Whether the values between the nodes are large compared with the other operands and results (LEAST_SHARE)."""
+    """Whether strips can have the rows of all results, and the values between the nodes are large (LEAST_SHARE).
+
+    The smallest number of rows among the results must divide all numbers of rows.
+    """
+    rows = sorted([node.output.type.dims[-2] for node in nodes], key=assumed)
+    if not all(m % rows[0] == 0 for m in rows):
+        return False
     inside = [node.output for node in nodes[:-1]]
     beside = {v for node in nodes for v in (*node.operands, node.output)
               if v is node.output or v.type.dims[-2:] != node.output.type.dims[-2:]}.difference(inside)
@@ -111,23 +106,27 @@ def _pays(nodes: Sequence[Node]) -> bool:
     return sum(assumed(v.type.nbytes) for v in between(nodes)) > least
 
 
-def find_read(graph: Graph, lower: Lower) -> set[Node]:
-    """The transposes whose users are all partitions that can read the transpose's operand with strides instead."""
-    return {node for node in graph.nodes if _moves(node) and node.output.users and not node.output.is_output
-            and all(_reads(user, node.output, _order(node), lower) for user in node.output.users)}
+def find_strided(graph: Graph, lower: Lower) -> tuple[Mapping[Value, Node], set[Node]]:
+    """The transposes that need no step, because partitions write or read with strides instead.
 
-
-def find_written(graph: Graph, lower: Lower) -> Mapping[Value, Node]:
-    """Map results of partitions to transposes that are their only users, if the partitions can write with strides."""
-    found = {}
+    Maps results of partitions that can write so to transposes that are their only users. The set has other transposes
+    whose users are all partitions that can read the transpose's operand.
+    """
+    written: dict[Value, Node] = {}
+    read: set[Node] = set()
     for node in graph.nodes:
-        if _moves(node):
-            (source,) = node.operands
-            order = _order(node)
-            if order[-1] == len(order) - 1 and not source.is_output and len(source.users) == 1 \
-                    and source.node is not None and _family(source.node, lower) is not None:
-                found[source] = node
-    return found
+        if node.op.name != "static_transpose" or node.output.dtype.bits < 8 or len(node.attrs["order"]) < 3:
+            continue
+        (source,), value, order = node.operands, node.output, _order(node)
+        if order[-1] == len(order) - 1 and not source.is_output and len(source.users) == 1 \
+                and source.node is not None and _strided(source.node) is not None:
+            written[source] = node
+        elif value.users and not value.is_output and all(
+                (strided := _strided(user)) is not None
+                and all(strided(lower(user), k, order) for k, v in enumerate(user.operands) if v is value)
+                for user in value.users):
+            read.add(node)
+    return written, read
 
 
 def read_strides(node: Node) -> tuple[int, ...]:
@@ -144,64 +143,51 @@ def written_strides(node: Node) -> tuple[int, ...]:
     return tuple([strides[order.index(k)] for k in range(len(order))])
 
 
-def _moves(node: Node) -> bool:
-    return node.op.name == "static_transpose" and node.output.dtype.bits >= 8 and len(node.attrs["order"]) > 2
-
-
 def _order(node: Node) -> Sequence[int]:
     return [k % len(node.attrs["order"]) for k in node.attrs["order"]]
 
 
-def _family(node: Node, lower: Lower) -> Lowered | None:
-    """The lowered partition, if its kernel family supports strides; else None."""
-    if node.op.name != "partition" or family_named(node.attrs["anchor"]).strided is None:
-        return None
-    return lower(node)
-
-
-def _reads(node: Node, value: Value, order: Sequence[int], lower: Lower) -> bool:
-    lowered = _family(node, lower)
-    if lowered is None:
-        return False
-    strided = family_named(node.attrs["anchor"]).strided
-    assert strided is not None
-    return all(strided(lowered, k, order) for k, v in enumerate(node.operands) if v is value)
+def _strided(node: Node) -> Callable[..., bool] | None:
+    """The function with which a partition's kernel family says which operands it reads with strides; else None."""
+    return family_named(node.attrs["anchor"]).strided if node.op.name == "partition" else None
 
 
 def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> Plan:
     """Build the plan of `graph`. All types must be known. The plan shares `arrays` with other plans."""
     b = PlanBuilder(graph, level, threads, cache, arrays)
-    nodes: list[int | None] = []
     numbers = {node: k for k, node in enumerate(graph.nodes)}
+    nodes: list[int | None] = []
     lower = cache_of(partial(lower_partition, level=level))
-    strips, written = find_strips(graph, lower), find_written(graph, lower)
+    strips = find_strips(graph, lower)
+    written, read = find_strided(graph, lower)
     writes = set(written.values())
-    read = find_read(graph, lower) - writes
-
-    def add(node: Node) -> None:
-        try:
-            if node in read:
-                (source,) = node.operands
-                b.of[node.output], b.strides[node.output] = b.of[source], read_strides(node)
-            elif node not in writes:
-                if (move := written.get(node.outputs[0])) is not None:
-                    b.of[node.output], b.strides[node.output] = b.result(move.output), written_strides(move)
-                _node(b, node, lower)
-        except CompileError as e:
-            raise CompileError(f"{graph.describe(node)}: {e}") from None
-        nodes.extend([numbers[node]] * (len(b.steps) - len(nodes)))
-
-    for node in progress(graph.nodes, "plan"):
-        if node not in strips:
-            add(node)
-        elif node is strips[node][-1]:  # earlier, operands of the chain may lack buffers
-            with b.in_strips(between(strips[node]), node.output):
-                for one in strips[node]:
-                    add(one)
-            nodes.append(numbers[node])
-    _copies(b)
-    nodes += [None] * (len(b.steps) - len(nodes))
-    return b.plan(nodes)
+    for last in progress(graph.nodes, "plan"):
+        chain = strips.get(last, (last,))
+        if last is not chain[-1]:  # so early, operands of the chain may lack buffers
+            continue
+        with b.in_strips(between(chain), last.output) if last in strips else nullcontext():
+            for node in chain:
+                try:
+                    if node in read:
+                        (source,) = node.operands
+                        b.of[node.output], b.strides[node.output] = b.of[source], read_strides(node)
+                    elif node not in writes:
+                        if (move := written.get(node.outputs[0])) is not None:
+                            b.of[node.output], b.strides[node.output] = b.result(move.output), written_strides(move)
+                        _node(b, node, lower)
+                except CompileError as e:
+                    raise CompileError(f"{graph.describe(node)}: {e}") from None
+                nodes += [numbers[node]] * (len(b.steps) - len(nodes))
+        nodes += [numbers[last]] * (len(b.steps) - len(nodes))
+    for k, value in enumerate(graph.outputs):  # copy outputs that no step writes: inputs, views, values returned twice
+        if value.type.size == 0:
+            continue
+        have = b.of[value]
+        if (b.buffers[have].storage, b.buffers[have].index) != ("output", k):
+            target = b.add(Buffer("output", value.type.nbytes, value.type, k))
+            b.steps.append(PythonStep(f"copy to output '{graph.output_names[k]}'", Copy(), (have,), (target,),
+                                      reference=False))
+    return b.plan([*nodes, *[None] * (len(b.steps) - len(nodes))])
 
 
 def _node(b: PlanBuilder, node: Node, lower: Lower) -> None:
@@ -211,8 +197,7 @@ def _node(b: PlanBuilder, node: Node, lower: Lower) -> None:
     elif node.op is SIZED_CONSTANT:
         b.of[node.output] = b.constant(node.attrs["value"], node.output.type)
     elif node.op.name in VIEWS:
-        source = b.of[next(node.operands)]
-        b.of[node.output] = source
+        b.of[node.output] = b.of[next(node.operands)]
     elif node.op.name == "partition":
         lowered = lower(node)
         node.meta = {**node.meta, TIES: lowered.ties}
@@ -221,18 +206,6 @@ def _node(b: PlanBuilder, node: Node, lower: Lower) -> None:
         NATIVE[node.op.name].steps(b, node)
     else:
         reference_steps(b, node)
-
-
-def _copies(b: PlanBuilder) -> None:
-    """Add steps that copy outputs that no step writes: inputs, constants, views, and values that are output twice."""
-    for k, value in enumerate(b.graph.outputs):
-        if value.type.size == 0:
-            continue
-        source = b.of[value]
-        if b.buffers[source].storage != "output" or b.buffers[source].index != k:
-            target = b.add(Buffer("output", value.type.nbytes, value.type, k))
-            b.steps.append(PythonStep(f"copy to output '{b.graph.output_names[k]}'", Copy(), (source,), (target,),
-                                      reference=False))
 
 
 def evaluate_formulas(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

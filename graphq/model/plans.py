@@ -1,36 +1,203 @@
 """Make the plan of a graph, and the objects that reports describe. `OpenPlans` adds open sizes and further plans.
 
-Plans share equal arrays, such as weights, and the memory for values between steps.
+`Options` are the options of a compiled model, `Passed` is its graph after the passes, for reports. Plans share equal
+arrays, such as weights, and the memory for values between steps.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from graphq.base.arrays import Arrays
-from graphq.base.budget import budget
-from graphq.base.collector import collector_paused
+from graphq.base.budget import budget, collector_paused
 from graphq.base.locks import late_imports, lazy_property
-from graphq.base.sizes import Size, Trace
-from graphq.errors import CompileError
+from graphq.base.programs import Program
+from graphq.base.progress import progress
+from graphq.base.sizes import Size, Trace, parts, trace_of
+from graphq.errors import CompileError, InputError
 from graphq.ir import Graph
 from graphq.ir.interpret import Signature
 from graphq.ir.names import counted
-from graphq.model.open_shapes import Dimension, Places, Shapes, Sizes, open_dimensions
-from graphq.model.planned import ConstantInputs, Options, Passed
-from graphq.model.staged import Staged
-from graphq.model.symbols import WithSymbols, at_symbols, symbolic
-from graphq.plan.arena import Arenas
+from graphq.kernels.target.level import Level
+from graphq.model.open_shapes import Places, Shapes, Sizes
+from graphq.model.staged import Staged, WithSymbols, symbolic
 from graphq.plan.open_plans import OpenPlan
-from graphq.plan.runtime import NativePlan, Runner
-from graphq.plan.stages import CONTROL, in_one_plan
-from graphq.rewrite.fixpoint import History
+from graphq.plan.plan import CONTROL, Plan, Step, in_one_plan
+from graphq.plan.runtime import Arenas, NativePlan, Runner
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # passes and reports are imported when they run
     from graphq.model.compiled_graph import CompiledGraph
+    from graphq.report.coverage import Coverage
+    from graphq.report.profile import Profile
+    from graphq.report.records import ModelPart, Report
+    from graphq.rewrite.fixpoint import History
+    from graphq.rewrite.rule import Pass, Refusal
+
+
+class Options(NamedTuple):
+    """The options of `compile`, with their defaults filled in."""
+
+    level: Level
+    threads: int
+    strict: bool
+    passes: tuple[Pass, ...] | None
+    """The passes; None means PIPELINE. A process that only runs a saved model then need not import the passes."""
+    cache: bool
+    memory: int | None
+
+    @property
+    def pipeline(self) -> Sequence[Pass]:
+        """The passes to run."""
+        if self.passes is not None:
+            return self.passes
+        with late_imports():
+            from graphq.passes import PIPELINE
+        return PIPELINE
+
+
+class Passed(NamedTuple):
+    """A graph after the passes, for reports. `made` is the graph's plan, or None; `runner` runs it at given sizes.
+
+    `history` has the graph after the passes, and the changes by passes. `again` makes the graph as it was before the
+    passes. `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph
+    has plain numbers for open sizes, `symbolic` may return the same graph with symbols.
+    """
+
+    history: History
+    refusals: list[Refusal]
+    options: Options
+    again: Callable[[], Graph]
+    made: NativePlan | None = None
+    runner: Runner | None = None
+    sizes: Mapping[str, int] = {}
+    symbolic: Callable[[], Passed | None] = lambda: None
+
+    @classmethod
+    def of(cls, again: Callable[[], Graph], options: Options) -> Passed:
+        """Run the passes on the graph that `again` returns."""
+        with late_imports():
+            from graphq.passes import run_passes
+            from graphq.rewrite.fixpoint import History
+        graph = again()
+        history = History(graph)
+        refusals = run_passes(graph, options.pipeline, history=history)
+        history.fork()
+        return cls(history, refusals, options, again)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        return self.history.after
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan at the runner's sizes, or else the plan with open sizes, or else None."""
+        return self.runner.plan if self.runner else self.made.plan if self.made else None
+
+    @property
+    def shown(self) -> Passed:
+        """The same object with symbols for open sizes in its graph, if possible; otherwise `self`."""
+        other = self.symbolic()
+        return self if other is None else self._replace(history=other.history, refusals=other.refusals,
+                                                        again=other.again, sizes={**other.sizes, **self.sizes})
+
+    @property
+    def shown_graph(self) -> Graph:
+        """The graph after the passes for pictures, with symbols for open sizes if possible."""
+        return self.shown.graph
+
+    def at_sizes(self, x: Any) -> Any:
+        """`x` with its open numbers replaced by their values at `sizes`."""
+        trace = trace_of(x) if self.sizes else None
+        if trace is None:
+            return x
+        values = Program(trace, parts(x)).at(tuple(self.sizes.values()))
+        assert values is not None
+        return values.of(x)
+
+    def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs computed in NumPy; partitions are computed by their formulas."""
+        from graphq.model.planning import evaluate_formulas
+
+        return evaluate_formulas(self.graph, inputs)
+
+    def explanation(self, *, kernels: bool) -> Report:
+        """The report on the graph, and on its plan if it has one."""
+        from graphq.report.evidence import gather
+        from graphq.report.survey import survey
+
+        runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
+        native = [k for k, s in enumerate(plan.steps) if isinstance(s, Step)] if plan and kernels else []
+        evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
+        covered, shown = None if plan is None else self.coverage(), self.shown
+        return survey(shown.again(), shown.history, self.options.pipeline, shown.refusals, plan, level=level,
+                      threads=threads, evidence=evidence, covered=covered, sizes=shown.sizes, at_sizes=shown.at_sizes)
+
+    def parts(self) -> list[ModelPart]:
+        """A list of one part: the graph before and after the passes, its report, and the memory of its plan."""
+        from graphq.report.records import ModelPart, memory_of
+
+        memory, shown = None if self.runner is None else memory_of(self.runner), self.shown
+        return [ModelPart("", shown.again(), shown.graph, self.explanation(kernels=False), memory)]
+
+    def coverage(self) -> Coverage:
+        """The share of the graph's multiply-accumulates that integer partitions compute, at the sizes of the plan.
+
+        Raises CompileError without a plan, since operations cannot be counted without shapes.
+        """
+        from graphq.report.coverage import coverage
+
+        if self.made is None:
+            raise CompileError("shapes are open: the coverage is known after the first call")
+        open_counts = coverage(self.graph)
+        integer, total = self.at_sizes((open_counts.integer_by_op, open_counts.total_by_op))
+        return replace(open_counts, integer_by_op=integer, total_by_op=total)
+
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
+        """Measure how long each step takes, as medians of `runs` runs; with `peaks` also the machine's peaks."""
+        from graphq.report.profile import profile_steps
+
+        assert self.runner is not None
+        arrays = [inputs[str(v.name)] for v in self.graph.inputs]
+        return profile_steps(self.runner, arrays, runs, peaks=peaks, cache=self.options.cache, nodes=self.graph.nodes)
+
+
+class ConstantInputs:
+    """The arrays of inputs marked constant, kept from the first call that made a plan.
+
+    A model and the models that it keeps for `fetch` share one object.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self._kept: dict[str, dict[str, np.ndarray]] = {}
+
+    @property
+    def kept(self) -> Mapping[str, np.ndarray]:
+        """The kept arrays by name; empty before the first plan."""
+        return self._kept.get("arrays", {})
+
+    def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The kept arrays; before the first plan, copies of `arrays`. Raises InputError if the two differ."""
+        kept = self._kept.get("arrays")
+        if kept is None:
+            return {name: arrays[name].copy() for name in self.names}
+        for name, first in kept.items():
+            x = arrays[name]
+            if first.shape != x.shape or not np.array_equal(first.reshape(-1).view(np.uint8),
+                                                            x.reshape(-1).view(np.uint8)):
+                raise InputError(f"input '{name}' is marked constant: it must stay the array of the first call")
+        return kept
+
+    def keep(self, arrays: dict[str, np.ndarray]) -> None:
+        """Keep the arrays of a plan. Raises InputError if other arrays are kept; the plan must not be used then."""
+        self._kept.setdefault("arrays", arrays)  # atomic: no other thread or signal handler interrupts it
+        self.of(arrays)
+
 
 Unread: TypeAlias = tuple[Sizes, Callable[[], NativePlan]]
 """A plan in a file that was not read yet: the sizes that it was made for, and a function that reads the plan.
@@ -81,9 +248,9 @@ class Plans:
         return Places(self.signature)
 
     @lazy_property
-    def dimensions(self) -> list[Dimension]:
-        """The open sizes of all inputs, with their names."""
-        return open_dimensions(self.source, self._places.all)
+    def names(self) -> list[str]:
+        """The names of the open sizes of all inputs."""
+        return self._places.names(self.source)
 
     @property
     def latest(self) -> Passed | Staged:
@@ -104,8 +271,8 @@ class Plans:
         assert made.passed is not None
         sizes = self._places.sizes(shapes)
         again = partial(self._graph_at, self._places.shapes(tuple(given)) if given else shapes)
-        named = {f"{d.input}.{d.axis}": n for d, n in zip(self.dimensions, sizes, strict=True)}
-        passed = Passed(*made.passed, self.options, again, made, runner, named)
+        at = dict(zip(self._places.keys, sizes, strict=True))
+        passed = Passed(*made.passed, self.options, again, made, runner, at)
         whole = self.symbols is None and all(isinstance(x, Size) for x in given or sizes)
         return passed if whole else passed._replace(symbolic=partial(self._symbolic, made, shapes))
 
@@ -125,8 +292,12 @@ class Plans:
 
     def _graph_of_symbols(self, shapes: Shapes, trace: Trace) -> Graph:
         """The user's graph at these input shapes, with symbols for open sizes."""
-        source = self.source if self.symbols is None else self.symbols(trace)
-        return at_symbols(source, self._places, self.dimensions, shapes, self.constants.kept, trace)
+        source, places = self.source if self.symbols is None else self.symbols(trace), self._places
+        own = places.shapes(tuple(map(trace.leaf, places.sizes(shapes), places.keys, self.names)))
+        of_inputs = [shapes[k] if v.shape is None else tuple([size if d is None else d for d, size in
+                                                              zip(v.shape, own[k], strict=True)])
+                     for k, v in enumerate(source.inputs)]
+        return places.graph(source, (*of_inputs, *own[len(of_inputs):]), self.constants.kept)
 
     def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy, at the shapes of these arrays."""

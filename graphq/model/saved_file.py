@@ -17,7 +17,6 @@ import mmap
 import os
 import struct
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
@@ -65,7 +64,7 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
     try:
         if target.exists() and not target.is_file():
             raise ValueError("the path exists and is not a file")
-        temporary = target.with_name(f".graphq.{uuid.uuid4().hex}")
+        temporary = target.with_name(f".graphq.{os.urandom(16).hex()}")
         try:
             with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(head + hashlib.sha256(head + text).digest() + text)

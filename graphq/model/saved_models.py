@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,9 @@ from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved
 from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import open_numbers
 from graphq.plan.runtime import NativePlan
-from graphq.rewrite.rule import Pass
+
+if TYPE_CHECKING:
+    from graphq.rewrite.rule import Pass
 
 T = TypeVar("T")
 

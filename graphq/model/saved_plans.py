@@ -36,21 +36,19 @@ def compact(plan: Plan) -> Plan:
     kept = [k for k, b in enumerate(plan.buffers) if k in used or b.storage in ("input", "output", "report")]
     new = {old: k for k, old in enumerate(kept)}
 
-    def moved(word: Any) -> Any:
-        return Ref(new[word.buffer], word.offset) if isinstance(word, Ref) else word
+    def renumbered(x: Any) -> Any:
+        if isinstance(x, Ref):
+            return Ref(new[x.buffer], x.offset)
+        if isinstance(x, PythonStep):
+            return x._replace(inputs=tuple(None if b is None else new[b] for b in x.inputs),
+                              outputs=tuple(new[b] for b in x.outputs))
+        if isinstance(x, Mapping):
+            return {name: renumbered(y) for name, y in x.items()}
+        if isinstance(x, tuple):
+            return type(x)(*map(renumbered, x)) if isinstance(x, Step | Part) else tuple(map(renumbered, x))
+        return x
 
-    def renumbered(step: AnyStep) -> AnyStep:
-        if isinstance(step, PythonStep):
-            return step._replace(inputs=tuple(None if b is None else new[b] for b in step.inputs),
-                                 outputs=tuple(new[b] for b in step.outputs))
-        return native(step)
-
-    def native(step: Step) -> Step:
-        return step._replace(words={name: moved(w) for name, w in step.words.items()},
-                             slots=tuple((moved(at), moved(table), stride) for at, table, stride in step.slots),
-                             parts=tuple(part._replace(step=native(part.step)) for part in step.parts))
-
-    return plan._replace(buffers=tuple(plan.buffers[k] for k in kept), steps=tuple(map(renumbered, plan.steps)))
+    return plan._replace(buffers=tuple(plan.buffers[k] for k in kept), steps=renumbered(plan.steps))
 
 
 def on_threads(plan: Plan, threads: int) -> Plan:
@@ -93,7 +91,8 @@ def check(plan: Plan, signature: Signature) -> None:
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
     outputs = tuple(signature.outputs.values())
     _want(len(plan.output_types) == len(outputs) and all(map(_fits, plan.output_types, outputs)), "other outputs")
-    _want(all(map(_is_report, plan.errors)) and all(k is None or _is_number(k) for k in plan.nodes)
+    _want(all(type(x) is ReportedError and x.kind in REPORTS and type(x.where) is str and type(x.values) is tuple
+              for x in plan.errors) and all(k is None or _is_number(k) for k in plan.nodes)
           and len(plan.nodes) in (0, len(plan.steps)), "no errors or nodes")
     _want(type(plan.in_place) is tuple and all(
         type(x) is tuple and len(x) == 2 and _is_number(x[0]) and x[0] < len(signature.inputs) and _is_number(x[1])
@@ -146,10 +145,6 @@ def _is_word(w: Word, plan: Plan) -> bool:
     if type(w) is FunctionTable:
         return all(type(x) is Function or _is_number(x, -(1 << 63)) for x in w.entries)
     return type(w) is Function or _is_number(w, -(1 << 63))
-
-
-def _is_report(x: Any) -> bool:
-    return type(x) is ReportedError and x.kind in REPORTS and type(x.where) is str and type(x.values) is tuple
 
 
 def _is_python(s: Any, plan: Plan) -> bool:

@@ -39,11 +39,7 @@ def _place(x: Any) -> tuple[str, str]:
     return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
 
 
-def _name(x: Any) -> str:
-    return ".".join(_place(x))
-
-
-FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
+FUNCTIONS: Mapping[str, Any] = {".".join(_place(f)): f for f in (
     int, float, bool, abs, min, max, round, len, sum, tuple, math.ceil, math.floor, math.prod,
     *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type)),
     *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy, because NumPy adds to its dict

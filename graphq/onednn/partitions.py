@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.onednn.group import group
-from graphq.report.elements import listed
+from graphq.report.charts import listed
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from graphq.base.collector import collector_paused
+from graphq.base.budget import collector_paused
 from graphq.base.locks import late_imports
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph

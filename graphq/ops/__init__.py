@@ -1,7 +1,7 @@
 """The operations, one file per family. Importing this package registers all operations."""
 from importlib import import_module
 
-from graphq.base.collector import collector_paused
+from graphq.base.budget import collector_paused
 
 with collector_paused():
     for _family in ("arithmetic", "attention", "binary", "control", "conv", "detect", "dropout", "dynamic_quant",

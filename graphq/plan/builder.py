@@ -74,10 +74,6 @@ class Strips(NamedTuple):
         """The number of strips."""
         return self.batch * -(-self.m // self.each)
 
-    def touched_by(self, words: Mapping[str, Word], slots: Sequence[Slot]) -> bool:
-        """Whether one of a step's words or slots is the address of a value between two steps of the strips."""
-        return any(isinstance(w, Ref) and w.buffer in self.rooms for w in chain(words.values(), *slots))
-
     def add(self, step: Step) -> None:
         """Add a step that has one block per strip."""
         assert assumed(step.blocks) == assumed(self.blocks)
@@ -129,7 +125,8 @@ class PlanBuilder:
     """Collects the buffers and steps of a plan for the machine `target`.
 
     `arrays` has the constant arrays of all of the model's plans, without duplicates. The dict `of` maps values to the
-    indices of their buffers. `strides` has the byte strides of values that are not dense in their buffers.
+    indices of their buffers. `strides` has the byte strides of values that are not dense in their buffers. Within
+    `in_strips`, `strip_rows` is the number of rows of a strip; outside it is None.
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
@@ -141,6 +138,7 @@ class PlanBuilder:
         self.steps: list[AnyStep] = []
         self.errors: list[ReportedError] = []
         self.strips: Strips | None = None
+        self.strip_rows: int | None = None
         self._in_place: list[tuple[int, int]] = []
         self.strides: dict[Value, Sequence[int]] = {}
         self.of: dict[Value, int] = {}
@@ -159,7 +157,7 @@ class PlanBuilder:
         """
         if isinstance(data, Later):
             return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
-        one = self._arrays.aligned(data)
+        one = self._arrays.one_for(data, aligned=True)
         if id(one) not in self._constants:
             reserve(one.nbytes, "packed weights and tables")
             self._constants[id(one)] = self.add(Buffer("constant", one.nbytes, data=one))
@@ -197,7 +195,10 @@ class PlanBuilder:
         KernelError for a word that the argument block does not have.
         """
         if step.blocks > 0:
-            strips = self.strips if self.strips is not None and self.strips.touched_by(words, slots) else None
+            strips = self.strips
+            if strips is not None and not any(isinstance(w, Ref) and w.buffer in strips.rooms
+                                              for w in chain(words.values(), *slots)):
+                strips = None  # the step touches no value between two steps of the strips
             if strips is not None:
                 step = step.shared(strips.pieces)
             if is_open(step.room) or step.room:
@@ -224,15 +225,11 @@ class PlanBuilder:
         for value, stride in zip(between, strides, strict=True):
             self.of[value] = self.temporary(largest(1, shares) * each * stride)
             rooms[self.of[value]] = stride
-        self.strips = strips = Strips(batch, m, each, shares, rooms, [])
+        strips = Strips(batch, m, each, shares, rooms, [])
+        self.strips, self.strip_rows = strips, each
         yield
-        self.strips = None
+        self.strips, self.strip_rows = None, None
         self.run(strips.step(self.target), {})
-
-    @property
-    def strip_rows(self) -> int | None:
-        """The number of rows of a strip; None outside of `in_strips`."""
-        return None if self.strips is None else self.strips.each
 
     def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
         """Make the plan. For each step, `nodes` has the index of the step's node in the graph.

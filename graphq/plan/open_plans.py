@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from operator import index
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,11 +18,12 @@ from graphq.base.sizes import Trace, is_open, parts
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import address_of
 from graphq.kernels.jit.modules import Function, FunctionTable
-from graphq.plan.arena import Arenas, plan_arena
-from graphq.plan.plan import Buffer, Plan, PythonStep, open_numbers
-from graphq.plan.runtime import NativePlan, Runner
-from graphq.rewrite.fixpoint import History
-from graphq.rewrite.rule import Refusal
+from graphq.plan.plan import Plan, PythonStep, open_numbers, plan_arena
+from graphq.plan.runtime import Arenas, NativePlan, Runner
+
+if TYPE_CHECKING:
+    from graphq.rewrite.fixpoint import History
+    from graphq.rewrite.rule import Refusal
 
 
 class OpenPlan(NativePlan):
@@ -102,17 +105,14 @@ class _RunnerAtSizes(Runner):
     def _plan(self) -> Plan:
         plan, values = self._open.plan, self._values
         return plan._replace(
-            buffers=tuple([_buffer_at(b, values) if is_open((b.nbytes, b.data, b.type and b.type.shape)) else b
-                           for b in plan.buffers]),
+            buffers=tuple([replace(b, nbytes=values.of(b.nbytes), type=b.type and _type_at(b.type, values),
+                                   data=values.of(b.data))
+                           if is_open((b.nbytes, b.data, b.type and b.type.shape)) else b for b in plan.buffers]),
             steps=tuple([values.of(s) if is_open(s) else s for s in plan.steps]),
             errors=values.of(plan.errors), output_types=self.output_types)
 
     def _ready(self) -> NativePlan:
         return self._open.filled(self._values)
-
-
-def _buffer_at(b: Buffer, values: Values) -> Buffer:
-    return Buffer(b.storage, values.of(b.nbytes), b.type and _type_at(b.type, values), b.index, values.of(b.data))
 
 
 def _type_at(type: TensorType, values: Values) -> TensorType:

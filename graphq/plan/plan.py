@@ -1,5 +1,7 @@
 """The data types of a plan: Plan, Buffer, Step (runs a kernel) and PythonStep (runs a NumPy reference).
 
+`plan_arena` places a plan's buffers in the arena, the memory for values between steps.
+
 A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena. A kernel
 reads its arguments from an argument block of 64-bit words. `PlanBuilder.run` sets the words that are addresses of
 buffers; `runtime.OpenPlan` computes their values.
@@ -9,7 +11,7 @@ instead of ints.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -18,10 +20,11 @@ import numpy as np
 
 from graphq.base.sizes import Later, largest, number
 from graphq.errors import GraphError, GraphqError, InputError
-from graphq.ir import Op, TensorType
+from graphq.ir import Graph, Op, TensorType
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, Record, filled
+from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.target.level import Level
 from graphq.kernels.threads.steps import MOST_PIECES
@@ -203,6 +206,22 @@ VIEWS = frozenset({"static_reshape"})
 """Operations that only reshape. They need no step, because their result is a view of their operand's buffer."""
 
 
+STAGES = "stages"
+"""The key in the `meta` of a stage's graph for facts about the other stages.
+
+The facts are a mapping from names to texts. An input's text describes the operation of another stage that computes the
+input; an output's text describes the operation that uses the output.
+"""
+
+CONTROL = frozenset({"if_else", "loop", "scan"})
+"""Operations with bodies. A graph with any of them runs in stages."""
+
+
+def in_one_plan(graph: Graph) -> bool:
+    """Whether one plan can run the graph: all shapes are known and no operation has a body."""
+    return not graph.nodes_of(CONTROL) and all(v.type.known for n in graph.nodes for v in n.outputs)
+
+
 @dataclass(frozen=True)
 class Buffer:
     """The memory of a value of type `type`, or `nbytes` bytes without a type.
@@ -319,3 +338,47 @@ def open_numbers(plan: Plan) -> list[object]:
     """List everything in the plan that may contain a Size."""
     return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers], plan.steps,
             [t.shape for t in plan.output_types], plan.errors]
+
+
+Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
+"""Maps each buffer in the arena to the buffers that must not share its memory, because the lifetimes overlap."""
+Lives: TypeAlias = Mapping[int, tuple[int, int]]
+"""The lifetime of each buffer, by the buffer's index in the plan: the first and the last step that touch it."""
+
+
+class Allocation(NamedTuple):
+    """A buffer in the arena: its index in the plan, its offset and size in bytes, its first and last step."""
+
+    buffer: int
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+def find_lives(touched: Iterable[Iterable[int]]) -> tuple[Lives, Clashes]:
+    """The lifetimes and the clashes of all buffers. `touched` has the buffers that each step touches, as indices."""
+    lives: dict[int, tuple[int, int]] = {}
+    for k, buffers in enumerate(touched):
+        for b in buffers:
+            lives[b] = (lives.get(b, (k, k))[0], k)
+    return lives, {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
+                   for b, (first, last) in lives.items()}
+
+
+def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:
+    """The offsets of buffers of these `sizes` in the arena, and the arena's size, all in bytes.
+
+    Buffers that do not clash may share memory. Buffers are placed from the largest to the smallest, each at the lowest
+    offset that is free during its lifetime.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    for b in sorted(sizes, key=lambda b: (-sizes[b], b)):
+        at, size = 0, -(-sizes[b] // LINE) * LINE
+        for begin, end in sorted([spans[o] for o in clashes[b] if o in spans]):
+            if at + size <= begin:
+                break
+            if end > at:
+                at = end
+        spans[b] = at, at + size
+    return {b: at for b, (at, _) in spans.items()}, max([end for _, end in spans.values()], default=0)

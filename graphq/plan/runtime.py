@@ -20,19 +20,19 @@ from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
 from graphq.base.progress import MOST, progress
 from graphq.base.sizes import is_open
+from graphq.errors import CompileError
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, address_of, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
+from graphq.kernels.threads.count import process_cores
 from graphq.kernels.threads.steps import STEP
-from graphq.plan.arena import Allocation, Arena, Arenas, find_clashes, find_lives, plan_arena
-from graphq.plan.plan import Plan, PythonStep, Ref, Step, Word, touched
-from graphq.rewrite.fixpoint import History
-from graphq.rewrite.rule import Refusal
+from graphq.plan.plan import Allocation, Plan, PythonStep, Ref, Step, Word, find_lives, plan_arena, touched
 
 if TYPE_CHECKING:
     from graphq.kernels.threads.traced import TracedStep
-
+    from graphq.rewrite.fixpoint import History
+    from graphq.rewrite.rule import Refusal
 
 STEP_WORDS = len(STEP.fields)
 
@@ -55,7 +55,7 @@ class NativePlan:
         numbers      (word, Size or Later): all other words that depend on open sizes
 
     `segments` has the Python steps, and a slice of the rows for neighboring kernel steps. `aligned` has the indices of
-    the inputs that a run copies if they do not start at a cache line. `plan.arena` defines `lives` and `clashes`.
+    the inputs that a run copies if they do not start at a cache line. `plan.plan` defines `lives` and `clashes`.
     """
 
     def __init__(self, plan: Plan, passed: tuple[History, list[Refusal]] | None = None) -> None:
@@ -86,9 +86,8 @@ class NativePlan:
             in_python: list[slice | PythonStep] = [step for step in group if isinstance(step, PythonStep)]
             self.segments += in_python or [slice(first, first + len(group))]
             first += len(group) - len(in_python)
-        self.lives = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
-                                for step in plan.steps)
-        self.clashes = find_clashes(self.lives)
+        self.lives, self.clashes = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
+                                              for step in plan.steps)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -102,26 +101,22 @@ class NativePlan:
         if isinstance(word, Function | FunctionTable):
             self.functions.append((at, word))
         elif isinstance(word, Ref):
-            return self._address(at, *word)
+            b, offset = word
+            buffer = self.plan.buffers[b]
+            if buffer.storage == "arena":
+                self.arena.append((at, b, offset))
+            elif buffer.storage == "report":
+                self.reports.append((at, buffer.index))
+            elif buffer.storage != "constant":
+                self.arrays.append((at, buffer.index + (self._inputs if buffer.storage == "output" else 0), offset))
+            elif isinstance(buffer.data, np.ndarray) and not is_open(offset):
+                return address_of(buffer.data) + offset
+            else:
+                self.constants.append((at, b, offset))
         elif is_open(word):
             self.numbers.append((at, word))
         else:
             return index(word)
-        return 0
-
-    def _address(self, at: int, b: int, offset: int) -> int:
-        buffer = self.plan.buffers[b]
-        match buffer.storage:
-            case "constant":
-                if isinstance(buffer.data, np.ndarray) and not is_open(offset):
-                    return address_of(buffer.data) + offset
-                self.constants.append((at, b, offset))
-            case "arena":
-                self.arena.append((at, b, offset))
-            case "report":
-                self.reports.append((at, buffer.index))
-            case storage:
-                self.arrays.append((at, buffer.index + (self._inputs if storage == "output" else 0), offset))
         return 0
 
     def address_functions(self) -> None:
@@ -131,6 +126,54 @@ class NativePlan:
         for at, function in progress(self.functions, "kernels", MOST) if self.functions else ():
             self.template[at] = index(function)
         self.functions = []
+
+
+PATIENCE = 64
+"""An arena is freed after this many runs in a row that did not use it."""
+
+
+class Arena:
+    """The memory of one run: an array of bytes, its address, and the index of the last run that used the memory."""
+
+    __slots__ = ("address", "array", "last")
+
+    def __init__(self, nbytes: int) -> None:
+        try:
+            self.array = aligned_empty(nbytes)
+        except MemoryError:
+            raise CompileError(f"not enough memory: values between inputs and outputs need {nbytes} bytes") from None
+        self.address: int = self.array.ctypes.data
+        self.last = 0
+
+
+class Arenas:
+    """The arenas of one model, for all its shapes and callers.
+
+    Each concurrent run has an arena of its own. If the arena of an earlier run is too small, a larger one replaces it.
+    At most one idle arena per core is kept, and an arena that `PATIENCE` runs did not use is freed.
+    """
+
+    def __init__(self) -> None:
+        self.idle: list[Arena] = []
+        self._runs = 0
+        self.most = len(process_cores())
+
+    def take(self, nbytes: int) -> Arena:
+        """An arena of at least `nbytes` bytes. It belongs to the caller until `give_back`."""
+        try:
+            arena = self.idle.pop()
+        except IndexError:
+            return Arena(nbytes)
+        return arena if arena.array.size >= nbytes else Arena(nbytes)
+
+    def give_back(self, arena: Arena) -> None:
+        """Return an arena to the idle arenas."""
+        arena.last = self._runs = self._runs + 1  # not atomic: if two runs end at once, one may not be counted
+        idle = self.idle
+        idle.append(arena)
+        first = idle[:1]  # a slice instead of idle[0], because another thread may empty the list
+        if len(idle) > 1 and (len(idle) > self.most or first and first[0].last < self._runs - PATIENCE):
+            del idle[:1]
 
 
 class Runner:
@@ -213,14 +256,13 @@ class Runner:
                 for b, life in self.made.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:
-        """A runner that runs one step `times` times per call, on an arena of its own."""
-        return Runner(NativePlan(self.plan._replace(steps=(self.plan.steps[step],) * times)), Arenas(), self._cache)
-
-    def clear_arena(self) -> None:
-        """Write zeros to the arena that the next run will take."""
-        arena = self._arenas.take(self.arena_bytes)
+        """A runner that runs one step `times` times per call, on an arena of its own that begins with zeros."""
+        arenas = Arenas()
+        made = Runner(NativePlan(self.plan._replace(steps=(self.plan.steps[step],) * times)), arenas, self._cache)
+        arena = arenas.take(made.arena_bytes)
         arena.array[:] = 0
-        self._arenas.give_back(arena)
+        arenas.give_back(arena)
+        return made
 
     @lazy_property
     def plan(self) -> Plan:
@@ -292,8 +334,20 @@ class _Instance:
         self.traced: list[TracedStep | None] = []
         table = self.words[:STEP_WORDS * len(of.starts)].reshape(-1, STEP_WORDS)
         table[:, STEP.number("args")] = self.words.ctypes.data + 8 * of.starts
-        self.segments = [self._table(table[x], cache, traced) if isinstance(x, slice) else self._in_python(x)
-                         for x in of.segments]
+        self.segments: list[team.StepTable | PythonStep] = []
+        for part in of.segments:
+            if isinstance(part, PythonStep):
+                self.traced.append(None)
+                self.segments.append(part)
+                continue
+            rows = table[part]
+            if traced:
+                from graphq.kernels.threads.traced import TracedStep
+
+                watched = [TracedStep(row, cache) for row in rows.tolist()]
+                self.traced += watched
+                rows[:] = np.array([step.row for step in watched], np.int64)
+            self.segments.append(team.StepTable(rows, cache))
 
     def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
         """Write the addresses of a call's inputs and outputs, and of buffers in the arena, into argument words."""
@@ -314,17 +368,3 @@ class _Instance:
         room = self._copies[number]
         room[:] = x.reshape(-1).view(np.uint8)
         return room.ctypes.data
-
-    def _in_python(self, step: PythonStep) -> PythonStep:
-        self.traced.append(None)
-        return step
-
-    def _table(self, rows: np.ndarray, cache: bool, traced: bool) -> team.StepTable:
-        """The table of neighboring kernel steps; if `traced`, recording steps replace the steps in `rows`."""
-        if traced:
-            from graphq.kernels.threads.traced import TracedStep
-
-            watched = [TracedStep(row, cache) for row in rows.tolist()]
-            self.traced += watched
-            rows[:] = np.array([step.row for step in watched], np.int64)
-        return team.StepTable(rows, cache)

@@ -13,7 +13,7 @@ import numpy as np
 from graphq.dtypes import s32
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.plan.stages import CONTROL
+from graphq.plan.plan import CONTROL
 
 
 def bodies(node: Node) -> dict[str, Graph]:

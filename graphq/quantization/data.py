@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.base.array_files import numbered_batches, read_arrays
-from graphq.base.paths import named_object
+from graphq.base.paths import named_object, numbered_batches, read_arrays
 from graphq.errors import InputError
 from graphq.ir import Graph
 from graphq.quantization.calibrate import Batch, checked_batches

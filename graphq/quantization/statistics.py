@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from graphq.base.array_files import read_arrays
 from graphq.base.locks import lazy_property
+from graphq.base.paths import read_arrays
 from graphq.errors import InputError
 from graphq.kernels.numbers.observed import BINS, SHIFT
 

@@ -77,7 +77,22 @@ def millions(count: int) -> str:
 
 def coverage(graph: Graph) -> Coverage:
     """The coverage of a graph after the passes. All shapes must be known."""
-    return merged(_of(node, inside) for node, inside in _operations(graph))
+    integer: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    uncounted: dict[str, None] = {}
+    for node in graph.nodes:
+        nodes, inside = [node], quantizes_state(node)
+        if node.op.name == "partition":
+            nodes, inside = node.attrs["body"].nodes, multiplies_integers(node)
+        for n in nodes:
+            name = n.op.name
+            if name == "onnx_node" and n.attrs["op_type"] in FOREIGN:
+                uncounted[n.attrs["op_type"]] = None
+            elif name in MACS:
+                macs = MACS[name](n)
+                integer[name] += macs if inside else 0
+                total[name] += macs
+    return Coverage(dict(integer), dict(total), tuple(uncounted))
 
 
 def merged(parts: Iterable[Coverage]) -> Coverage:
@@ -90,25 +105,6 @@ def merged(parts: Iterable[Coverage]) -> Coverage:
         total.update(part.total_by_op)
         uncounted |= dict.fromkeys(part.uncounted)
     return Coverage(dict(integer), dict(total), tuple(uncounted))
-
-
-def _of(node: Node, inside: bool) -> Coverage:
-    name = node.op.name
-    if name == "onnx_node" and node.attrs["op_type"] in FOREIGN:
-        return Coverage({}, {}, (node.attrs["op_type"],))
-    if name not in MACS:
-        return Coverage({}, {})
-    macs = MACS[name](node)
-    return Coverage({name: macs if inside else 0}, {name: macs})
-
-
-def _operations(graph: Graph) -> Iterator[tuple[Node, bool]]:
-    for node in graph.nodes:
-        if node.op.name != "partition":
-            yield node, quantizes_state(node)
-            continue
-        inside = multiplies_integers(node)
-        yield from ((n, inside) for n in node.attrs["body"].nodes)
 
 
 SCALED = ("dynamic_quantize", "dynamic_dequantize")

@@ -91,7 +91,7 @@ def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
     decisive, peak = ceiling(plan, step, cache)
     kernel = KERNELS.get(step.kernel)
     return Evidence(step.kernel, kernel.level if kernel else plan.level, kernel.tile if kernel else None, counts,
-                    seconds, threads_of(step), step.macs, touched_bytes(plan, step), decisive, peak, step.exact)
+                    seconds, max(1, step.pieces), step.macs, touched_bytes(plan, step), decisive, peak, step.exact)
 
 
 def prepare(plan: Plan) -> None:
@@ -107,7 +107,7 @@ def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, flo
     the step's instructions. For any other step, the instruction is None, and the rate is the bytes per second of a copy
     of the same size.
     """
-    threads = threads_of(step)
+    threads = max(1, step.pieces)
     if not step.macs:
         return None, peaks.bandwidth(touched_bytes(plan, step), threads, cache)
     counts = _counts(step)
@@ -115,11 +115,6 @@ def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, flo
     if decisive is None or not peaks.products(decisive):
         return None, None
     return decisive, threads * peaks.peak(decisive, level_named(plan.level), cache)
-
-
-def threads_of(step: Step) -> int:
-    """The number of threads that may run a step concurrently."""
-    return max(1, step.pieces)
 
 
 def touched_bytes(plan: Plan, step: AnyStep) -> int:
@@ -151,7 +146,6 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
     inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.storage == "input")
     call = partial(runner, [np.zeros(n, np.uint8) for _, n in inputs],
                    [np.zeros(t.dims, t.dtype.numpy) for t in plan.output_types])
-    runner.clear_arena()
     call()
     return call
 

@@ -1,8 +1,12 @@
-"""Make the text of `CompiledGraph.explain()` from a `Report`: which operations fused, and why the others did not."""
+"""Make the text of `CompiledGraph.explain()` from a `Report`: which operations fused, and why the others did not.
+
+Lines are wrapped to the width of the terminal.
+"""
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -12,11 +16,10 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.ir.names import choice, counted, quote
 from graphq.report.evidence import evidence_lines
+from graphq.report.given import BORDER
 from graphq.report.profile import Profile
-from graphq.report.reasons import BORDER
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Pattern, Report, StepRecord, ValueRecord
 from graphq.report.survey import operation
-from graphq.report.wrapping import columns, wrapped
 
 NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\w.?, *]*\]')
 """Matches value labels and tensor types in a text about a graph."""
@@ -326,3 +329,47 @@ def _stages(report: Report, full: bool) -> list[str]:
         else:
             lines.append(_text(part, full))
     return lines
+
+
+WIDEST = 120
+"""The most columns of a line. Only a name with more columns is split."""
+
+PAGE = 100
+"""The columns of texts in pages."""
+
+START = re.compile(r" *(?:(?:why|edit|also): +)?")
+"""Matches the indent of a line and its title, if any. Continuation lines are aligned with the text after the title."""
+
+WORD = re.compile(r'(?:"(?:[^"\\]|\\.)*"|\S)+(?: : \S+)?')
+"""A word and the type after it, if any. A quoted name counts as a part of one word."""
+
+
+def columns() -> int:
+    """The width of the terminal: `COLUMNS`, else the terminal's own, else 80; at most WIDEST."""
+    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text with each longer line split between words into lines of at most `width` columns.
+
+    A longer word is split only if it has more than WIDEST columns, so that names can be copied.
+    """
+    return "\n".join(part for line in text.split("\n") for part in _split(line, width))
+
+
+def _split(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    start = START.match(line)
+    assert start is not None
+    first, rest = start[0], line[start.end():]
+    indent = " " * (len(first) + 4 * (not first.strip()))
+    parts, room = [first], WIDEST - len(indent)
+    for word in WORD.findall(rest):
+        for piece in (word[k:k + room] for k in range(0, len(word), room)):
+            joined = parts[-1] + " " * (parts[-1] not in (first, indent)) + piece
+            if len(joined) <= width or parts[-1] in (first, indent) and len(joined) <= WIDEST:
+                parts[-1] = joined
+            else:
+                parts.append(indent + piece)
+    return parts

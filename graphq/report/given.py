@@ -1,4 +1,4 @@
-"""Map values, nodes and axes of a graph after passes back to the user's graph, for reports.
+"""Map values, nodes and axes of a graph after passes back to the user's graph, and name them in reports.
 
 Passes before the fusions add values. Most of these have a counterpart in the user's graph: a value with the same
 elements, perhaps with its axes in another order (`Counterpart`). If a value has no counterpart, reports name the user's
@@ -16,7 +16,7 @@ from graphq.kernels.family.unsupported import Axes, Mention, Unsupported, called
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.move_quantization import kept_axis
 from graphq.passes.simplify_moves import transpose_order
-from graphq.plan.stages import STAGES
+from graphq.plan.plan import STAGES
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
 """Operations that passes swap with a dequantize before or after them, if the scales allow it."""
@@ -28,6 +28,35 @@ REORDERS = ("static_transpose", "static_reshape")
 
 NEAR = 16
 """The largest number of values that the search for a counterpart visits, before and after reorders."""
+
+BORDER = "the graph's border"
+"""The check that failed (`Reason.check`) if an input or output of the graph is f32."""
+
+LANES = "lane-wise operations"
+"""The check that failed if an operation before or after `node` is not lane-wise."""
+
+FORK = "one user"
+"""The check that failed if a value has several users; each such value is one cause."""
+
+COMPUTED = "kernels can compute it"
+"""The check that failed if kernels refuse the operation."""
+
+
+class Reason(NamedTuple):
+    """Why `node`, an operation before the fusions, is not in the partition that `fusion` would make.
+
+    `check` is the check that failed when the fusion was tried. `op` and `value` are the obstacle; both are None if the
+    obstacle is an input or output of the graph, or a type. `reason` says in English what is in the way, and `edit` how
+    to change the graph.
+    """
+
+    node: Node
+    fusion: str
+    check: str
+    op: Node | None
+    value: Value | None
+    reason: str
+    edit: str
 
 
 class Counterpart(NamedTuple):
@@ -158,6 +187,40 @@ class Given:
             return str(mention) if None in mapped else called_axes(sorted(k for k in mapped if k is not None))
 
         return refused.told(words)
+
+    # -- words --------------------------------------------------------------------------------------------------
+
+    def label(self, thing: Value | Node) -> str:
+        """The label of a value of the user's graph, or of an operation's first result."""
+        value = self.value(thing) if isinstance(thing, Value) else self.node(thing).outputs[0]
+        return value.graph.label(value)
+
+    def title(self, node: Node) -> str:
+        """The name of a node's operation in the user's graph."""
+        at = self.node(node)
+        return at.op.title(at.attrs)
+
+    def say(self, thing: Value | Node) -> str:
+        """The words for a value or an operation in a sentence: `%y`, `x` or `%7 (relu)`; `relu (%7)`."""
+        label = self.label(thing)
+        if isinstance(thing, Node):
+            return f"{self.title(thing)} ({label})"
+        at = self.value(thing)
+        return label if at.name is not None or at.node is None else f"{label} ({at.node.op.title(at.node.attrs)})"
+
+    def line(self, thing: Value | Node) -> str:
+        """An operation, or a value with the operation that computes it, in one line; the label of an input."""
+        node = thing.node if isinstance(thing, Value) else thing
+        return self.label(thing) if node is None else (at := self.node(node)).graph.describe(at)
+
+    def does(self, node: Node) -> str:
+        """What a node does in f32 that no partition can contain."""
+        return "moves f32" if node.op.name in MOVES else "runs outside of partitions, in f32"
+
+
+def distinct(texts: Iterable[str]) -> list[str]:
+    """The texts in order, without empty and equal ones."""
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 def _moved(place: Counterpart, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Counterpart]:

@@ -17,16 +17,13 @@ from graphq.base.budget import size_text
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.outline import Box, Outline, outline
-from graphq.report.charts import table
+from graphq.report.charts import SCROLLED, folded, image, styled, table, text_file
 from graphq.report.coverage import kind_of, millions, percent
 from graphq.report.drawing import available, class_of, described, draw
-from graphq.report.elements import SCROLLED, folded, image, styled, text_file
-from graphq.report.explain import alike, as_text, shared, timed
-from graphq.report.parts import ModelPart
+from graphq.report.explain import PAGE, alike, as_text, shared, timed
 from graphq.report.profile import Profile
-from graphq.report.records import CoverageRecord, Report
+from graphq.report.records import CoverageRecord, ModelPart, Report
 from graphq.report.views import Views
-from graphq.report.wrapping import PAGE
 
 SHOWN = 60
 """The most causes listed for a part; similar causes count once. `explain(full=True)` lists all."""

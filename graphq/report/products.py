@@ -7,6 +7,7 @@ from functools import partial
 from graphq.dtypes import f32, s8, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
+from graphq.ir.names import listing
 from graphq.kernels.families import FAMILIES
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported
@@ -16,8 +17,7 @@ from graphq.passes.fuse import Fuse
 from graphq.passes.normal_forms import ConvIntegerAsConvolution
 from graphq.passes.pipeline import canonicalize
 from graphq.report.coverage import MACS, is_quantized
-from graphq.report.given import MOVES, Given, spread
-from graphq.report.reasons import Reason, reason
+from graphq.report.given import COMPUTED, MOVES, Given, Reason, distinct, spread
 from graphq.rewrite.fixpoint import pass_name
 from graphq.rewrite.rule import Pass, Refusal
 
@@ -30,6 +30,9 @@ FAR = 32
 MOVERS = frozenset(map(pass_name, canonicalize.passes))
 """The names of the rewrites of `canonicalize`. Some of these swap an operation of `given.MOVES` with a dequantize."""
 
+OPERANDS = "operands come from dequantize"
+"""The check that failed if an operand of a layer is not dequantized."""
+
 ROLES = ("activations", "are"), ("weights", "are"), ("second operand", "is")
 """The words in texts for operand 0 of a layer, for weights, and for any other operand 1, each with its verb."""
 
@@ -40,24 +43,32 @@ def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals:
     if family is None:
         name = ConvIntegerAsConvolution.__name__
         refused_for = next((r.reason for r in refusals if r.rewrite == name and node in r.nodes), None)
-        kind = "no fusion" if refused_for is None else "no convolution"
-        return reason(node, name, kind, node, node.output, refused=refused_for)
-    why = partial(reason, node, Fuse(family.name).name)
+        text = f"no fusion supports {node.op.name}" if refused_for is None else refused_for
+        return Reason(node, name, "operation", node, node.output, text,
+                      "write it as a matmul or convolution of dequantized operands, in parts whose sums stay in s32")
+    fusion = Fuse(family.name).name
+    why = partial(Reason, node, fusion)
     operands = [None if v is None else _uncast(given.origin(v), given) for v in node.inputs]
     obstacles = {} if "_integer" in node.op.name else {
         k: r for k, v in enumerate(operands[:2]) if v is not None and (r := _operand(node, k, v, given, refusals))}
     refused = _refused(family, node, operands, obstacles, given)
     if obstacles:
-        first = next(iter(obstacles.values()))
-        return why("operands", first.op, first.value, obstacles=(*obstacles.values(), *filter(None, [refused])))
+        first, *_ = found = [*obstacles.values()]
+        said = [(r.reason, r.edit) for r in found] + ([] if refused is None else [(str(refused), refused.edit)])
+        return why(OPERANDS, first.op, first.value, listing(distinct(text for text, _ in said), "and"),
+                   "; ".join(distinct(edit for _, edit in said)))
     if refused is not None:
         value = None if refused.operand is None else operands[refused.operand]
-        return why("product refused", None if value is None else value.node, value, refused=refused)
-    if not any(isinstance(p, Fuse) and p.name == Fuse(family.name).name for p in passes):
-        return why("no pass", None, None, family=family.name)
+        return why(COMPUTED, None if value is None else value.node, value,
+                   f"{refused}{'' if value is None else f' ({given.line(value)})'}", refused.edit)
+    if not any(isinstance(p, Fuse) and p.name == fusion for p in passes):
+        return why("the pass runs", None, None, f"the passes do not include {fusion}",
+                   f"compile with passes that include Fuse('{family.name}'), such as PIPELINE")
     if any(v is not None and given.added(v.node) for v in operands[:2]):
-        return why("operand reordered", None, None)
-    return why("no pattern", None, None)
+        return why("the pattern matches", None, None, "a reorder that the passes added is between it and a dequantize",
+                   "compile with duplicate_dequantize and canonicalize after channels_last, as PIPELINE does")
+    return why("the pattern matches", None, None, "it has operands other than activations, weights and bias",
+               "move the other operands to an operation after it")
 
 
 def _family(node: Node) -> Family | None:
@@ -113,45 +124,85 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
 
 
 def _operand(node: Node, k: int, value: Value, given: Given, refusals: Collection[Refusal]) -> Reason | None:
+    """Why operand `k` of a layer, the user's `value`, is not dequantized, as a phrase; None if it is."""
     value = given.under(value)
-    kind, maker = ("activations", "weights")[k], value.node
+    maker, say = value.node, given.say
+    x, dtype, quantized = say(value), value.dtype, f"quantize and dequantize {say(value)}"
     role, are = ROLES[k + (k == 1 and node.op.name.startswith("matmul") and not _is_weight(value, node, given))]
-    why = partial(reason, node, "", role=role, are=are)
+    why = partial(Reason, node, "", OPERANDS)
     if maker is None:
-        stage = given.stage(value)
-        return why(f"{kind} from {'stage' if stage else 'input'}", op=None, value=value, stage=stage)
+        stage, edit = given.stage(value), f"quantize {x} to s8 and dequantize it"
+        if stage:
+            return why(None, value, f"its {role}, {x}, {are} computed by an earlier stage, {stage}, in {dtype}",
+                       edit if k else quantized)
+        return why(None, value, f"its {role}, {x}, {are} an input of the graph in {dtype}",
+                   f"{edit}, or pass it as s8 and dequantize it" if k else
+                   f"{quantized}, or pass it as u8 and dequantize it")
     if maker.op.name in DEQUANTIZES:
         return None
     if value.data is not None:
-        return why(f"constant {kind}", op=maker, value=value)
+        kind, called = (("weights", "a constant") if k else ("activations", x))
+        return why(maker, value, f"its {kind}, {called}, are {dtype}",
+                   f"store the {kind} as s8 and dequantize them, as gq.quantization.quantize does")
     if maker.op.name == "cast" and is_quantized((integer := next(maker.operands)).dtype):
-        return why("cast operand", op=maker, value=value, source=integer)
+        return why(maker, value, f"its {role}, {x}, {are} a cast of {say(integer)}, {integer.dtype}, instead of a "
+                   "dequantize", f"dequantize {say(integer)} with scale 1 instead of the cast")
     quantize = next((u for u in given.users(value) if u.op.name == "quantize"), None)
     if quantize is not None:
-        return why("operand beside its quantize", op=quantize, value=value)
+        made = say(quantize.output)
+        return why(quantize, value, f"its {role}, {x}, {are} {dtype}, although a quantize makes {made} of {x}",
+                   f"read the dequantized {made} instead")
     path = way_up(value, given) or way_up(value, given, constants=True)
     if not path:
-        return why("float operand", op=maker, value=value)
+        return why(maker, value, f"its {role}, {x}, {are} {dtype} that nothing quantizes", quantized)
+    return _computed_operand(node, role, path, given, refusals)
+
+
+def _computed_operand(node: Node, role: str, path: Sequence[Value], given: Given, refusals: Collection[Refusal]
+                      ) -> Reason:
+    """Why an operand of a layer is not dequantized, if it is computed from a dequantize; `path` leads to that."""
+    say = given.say
     *between, (source, dequantized) = [(v.node, v) for v in path if v.node is not None]
     computing = [(n, v) for n, v in between if n.op.name not in MOVES]
     last, result = (computing or between[-1:])[0]
-    why = partial(why, op=last, value=result, source=source, more=len(computing) - 1 if len(computing) > 1 else None)
+    why, title, layer = partial(Reason, node, "", OPERANDS, last, result), given.title(last), given.title(node)
+    more = f", with {len(computing) - 1} more before it," if len(computing) > 1 else ""
+    far = f"{say(last)}{more} stands between the {layer} and the dequantize of its {role}, {given.line(source)}"
+    quantized = f"quantize and dequantize {say(result)}"
     if computing and all(n.op.name in ("type_cast", "cast") for n, _ in computing):
-        return why("operand cast" if value.dtype == f32 else "operand narrowed", dequantized=dequantized)
+        return why(far, f"let the {layer} read {say(dequantized)} in f32, without the cast"
+                   + ("" if path[0].dtype == f32 else ", and cast its result"))
     name = given.node(last).op.name
     if name == "concat":
-        return why("operand joined", sources=tuple(last.operands))
+        scales = listing(distinct(_scales(v, given) for v in last.operands), "and")
+        return why(f"{say(result)}, its {role}, joins operands with different quantization: {scales}",
+                   f"{quantized}, or quantize the operands of the concat with one scale and zero point")
     if name in MOVES:
-        if given.node(source).attrs["qtype"] == "per_channel":
-            return why("channels moved")
+        at = given.node(source)
+        if at.attrs["qtype"] == "per_channel":
+            return why(f"{far}: it would mix the scales along axis {at.attrs['axis']}",
+                       f"dequantize after the {title}, or with one scale for the tensor")
         refused = not_moved(source, last, given, refusals)
-        return why("operand moved") if refused is None else why("operand moved, refused", refused=refused)
+        return why(far, f"dequantize after the {title}, or {quantized}") if refused is None else \
+            why(f"{far}: {refused}", quantized)
     factor = next((v for v in [*last.operands][name == "divide":] if v.type.known and v.type.size == 1), None)
     if name not in ("multiply", "divide") or factor is None or len(computing) > 1:
-        return why("operand computed")
+        return why(far, quantized)
     if factor.data is None:
-        return why("operand scaled by a value", factor=factor)
-    return why("operand scaled", dequantized=dequantized)
+        by = say(factor)
+        return why(far, f"{title} the result of the {layer} by {by} instead ({by} is not constant), or {quantized}")
+    return why(far, f"fold the constant into the scale of {say(dequantized)}, or {quantized}")
+
+
+def _scales(value: Value, given: Given) -> str:
+    """The quantization of an operand of a concat, as text."""
+    maker = value.node
+    if maker is None or maker.op.name != "dequantize":
+        return f"{value.dtype} that is not dequantized ({given.say(value)})"
+    if maker.attrs["qtype"] != "per_tensor":
+        return f"scales along axis {given.node(maker).attrs['axis']}"
+    (scale,), zps = maker.attrs["scales"], maker.attrs["zps"] or (0,)
+    return f"{next(maker.operands).dtype} with scale {scale:g}, zero point {zps[0]}"
 
 
 def _is_weight(value: Value, node: Node, given: Given) -> bool:

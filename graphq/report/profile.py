@@ -140,8 +140,12 @@ class Profile:
         return dict(sorted(sums.items(), key=lambda x: -x[1]))
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the pieces as a file for Perfetto (ui.perfetto.dev) and chrome://tracing, one track for each thread."""
-        write_chrome_trace(self, path)
+        """Write the pieces as a file for Perfetto (ui.perfetto.dev) and chrome://tracing, one track for each thread.
+
+        Raises OSError, and GraphError if `path` is not a path.
+        """
+        data = {"traceEvents": list(trace_events(self)), "displayTimeUnit": "ms"}
+        path_of(path).write_text(json.dumps(data, indent=0), encoding="utf-8")
 
     def __str__(self) -> str:
         total = self.seconds or 1.0
@@ -220,12 +224,6 @@ def merged(parts: Sequence[Profile]) -> Profile:
 PROCESS = 1
 """The `pid` of all events, and the `tid` of the calling thread. It must not be 0, the number of Perfetto's idle thread.
 """
-
-
-def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write a profile as a Chrome trace. Raises OSError, and GraphError if `path` is not a path."""
-    data = {"traceEvents": list(trace_events(profile)), "displayTimeUnit": "ms"}
-    path_of(path).write_text(json.dumps(data, indent=0), encoding="utf-8")
 
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:

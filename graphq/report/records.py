@@ -6,10 +6,13 @@ Values have labels that are unique in a graph: `x` for an input, `%y` for a name
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from graphq.ir import Graph
+    from graphq.plan.plan import Allocation
+    from graphq.plan.runtime import Runner
     from graphq.report.evidence import Evidence
 
 Role: TypeAlias = Literal["partition", "native", "reference", "view", "constant"]
@@ -219,3 +222,46 @@ class ValueRecord:
     steps: tuple[StepRecord, ...] = ()
     viewed: GraphNode | None = None
     schema: str = "graphq.explain.value/1"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The bytes of a plan's arena, constants, inputs and outputs, and the allocations in the arena."""
+
+    arena: int
+    constants: int
+    inputs: int
+    outputs: int
+    allocations: tuple[Allocation, ...]
+
+    @property
+    def unshared(self) -> int:
+        """The bytes of the arena if its buffers shared no memory."""
+        return sum(s.nbytes for s in self.allocations)
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """A graph after the passes with its report. `memory` is None without a plan.
+
+    `source` is the graph as written; None if no passes ran. If the model runs in stages, `name` is the part's name.
+    """
+
+    name: str
+    source: Graph | None
+    graph: Graph
+    report: Report
+    memory: Memory | None = None
+
+    def within(self, name: str) -> ModelPart:
+        """A copy of this part, with `name` in front of the part's name."""
+        return replace(self, name=f"{name}, {self.name}" if self.name else name)
+
+
+def memory_of(runner: Runner) -> Memory:
+    """The memory that a run of the plan takes."""
+    def nbytes(storage: str) -> int:
+        return sum(int(b.nbytes) for b in runner.plan.buffers if b.storage == storage)
+
+    return Memory(runner.arena_bytes, nbytes("constant"), nbytes("input"), nbytes("output"),
+                  tuple(runner.allocations()))

@@ -12,9 +12,8 @@ from graphq.ir.outline import Box, outline
 from graphq.report.charts import memory, steps_table, table, timeline
 from graphq.report.details import CLASSES, Record, compiled_records, css_class, source_records
 from graphq.report.drawing import available, class_of, described, draw, scale_of
-from graphq.report.parts import ModelPart
 from graphq.report.profile import Profile, StepTime
-from graphq.report.records import GraphNode, Report
+from graphq.report.records import GraphNode, ModelPart, Report
 
 
 class Views:

@@ -17,8 +17,8 @@ from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import check_array, named_outputs
 from graphq.kernels.threads.count import resolve_threads
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.model.loading import load_compiled
-from graphq.model.planned import Options
+from graphq.model.kept import load_compiled
+from graphq.model.plans import Options
 
 log = logging.getLogger("graphq")
 

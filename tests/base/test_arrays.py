@@ -44,13 +44,13 @@ def test_aligned_arrays():
     x = unaligned(np.arange(5))
     shared = Arrays()
     assert shared.one_for(x) is x
-    first = shared.aligned(x)
+    first = shared.one_for(x, aligned=True)
     assert first is not x and first.ctypes.data % 64 == 0 and first.tolist() == x.tolist()
-    assert shared.aligned(x) is shared.aligned(unaligned(x)) is shared.aligned(first) is first
+    assert all(shared.one_for(y, aligned=True) is first for y in (x, unaligned(x), first))
     assert shared.one_for(x.copy()) is x
-    swapped = shared.aligned(np.arange(6).reshape(2, 3).T)
+    swapped = shared.one_for(np.arange(6).reshape(2, 3).T, aligned=True)
     assert swapped.flags.c_contiguous and swapped.tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert shared.aligned(np.zeros((0, 3))).shape == (0, 3)
+    assert shared.one_for(np.zeros((0, 3)), aligned=True).shape == (0, 3)
 
 
 def test_arrays_that_nothing_uses_are_forgotten():

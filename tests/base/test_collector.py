@@ -5,7 +5,7 @@ import os
 import pytest
 
 import graphq as gq
-from graphq.base.collector import collector_paused
+from graphq.base.budget import collector_paused
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.base.array_files import read_arrays
 from graphq.base.budget import budget
-from graphq.base.paths import named_object, read_file, regular_file
+from graphq.base.paths import named_object, read_arrays, read_file, regular_file
 from graphq.model.files import load_graph
 
 KINDS = ("pipe", "device", "folder", "socket", "link to a pipe", "link to a device")

@@ -19,7 +19,7 @@ import graphq as gq
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import InputError
 from graphq.kernels.jit.memory import aligned_empty
-from graphq.plan import arena
+from graphq.plan import runtime
 
 rng = np.random.default_rng(11)
 
@@ -164,7 +164,7 @@ def fences():
         return rooms[-1][:nbytes]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arena, "aligned_empty", empty)
+        patch.setattr(runtime, "aligned_empty", empty)
         yield lambda: all((room[-FENCE:] == 0xA5).all() for room in rooms)
 
 

@@ -9,11 +9,12 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
+from graphq.ir.interpret import Signature
 from graphq.kernels.matmul import plan as matmul_plan
 from graphq.kernels.target import isa as machine
 from graphq.model import planning
 from graphq.model.open_plans import MAX_SHAPES
-from graphq.model.open_shapes import examples, open_dimensions, range_of, size_class
+from graphq.model.open_shapes import Places, examples, range_of, size_class
 from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import Ref, Step
 
@@ -302,9 +303,9 @@ def test_sizes_of_a_class_have_one_example():
 
 def test_open_dimensions_have_names():
     g = two((None, 4), (3, None))
-    assert [d.name for d in open_dimensions(g)] == ["a.0", "b.1"]
+    assert Places(Signature.of(g)).names(g) == ["a.0", "b.1"]
     g.meta = {"dimensions": {("a", 0): "batch"}}
-    assert [d.name for d in open_dimensions(g)] == ["batch", "b.1"]
+    assert Places(Signature.of(g)).names(g) == ["batch", "b.1"]
 
 
 def static_attention(dtype="u8", zp=7, heads=2, size=16):

@@ -23,7 +23,7 @@ from graphq.ir.interpret import check_inputs, pack_outputs
 from graphq.model.planning import evaluate_formulas
 from graphq.onnx import backend
 from graphq.passes.pipeline import run_passes
-from graphq.plan.stages import in_one_plan
+from graphq.plan.plan import in_one_plan
 
 UNSUPPORTED = "element type string is not supported|must be a tensor, got|random numbers are not defined"
 """The reasons that a test may be refused for: types that graphq does not have, and random numbers."""

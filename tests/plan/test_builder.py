@@ -16,10 +16,9 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
 from graphq.kernels.target import isa
 from graphq.kernels.target.isa import level_named
-from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, ROOM, PlanBuilder, plan_strips, row_stride
 from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
-from graphq.plan.runtime import STEP_WORDS, NativePlan, Runner
+from graphq.plan.runtime import STEP_WORDS, Arenas, NativePlan, Runner
 
 
 def test_rows_in_a_room_are_in_different_sets_of_the_cache():

@@ -10,10 +10,9 @@ from graphq.dtypes import f32
 from graphq.ir import TensorType
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
-from graphq.plan.arena import Arenas
 from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import Buffer, Plan, PythonStep, Ref, ReportedError, Step
-from graphq.plan.runtime import STEP_WORDS
+from graphq.plan.runtime import STEP_WORDS, Arenas
 
 adding = modules.load("adding", adding_module).block
 

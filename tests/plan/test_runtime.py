@@ -10,8 +10,7 @@ from levels import at_each_width
 import graphq as gq
 from graphq.errors import InputError
 from graphq.ir import TensorType
-from graphq.plan.arena import find_clashes, find_lives, plan_arena
-from graphq.plan.plan import Buffer, PythonStep
+from graphq.plan.plan import Buffer, PythonStep, find_lives, plan_arena
 from graphq.testing import random_inputs
 
 
@@ -192,8 +191,7 @@ def step(inputs, outputs):
 
 
 def arena_of(buffers, steps):
-    clashes = find_clashes(find_lives(
-        [b for b in (*s.inputs, *s.outputs) if buffers[b].storage == "arena"] for s in steps))
+    _, clashes = find_lives([b for b in (*s.inputs, *s.outputs) if buffers[b].storage == "arena"] for s in steps)
     return plan_arena({b: buffers[b].nbytes for b in clashes}, clashes)
 
 

@@ -2,7 +2,7 @@
 import pytest
 
 import graphq as gq
-from graphq.report.reasons import BORDER
+from graphq.report.given import BORDER
 
 Q = "dtype=u8, scales=[0.2], zps=[7]"
 

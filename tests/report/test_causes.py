@@ -2,7 +2,7 @@
 import pytest
 
 import graphq as gq
-from graphq.report.reasons import BORDER
+from graphq.report.given import BORDER
 
 DENSE = """  %w = constant(value=s8[4,2]{1, -2, 3, 4, 5, -6, 7, 8})
   %dw = dequantize(%w, scales=[0.1])

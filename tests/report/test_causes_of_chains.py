@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.passes.fuse import Fuse
-from graphq.report.reasons import BORDER
+from graphq.report.given import BORDER
 
 
 def causes(text):

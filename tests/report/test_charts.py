@@ -1,7 +1,7 @@
 """Charts to the pixel: a timeline, the arena, bars and tables of numbers by hand."""
 import re
 
-from graphq.plan.arena import Allocation
+from graphq.plan.plan import Allocation
 from graphq.report.charts import bars, memory, table, timeline
 from graphq.report.profile import Piece, Profile, StepTime
 

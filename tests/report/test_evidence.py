@@ -13,7 +13,7 @@ import graphq as gq
 from graphq.errors import KernelError
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.target import isa
-from graphq.plan import arena
+from graphq.plan import runtime
 from graphq.plan.plan import Ref, Step
 from graphq.report import evidence
 
@@ -137,7 +137,7 @@ def test_a_step_that_checks_indices_is_measured_on_zeros(monkeypatch):
     i = g.arithmetic(i, i, function="add")
     g.output(g.gather(g.input("x", shape=(4, 8), dtype="f32"), i, axis=0), name="y")
     model = gq.compile(g, threads=1)
-    monkeypatch.setattr(arena, "aligned_empty", lambda n: np.full(n + 64, 0x7F, np.uint8)[:n])
+    monkeypatch.setattr(runtime, "aligned_empty", lambda n: np.full(n + 64, 0x7F, np.uint8)[:n])
     assert "gather" in model.explain(kernels=True)
 
 

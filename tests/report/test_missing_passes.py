@@ -1,6 +1,6 @@
 """Causes of what the passes of a user do not fuse: `explain()` names the pass that is missing."""
 import graphq as gq
-from graphq.report.reasons import BORDER
+from graphq.report.given import BORDER
 
 FUSED = """graph(x: u8[3,4]) {
   %w = constant(value=s8[4,2]{1, -2, 3, 4, 5, -6, 7, 8})

@@ -5,7 +5,7 @@ import pytest
 from moved_obstacles import ALL
 
 import graphq as gq
-from graphq.report.reasons import BORDER
+from graphq.report.given import BORDER
 
 
 def report(text):

@@ -16,13 +16,21 @@ from html_page import Page
 import graphq as gq
 from graphq.errors import how_to_install
 from graphq.ir.outline import outline
-from graphq.plan.arena import Allocation
+from graphq.plan.plan import Allocation
 from graphq.report import drawing, views
 from graphq.report.drawing import lay_out
 from graphq.report.page import HELP, SHOWN, overview
-from graphq.report.parts import Memory, ModelPart
 from graphq.report.profile import Piece, Profile, StepTime
-from graphq.report.records import Cause, CoverageRecord, GraphNode, Operation, PartitionRecord, Report
+from graphq.report.records import (
+    Cause,
+    CoverageRecord,
+    GraphNode,
+    Memory,
+    ModelPart,
+    Operation,
+    PartitionRecord,
+    Report,
+)
 from graphq.testing import random_inputs
 
 OPERATION = Operation("add", "add", "%y = add(x, x)", ("x", "x"), (), {})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.model.symbols import symbolic
+from graphq.model.staged import symbolic
 
 onnx = pytest.importorskip("onnx")
 TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper

@@ -7,7 +7,7 @@ import pytest
 
 import graphq as gq
 from graphq.report import explain
-from graphq.report.wrapping import WIDEST, columns, wrapped
+from graphq.report.explain import WIDEST, columns, wrapped
 
 
 @pytest.mark.parametrize("given, expected", [("100", 100), ("60", 60), ("400", WIDEST), ("", 80), ("no", 80)])

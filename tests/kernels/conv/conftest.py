@@ -2,7 +2,7 @@
 import pytest
 
 from graphq.kernels.jit.memory import aligned_empty
-from graphq.plan import arena
+from graphq.plan import runtime
 
 
 def _dirty(nbytes):
@@ -15,5 +15,5 @@ def _dirty(nbytes):
 def dirty_arenas():
     """New arenas hold what a kernel would not have written, where the system's are zeros."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arena, "aligned_empty", _dirty)
+        patch.setattr(runtime, "aligned_empty", _dirty)
         yield

@@ -4,7 +4,8 @@ import pytest
 
 import graphq as gq
 from graphq.ir.interpret import named_outputs
-from graphq.plan.stages import STAGES, in_one_plan, stages
+from graphq.model.staged import stages
+from graphq.plan.plan import STAGES, in_one_plan
 
 BRANCHES = """then_body=graph(a: f32[3]) {\n %0 = exp(a)\n return %0\n}, else_body=graph(a: f32[3]) {\n %0 = relu(a)
     return %0\n}"""
