@@ -99,10 +99,12 @@ def test_data_in_other_files(facts, found, tmp_path):
             array_of(tensor, str(tmp_path), "x")
 
 
-@pytest.mark.parametrize("location", ["", ".", "..", "../data", "sub/../../data", "/etc/hostname", "a\0b", "missing"])
+@pytest.mark.parametrize("location", [
+    "../inside/data", "", ".", "..", "../data", "sub/../../data", "/etc/hostname", "a\0b", "missing"])
 def test_files_outside_the_folder(location, tmp_path):
-    (tmp_path / "data").write_bytes(b"0" * 16)
-    (tmp_path / "in").mkdir()
+    for folder in ("in", "inside", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "data").write_bytes(b"0" * 16)
     tensor = TensorProto(data_type=element_of(s64), dims=(2,), data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=location)
     with pytest.raises(ParseError, match="x: external data: "):
