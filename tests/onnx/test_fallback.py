@@ -27,8 +27,8 @@ def value(name):
 
 def branches():
     """An If: one branch reads `outer`, its own values and an initializer; the other returns `far`."""
-    inner = helper.make_graph([helper.make_node("Add", ["outer", "own"], ["sum"]),
-                               helper.make_node("Mul", ["sum", "", "late"], ["result"])], "first", [], [value("result")],
+    nodes = [helper.make_node("Add", ["outer", "own"], ["sum"]), helper.make_node("Mul", ["sum", "", "late"], ["result"])]
+    inner = helper.make_graph(nodes, "first", [], [value("result")],
                               [numpy_helper.from_array(np.ones(2, np.float32), "own")])
     other = helper.make_graph([], "second", [], [value("far")])
     return helper.make_node("If", ["cond"], ["y"], then_branch=inner, else_branch=other)
