@@ -27,7 +27,8 @@ def value(name):
 
 def branches():
     """An If: one branch reads `outer`, its own values and an initializer; the other returns `far`."""
-    nodes = [helper.make_node("Add", ["outer", "own"], ["sum"]), helper.make_node("Mul", ["sum", "", "late"], ["result"])]
+    nodes = [helper.make_node("Add", ["outer", "own"], ["sum"]),
+             helper.make_node("Mul", ["sum", "", "late"], ["result"])]
     inner = helper.make_graph(nodes, "first", [], [value("result")],
                               [numpy_helper.from_array(np.ones(2, np.float32), "own")])
     other = helper.make_graph([], "second", [], [value("far")])
