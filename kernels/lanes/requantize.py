@@ -24,7 +24,7 @@ in the constants of a layer, and computes `half` from them.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Literal, NamedTuple
 
@@ -32,13 +32,14 @@ import numpy as np
 
 from graphq.kernels.lanes.expression import BASIC, Expr, const, make, maximum, op, substitute, walk
 from graphq.kernels.lanes.quantizing import RANGES, byte_type, quantized, saturate, unquantized
-from graphq.kernels.lanes.spreads import Spread, half_unit, spread_of
 from graphq.kernels.lanes.stores import FastForm, Pairs
 
 ONE = 2.0**16
 """The scale of fixed-point results: an s32 is ONE times the number, so the upper half of the s32 is the integer."""
 STEP = 2.0**-15
 """The distance between neighboring f32 from 256 to 512, the range of u for quantizes inside an epilogue."""
+UNIT = 2.0**-24
+"""The largest relative error of rounding to f32."""
 _WIDEST = 0.125
 """If `half` is below this limit, saturated values do not count as near a tie; otherwise every value counts as near."""
 
@@ -65,36 +66,27 @@ class Affine(NamedTuple):
         return Affine({**self.factors, **more}, self.constant + other.constant)
 
 
+@lru_cache(maxsize=1024)
 def affine(y: Expr, known: frozenset[Expr]) -> Affine | None:
     """Write y as a constant plus multiples of integers, exactly; None if impossible. Loads in `known` are constants."""
-    forms: dict[Expr, Affine | None] = {}
-
-    def of(node: Expr) -> Affine | None:
-        if node not in forms:
-            forms[node] = form_of(node)
-        return forms[node]
-
-    def form_of(node: Expr) -> Affine | None:
-        if node in known or node.op == "const" and node.dtype != "bool":
-            return Affine({}, node if node.dtype == "f32" else op("to_f32", node))
-        if byte_type(node) is not None:
-            return Affine({node: const(1.0)}, const(0.0))
-        if node.op == "to_f32":
-            return of(node.args[0])
-        if node.dtype != "s32" and node.op not in ("add", "sub", "mul"):
-            return None
-        a, b = map(of, node.args) if len(node.args) == 2 else (None, None)
-        if node.dtype == "s32" and not (a and b and all(map(byte_type, (*a.factors, *b.factors)))):
-            return Affine({node: const(1.0)}, const(0.0)) if any(x.op == "acc" for x in walk(node)) else None
-        if a is None or b is None:
-            return None
-        if node.op in ("add", "sub"):
-            return a.plus(b if node.op == "add" else b.times(const(-1.0)))
-        if node.op == "mul" and not (a.factors and b.factors):
-            return a.times(b.constant) if a.factors else b.times(a.constant)
+    if y in known or y.op == "const" and y.dtype != "bool":
+        return Affine({}, y if y.dtype == "f32" else op("to_f32", y))
+    if byte_type(y) is not None:
+        return Affine({y: const(1.0)}, const(0.0))
+    if y.op == "to_f32":
+        return affine(y.args[0], known)
+    if y.dtype != "s32" and y.op not in ("add", "sub", "mul"):
         return None
-
-    return of(y)
+    a, b = (affine(x, known) for x in y.args) if len(y.args) == 2 else (None, None)
+    if y.dtype == "s32" and not (a and b and all(map(byte_type, (*a.factors, *b.factors)))):
+        return Affine({y: const(1.0)}, const(0.0)) if any(x.op == "acc" for x in walk(y)) else None
+    if a is None or b is None:
+        return None
+    if y.op in ("add", "sub"):
+        return a.plus(b if y.op == "add" else b.times(const(-1.0)))
+    if y.op == "mul" and not (a.factors and b.factors):
+        return a.times(b.constant) if a.factors else b.times(a.constant)
+    return None
 
 
 def in_f64(exprs: Iterable[Expr], numbers: Numbers) -> list[np.ndarray]:
@@ -113,7 +105,8 @@ def in_f64(exprs: Iterable[Expr], numbers: Numbers) -> list[np.ndarray]:
 class Rounding(NamedTuple):
     """A quantize q that gets a fast form. Its operand is `plain`, or the ReLU of `plain`.
 
-    `u` is the affine form of plain / s. Without it, u is plain * `inverse`. `inverse` is 1 / s.
+    `u` is the affine form of plain / s. Without it, u is plain * `inverse`. `inverse` is 1 / s, `zp` the zero point (an
+    f32), and `low` the least integer.
     """
 
     q: Expr
@@ -121,21 +114,8 @@ class Rounding(NamedTuple):
     is_relu: bool
     inverse: Expr
     u: Affine | None
-
-    @property
-    def zp(self) -> Expr:
-        """The zero point, an f32."""
-        return self.q.args[-3]
-
-    @property
-    def low(self) -> int:
-        """The least integer."""
-        return int(self.q.args[-2].value)
-
-    @property
-    def dtype(self) -> str:
-        """The type of the integer."""
-        return "u8" if self.low == 0 else "s8"
+    zp: Expr
+    low: int
 
 
 @lru_cache(maxsize=256)
@@ -144,13 +124,13 @@ def _roundings(quantizes: tuple[Expr, ...], known: frozenset[Expr]) -> tuple[Rou
     found = []
     for q in quantizes:
         y, of_sum = q.args[0], q.op == "quantize_to"
+        *_, zp, low, _ = q.args
         is_relu = y.op == "max" and y.args[0] is const(0)
         plain, inverse = y.args[1] if is_relu else y, q.args[1] if of_sum else 1.0 / q.args[1]
-        form = affine(plain, known)
-        if form is not None and len(form.factors) >= (1 if of_sum else 2):
-            found.append(Rounding(q, plain, is_relu, inverse, form.times(inverse)))
-        elif of_sum:
-            found.append(Rounding(q, plain, is_relu, inverse, None))
+        u = affine(plain, known)
+        u = u.times(inverse) if u is not None and len(u.factors) >= (1 if of_sum else 2) else None
+        if of_sum or u is not None:
+            found.append(Rounding(q, plain, is_relu, inverse, u, zp, int(low.value)))
     return tuple(found)
 
 
@@ -168,11 +148,6 @@ class Derived(NamedTuple):
     pairs: Pairs
     distance: Expr
     parameters: tuple[Parameter, ...]
-
-    def filled(self, loads: Sequence[Expr]) -> tuple[Pairs, Expr]:
-        """Put `loads` in place of the parameters. Returns the pairs and the distance."""
-        new, done = dict(zip(map(_place, range(len(loads))), loads, strict=True)), dict[Expr, Expr]()
-        return (tuple([(q, substitute(x, new, done)) for q, x in self.pairs]), substitute(self.distance, new, done))
 
 
 def _place(number: int) -> Expr:
@@ -193,6 +168,7 @@ def _derived(quantizes: tuple[Expr, ...], known: frozenset[Expr], stored: Expr, 
 
     for k, r in enumerate(_roundings(quantizes, known)):
         up, scale = (0, ONE) if r.q is stored else (256 - r.low, 1.0)
+        dtype = "s8" if r.low else "u8"
         shift, least = r.zp + (0.5 + up), (r.zp if r.is_relu else const(r.low)) + (0.25 + up)
         if r.u is None:
             u = op("fma", r.plain, r.inverse * scale if r.q is stored else r.inverse,
@@ -208,18 +184,22 @@ def _derived(quantizes: tuple[Expr, ...], known: frozenset[Expr], stored: Expr, 
             if r.is_relu or saturates:
                 u = maximum(parameter(f"least {k}", least * scale), u)  # this order of the operands keeps NaN
             steps = op("round_s32", u)
-            pairs.append((r.q, op(f"high_{r.dtype}", steps)))
+            pairs.append((r.q, op(f"high_{dtype}", steps)))
         else:
             bits = op("as_s32", saturate(u, parameter(f"least {k}", least)))
             steps = op("shl", bits, 1)
             # Clearing the fraction bits by `and` is floor(u) in one operation; a CPU's floor may take two.
-            floors[quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), r.low - 256
+            floors[quantized(r.q, dtype)] = op("as_f32", op("and", bits, -1 << 15)), r.low - 256
             pairs.append((r.q, op("add", op("shr", bits, 15), r.low)))
         distances.append(steps)
     return Derived(tuple(pairs), reduce(lambda a, b: op("min_u16", a, b), distances), tuple(parameters))
 
 
-_filled = lru_cache(maxsize=256)(Derived.filled)
+@lru_cache(maxsize=256)
+def _filled(derived: Derived, loads: tuple[Expr, ...]) -> tuple[Pairs, Expr]:
+    """Put `loads` in place of the parameters. Returns the pairs and the distance."""
+    new, done = dict(zip(map(_place, range(len(loads))), loads, strict=True)), dict[Expr, Expr]()
+    return tuple([(q, substitute(x, new, done)) for q, x in derived.pairs]), substitute(derived.distance, new, done)
 
 
 def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numbers: Numbers,
@@ -249,6 +229,75 @@ def fast_form(bands: Mapping[Expr, tuple[np.ndarray, float]], stored: Expr, numb
     return FastForm(pairs, distance, parameter(limit, "s32", ""))
 
 
+class Spread(NamedTuple):
+    """An interval that contains a value, and the error of computing it, in f64: one number, or one per column."""
+
+    least: np.ndarray
+    most: np.ndarray
+    error: np.ndarray
+
+    @staticmethod
+    def between(a: np.ndarray, b: np.ndarray) -> Spread:
+        """The spread of a value between `a` and `b` that is computed exactly."""
+        return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
+
+    @staticmethod
+    def constant(x: np.ndarray) -> Spread:
+        """The spread of a constant that is rounded to f32."""
+        return Spread(x, x, np.abs(x.astype(np.float32) - x))
+
+    @property
+    def size(self) -> np.ndarray:
+        """The largest absolute value in the interval."""
+        return np.maximum(np.abs(self.least), np.abs(self.most))
+
+    def plus(self, other: Spread, sign: int = 1) -> Spread:
+        """The spread of the sum or difference of two values."""
+        least, most = (other.least, other.most) if sign > 0 else (-other.most, -other.least)
+        return Spread(self.least + least, self.most + most, self.error + other.error)
+
+    def times(self, other: Spread) -> Spread:
+        """The spread of the product of two values."""
+        ends = [a * b for a in (self.least, self.most) for b in (other.least, other.most)]
+        error = self.error * other.size + other.error * self.size
+        return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
+
+    def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
+        """The spread after rounding to f32 numbers of absolute value at most `most`."""
+        return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
+
+    def converted(self) -> Spread:
+        """The spread of integers after conversion to f32; the conversion is exact below 2**24."""
+        return self._replace(error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
+
+
+def half_unit(size: np.ndarray) -> np.ndarray:
+    """The largest error of rounding a number of absolute value at most `size` to f32."""
+    size = size * (1 + 2.0**-10)
+    return np.where(size > 0, UNIT * np.exp2(np.floor(np.log2(np.where(size > 0, size, 1)))), 0.0)
+
+
+def spread_of(y: Expr, spreads: dict[Expr, Spread], numbers: Numbers) -> Spread:
+    """The spread of y, computed operation by operation from its leaves: constants, loads in `numbers`, and `spreads`.
+
+    Adds the spreads of all nodes of y to `spreads`.
+    """
+    if y in spreads:
+        return spreads[y]
+    if y in numbers or y.op == "const":
+        (number,) = in_f64((y,), numbers)
+        spread = Spread.between(number, number)
+    else:
+        a, *b = (spread_of(x, spreads, numbers) for x in y.args)
+        if y.op == "to_f32":
+            spread = a.converted()
+        else:
+            spread = a.times(b[0]) if y.op == "mul" else a.plus(b[0], 1 if y.op == "add" else -1)
+            spread = spread.rounded() if y.dtype == "f32" else spread
+    spreads[y] = spread
+    return spread
+
+
 def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored: bool) -> np.ndarray:
     """The half-width of the band around ties that a quantize needs, in steps: `band` plus the error of u.
 
@@ -267,7 +316,7 @@ def _half(r: Rounding, band: tuple[np.ndarray, float], numbers: Numbers, stored:
     if integers is None:
         return np.full(1, np.inf)
     # `half_unit` bounds the rounding of y / s, or of y times the inverse scale
-    exact = spread_of(r.plain, integers, numbers).error * inverse + half_unit(most)
+    exact = spread_of(r.plain, dict(integers), numbers).error * inverse + half_unit(most)
     shift, end = (zps + 0.5, 127.5) if stored else (zps + 0.5 + 256 - lo, 511.25)
     error = exact + _fast_error(factors, constant + shift, integers, end) + (0.5 / ONE if stored else 0)
     return half + np.asarray(error * (1 + 2.0**-10))

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Literal
 
 import numpy as np
 
@@ -41,36 +40,40 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
         return replace(lowered, ties=tuple(_refused(n, None) for n in quantizes))
     e = EpilogueBuilder(lowered.out, True, lowered.sources)
     last = len(e.out) - 1
-    bounds = (BodyBounds.after if settle else BodyBounds.of_sizes)(p, body, e.out[-1] if e.out else 1, constants)
+    bounds = BodyBounds.after(p, body, e.out[-1] if e.out else 1, constants, settle=settle)
     scalars = {x for x in e.numbers(constants) if x.value[2] == "scalar"}
     as_written, near, kinds, refused = {p.total: acc("f32")}, list[Expr](), list[str](), list[str]()
     fast, all_fast = dict[Expr, tuple[np.ndarray, float]](), True
     for node in body.nodes:
         if node is p.node or node.output not in exprs:
             continue
-        q, of_sum = exprs[node.output], node in quantizes
-        if of_sum and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unbounded):
+        bounds.follow(node)
+        if node.op.name != "quantize":
+            continue
+        q, of_sum, bits = exprs[node.output], node in quantizes, node.attrs["dtype"].bits
+        # a fast form needs finite numbers, and scales per tensor or per column
+        is_fast = bits == 8 and e.axis(node) in (None, last) and bounds.finite(node)
+        if of_sum and (bits > 8 or node.inputs[0] in bounds.unbounded):
             refused.append(_refused(node, bounds))
-        elif of_sum and not settle:
-            kinds.append("formula")
-        elif of_sum and (band := bounds.band(node)) is not None:
+        elif of_sum and settle:
+            band = bounds.band(node)
             kinds.append("proved" if band.proved else "estimated")
             near.append(_near(e, node, q, band, as_written))
-            fast[q], all_fast = (band.half, band.relative), all_fast and _is_fast(e, node, bounds)
-        if node.op.name == "quantize" and node.attrs["dtype"].bits == 8 and _is_fast(e, node, bounds) and (
-                not settle if of_sum else q.op == "quantize_quotient_to" and not decided_by_one_byte(q, scalars)):
+            fast[q], all_fast = (band.half, band.relative), all_fast and is_fast
+        elif of_sum:
+            kinds.append("formula")
+        if is_fast and (not settle if of_sum else
+                        q.op == "quantize_quotient_to" and not decided_by_one_byte(q, scalars)):
             fast[q] = np.zeros(1), 0.0
-        bounds.follow(node)
     lowered = replace(lowered, ties=(*kinds, *refused))
     if settle and not near:
         return lowered
     look = SecondLook(tuple(as_written.items()), reduce(partial(op, "or"), near), _factors(e, p)) if near else None
-
-    def parameter(x: np.ndarray, dtype: Literal["f32", "s32"], role: str) -> Expr:
-        return e.parameter(np.atleast_1d(x), dtype, last, role)
-
-    form = fast_form(fast, lowered.store.expr, e.numbers(constants), parameter) if all_fast or look is None else \
-        FastForm((), select(look.needed, const(0, "s32"), const(1, "s32")), const(1, "s32"))
+    if all_fast or look is None:
+        form = fast_form(fast, lowered.store.expr, e.numbers(constants), lambda x, dtype, role: e.parameter(
+            np.atleast_1d(x), dtype, last, role))
+    else:
+        form = FastForm((), select(look.needed, const(0, "s32"), const(1, "s32")), const(1, "s32"))
     return replace(lowered, store=replace(lowered.store, fast=form, second_look=look), sources=tuple(e.sources))
 
 
@@ -95,11 +98,6 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
                 f"in windows of at most {MOST_TAPS} taps")
     (value,) = node.operands
     return f"quantize is not settled: no bound says how far {bounds.unbounded[value]} carries differences"
-
-
-def _is_fast(e: EpilogueBuilder, node: Node, bounds: BodyBounds) -> bool:
-    """Whether a quantize can have a fast form: its numbers are finite, and its scales are per tensor or per column."""
-    return e.axis(node) in (None, len(e.out) - 1) and bounds.finite(node)
 
 
 def _near(e: EpilogueBuilder, node: Node, q: Expr, band: Band, as_written: dict[Expr, Expr]) -> Expr:

@@ -23,7 +23,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.op import Curve, keywords
 from graphq.kernels.family.epilogue import along_channels
 from graphq.kernels.family.lower import Arrays, StatedSum
-from graphq.kernels.lanes.spreads import UNIT
+from graphq.kernels.lanes.requantize import UNIT
 from graphq.kernels.ties.sum_errors import largest_sum, sum_error
 
 MOST_NEAR = 2.0**-6
@@ -97,42 +97,34 @@ class BodyBounds:
     unbounded: dict[Value, str] = field(default_factory=dict)
 
     @classmethod
-    def after(cls, p: StatedSum, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
+    def after(cls, p: StatedSum, body: Graph, columns: int, constants: Arrays, *, settle: bool = True) -> BodyBounds:
         """Return the bounds of a body's values up to the result of its anchor; the kernel's integer sum is exact.
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
         bias b, f32(y + b). It rounds twice, or three times if |sum| can reach 2**24. These errors are relative to |y|
         <= |y + b| + |b|. Kernel and graph each round the addition of b. If the graph's sum starts from b, only the
-        kernel does.
+        kernel does. Unless `settle`, only the largest absolute values are bounds: errors are those of a sum that is
+        almost the sum as written.
         """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
-        weights = (p.k, p.weights) if isinstance(p.weights, int) else p.weights()
-        bias = p.node.inputs[2] if len(p.node.inputs) > 2 else None
-        error = sum_error(p.sum, *p.activations, weights, p.batch)
-        before = (2 if error.integers < 2**24 else 3) * UNIT
-        additions = 0 if bias is None else 1 if p.starts_at_bias else 2
-        bounds.errors[p.node.output] = ErrorBounds(error.proved, error.estimated, 0.0).plus(
-            before * bounds.sizes(bias), before + additions * UNIT)
-        bounds.largest[p.node.output] = error.largest + bounds.largest_size(bias)
-        return bounds
-
-    @classmethod
-    def of_sizes(cls, p: StatedSum, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
-        """Bound only the largest absolute values, as if the kernel's sum were almost the sum as written."""
-        bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
-                               if a is not None and a.dtype.kind == "f"})
-        bounds.errors[p.node.output] = NEXT_TO_EXACT
-        bounds.largest[p.node.output] = largest_sum(p.k, p.sum)
-        for bias in p.node.inputs[2:]:
-            bounds.largest[p.node.output] += bounds.largest_size(bias)
+        bias, anchor = p.node.inputs[2] if len(p.node.inputs) > 2 else None, p.node.output
+        if settle:
+            weights = (p.k, p.weights) if isinstance(p.weights, int) else p.weights()
+            error = sum_error(p.sum, *p.activations, weights, p.batch)
+            before = (2 if error.integers < 2**24 else 3) * UNIT
+            additions = 0 if bias is None else 1 if p.starts_at_bias else 2
+            bounds.errors[anchor] = ErrorBounds(error.proved, error.estimated, 0.0).plus(
+                before * bounds.sizes(bias), before + additions * UNIT)
+            largest = error.largest
+        else:
+            bounds.errors[anchor], largest = NEXT_TO_EXACT, largest_sum(p.k, p.sum)
+        bounds.largest[anchor] = largest + bounds.largest_size(bias)
         return bounds
 
     def errors_of(self, value: Value | None) -> ErrorBounds | None:
         """The bounds of an operand: EXACT for an input of the body, None if no bound is known."""
-        if value is None or value.node is None:
-            return EXACT
-        return self.errors.get(value)
+        return EXACT if value is None or value.node is None else self.errors.get(value)
 
     def follow(self, node: Node) -> None:
         """Store the error bounds and the largest absolute value of a node's result."""
@@ -180,7 +172,7 @@ class BodyBounds:
             proved, estimated = (reduce(add, x) for x in zip(*[x[:2] for x in parts], strict=True))
             return ErrorBounds(proved, estimated, relative)
         if bound == "quotient":
-            inverse = self.inverse_sizes(node.inputs[1], by_column=by_column)
+            inverse = self.sizes(node.inputs[1], by_column=by_column, inverse=True)
             return first.times(inverse, relative) if np.isfinite(inverse).all() else None
         if bound == "extreme":
             return ErrorBounds(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
@@ -211,10 +203,11 @@ class BodyBounds:
         """The nodes from x back to `source`; [] if a node on the way has several operands that are not constant."""
         found: list[Node] = []
         while x is not source:
-            if x.node is None or len(self._computed(x.node)) != 1:
+            computed = [v for v in x.node.operands if v not in self.constants] if x.node is not None else []
+            if x.node is None or len(computed) != 1:
                 return []
             found.append(x.node)
-            (x,) = self._computed(x.node)
+            (x,) = computed
         return found
 
     def _reaches(self, x: Value, source: Value) -> tuple[float, float]:
@@ -250,9 +243,6 @@ class BodyBounds:
         low, high = float(inverse.min(initial=np.inf)), float(inverse.max(initial=-np.inf))
         return (low, high) if low <= high else (-np.inf, np.inf)  # a NaN makes the comparison false
 
-    def _computed(self, node: Node) -> list[Value]:
-        return [v for v in node.operands if v not in self.constants]
-
     def finite(self, node: Node) -> bool:
         """Whether the operand of quantize `node` and its quotients by the scales are all finite."""
         return self.largest_size(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
@@ -264,15 +254,14 @@ class BodyBounds:
             return float(size) if np.isfinite(size) else np.inf
         return 0.0 if value is None else self.largest.get(value, np.inf)
 
-    def band(self, node: Node) -> Band | None:
-        """The band around ties of quantize `node`; None if its operand has no bound. Scales may vary by column.
+    def band(self, node: Node) -> Band:
+        """The band around ties of quantize `node`, whose operand has bounds. Scales may vary by column.
 
         The band includes the roundings of the quotient in the kernel and in the graph, and of the inverse scale, all
         relative to the quotient. The distance of the quotient from the nearest integer is computed without rounding.
         """
         errors = self.errors_of(node.inputs[0])
-        if errors is None:
-            return None
+        assert errors is not None
         scales = np.asarray(node.attrs["scales"], np.float32).astype(np.float64)
         with np.errstate(all="ignore"):
             inverse = np.fmin(np.abs((1 / scales).astype(np.float32) * scales - 1), UNIT).max(initial=0)
@@ -306,7 +295,7 @@ class BodyBounds:
             return 1.01 * sum(sizes)
         if bound == "product":
             return 1.01 * prod(sizes)
-        if bound == "quotient" and np.isfinite(inverse := self.inverse_sizes(node.inputs[1], by_column=False)):
+        if bound == "quotient" and np.isfinite(inverse := self.sizes(node.inputs[1], by_column=False, inverse=True)):
             return 1.01 * sizes[0] * float(inverse)
         if bound == "extreme":
             return max(sizes)
@@ -314,21 +303,16 @@ class BodyBounds:
             return np.inf
         return curve.largest(sizes[0]) if curve.largest else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
-    def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """The largest absolute value of an operand. If `by_column`, a constant row gives one number per column."""
+    def sizes(self, value: Value | None, *, by_column: bool = True, inverse: bool = False) -> np.ndarray:
+        """The largest |value| or, if `inverse`, |1 / value|. If `by_column`, a constant row has one number per column.
+
+        The inverse is infinite if the value is not constant, or has a 0.
+        """
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
-            return later(np.asarray, self.largest_size(value) if data is None else 0.0)
-        return self._maxima(np.abs(data.astype(np.float64)), by_column)
-
-    def inverse_sizes(self, divisor: Value | None, *, by_column: bool) -> np.ndarray:
-        """The largest |1 / divisor|, as in `sizes`; infinite if the divisor is not constant, or has a 0."""
-        data = self.constants.get(divisor) if divisor is not None else None
-        if data is None or data.size == 0:
-            return np.asarray(np.inf)
+            return later(np.asarray, np.inf if inverse else self.largest_size(value) if data is None else 0.0)
         with np.errstate(divide="ignore"):
-            return self._maxima(1 / np.abs(data.astype(np.float64)), by_column)
-
-    def _maxima(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
+            sizes = np.abs(data.astype(np.float64))
+            sizes = 1 / sizes if inverse else sizes
         row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
         return sizes.ravel() if row else np.asarray(sizes.max())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.sizes import later
-from graphq.kernels.lanes.spreads import UNIT
+from graphq.kernels.lanes.requantize import UNIT
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 
 ROUNDING = 0.41 * UNIT
@@ -38,14 +38,6 @@ class SumError(NamedTuple):
     integers: float
 
 
-class Sums(NamedTuple):
-    """Sums of |w|, of w and of w**2 over each piece of the chains, each [columns, chains, pieces]."""
-
-    absolute: np.ndarray
-    signed: np.ndarray
-    squares: np.ndarray
-
-
 def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
               batch: int = 1) -> SumError:
     """The bounds of a sum for activations from `low` to `high`; zero points are subtracted from both operands.
@@ -54,26 +46,21 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     `batch` matrices one after another, and the bound of a column holds for all matrices. If weights are not constant,
     `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number per scale.
     """
-    activations = min(low, 0), max(high, 0)  # padding is an activation of 0
-    chains = _Chains(sum_.order, sum_.block, sum_.taps)
-    size = max(activations[1], -activations[0])
-    scale_and_size = sum_.x_scale, size
+    low, high = min(low, 0), max(high, 0)  # padding is an activation of 0
     if isinstance(weights, tuple):
-        reach = later(_reach_of_any, chains, activations, *weights)
-        bounds = later(_bounds, reach, scale_and_size, sum_.w_scale, np.abs(sum_.start).max(initial=0))
+        bounds = later(_bounds_of_any, sum_, low, high, *weights)
         return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1), largest_sum(weights[0], sum_), np.inf)
     columns, k = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (sum_.w_scale, np.abs(sum_.start)))
-    reach_of, step = _Reaches(chains, activations, k), max(1, PART // max(1, k))
-    parts = [reach_of.weights(np.ascontiguousarray(weights[c:c + step], np.float32), scales[c:c + step])
-             for c in range(0, max(1, columns), step)]
-    most, squares, absolute, moved = (np.concatenate([p[n] for p in parts]) for n in range(4))
-    reach = parts[0]._replace(most=most, squares=squares, absolute=absolute, moved=moved)
-    largest = 1.01 * float((reach.absolute * scales).max(initial=0)) * size * float(sum_.x_scale)
-    proved, estimated = (x.reshape(batch, -1).max(axis=0) if batch > 1 else x
-                         for x in _bounds(reach, scale_and_size, scales, starts))
-    return SumError(proved, estimated, largest, float(reach.absolute.max(initial=0)) * size)
+    roundings, step = _Roundings(sum_, low, high, k), max(1, PART // max(1, k))
+    parts = [roundings.bounds_of(np.ascontiguousarray(weights[c:c + step], np.float32), scales[c:c + step],
+                                 starts[c:c + step]) for c in range(0, max(1, columns), step)]
+    proved, estimated, absolute = (np.concatenate(x) for x in zip(*parts, strict=True))
+    largest = 1.01 * float((absolute * scales).max(initial=0)) * roundings.size * float(sum_.x_scale)
+    if batch > 1:
+        proved, estimated = (x.reshape(batch, -1).max(axis=0) for x in (proved, estimated))
+    return SumError(proved, estimated, largest, float(absolute.max(initial=0)) * roundings.size)
 
 
 def largest_sum(k: int, sum_: DequantizedSum) -> float:
@@ -81,30 +68,32 @@ def largest_sum(k: int, sum_: DequantizedSum) -> float:
     return k * 2.0**16 * float(sum_.x_scale) * float(sum_.w_scale.max(initial=0))
 
 
-class _Chains(NamedTuple):
-    """How products are cut into chains: runs that are summed one after another, and then added to the total."""
+def _bounds_of_any(sum_: DequantizedSum, low: int, high: int, k: int, most: int) -> tuple[np.ndarray, ...]:
+    """The bounds for unknown weights from -`most` to `most`; the estimate takes them as independent and uniform."""
+    roundings = _Roundings(sum_, low, high, k)
+    squares = roundings.count * most**2 / 3
+    signed = np.diff(np.sqrt(squares.cumsum(axis=-1)), axis=-1, prepend=0)
+    return roundings.bounds(most * roundings.count, signed, squares, np.zeros(1), sum_.w_scale,
+                            np.abs(sum_.start).max(initial=0))
 
-    order: str
-    block: int
-    taps: int
 
-    def of(self, w: np.ndarray) -> np.ndarray:
-        """Cut weights [columns, k] into [columns, chains, pieces, products of a piece], filled up with zeros."""
-        columns, k = w.shape
-        taps = max(1, self.taps) if self.order == "taps" else 1
-        size = k // taps
-        length = max(1, {"quads": 4, "octets": -(-size // 8)}.get(self.order, min(self.block, size)))
-        piece = -(-length // PIECES)
-        pieces = -(-length // piece)
-        lanes = 8 if self.order == "octets" else 1
-        chains = -(-size // (length * lanes))
-        w = _filled(w.reshape(columns, taps, size), chains * length * lanes)
-        w = w.reshape(columns, taps * chains, length, lanes).swapaxes(2, 3)
-        w = w.reshape(columns, taps * chains * lanes, length)
-        return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
+def _cut(sum_: DequantizedSum, w: np.ndarray) -> np.ndarray:
+    """Cut weights [columns, k] into [columns, chains, pieces, products of a piece], filled up with zeros.
 
-    def lengths(self, k: int) -> np.ndarray:
-        return np.asarray(self.of(np.ones((1, k))).sum(axis=-1))
+    The products of a chain are summed one after another, and then added to the total.
+    """
+    columns, k = w.shape
+    taps = max(1, sum_.taps) if sum_.order == "taps" else 1
+    size = k // taps
+    length = max(1, {"quads": 4, "octets": -(-size // 8)}.get(sum_.order, min(sum_.block, size)))
+    piece = -(-length // PIECES)
+    pieces = -(-length // piece)
+    lanes = 8 if sum_.order == "octets" else 1
+    chains = -(-size // (length * lanes))
+    w = _filled(w.reshape(columns, taps, size), chains * length * lanes)
+    w = w.reshape(columns, taps * chains, length, lanes).swapaxes(2, 3)
+    w = w.reshape(columns, taps * chains * lanes, length)
+    return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
 
 
 def _filled(w: np.ndarray, size: int) -> np.ndarray:
@@ -115,38 +104,10 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
-    """Sums of unknown weights from -`most` to `most`. The estimate takes weights as independent and uniform."""
-    count = chains.lengths(k)
-    squares = count * most**2 / 3
-    total = np.sqrt(squares.cumsum(axis=-1))
-    return Sums(most * count, np.diff(total, axis=-1, prepend=0), squares)
+class _Roundings:
+    """How often the products of a piece take part in roundings; all columns share these numbers.
 
-
-class _Reach(NamedTuple):
-    """The sizes of a column's partial sums, added up over all roundings, in units of the product of both scales.
-
-    `most` adds up the largest absolute values of the partial sums, `squares` adds up their mean squares. `absolute` is
-    the sum of |w|. `moved` is the sum of f32(w * scale) - w * scale over all k, the effect of rounding the factors.
-    `totals` counts the additions to the total; they also round the number that the sum starts from. `roundings` counts
-    all roundings.
-    """
-
-    most: np.ndarray
-    squares: np.ndarray
-    absolute: np.ndarray
-    moved: np.ndarray
-    totals: int
-    roundings: int
-
-
-def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
-    """The reach of weights that are not constant. It depends on k (maybe an open size), but not on scales."""
-    return _Reaches(chains, activations, k).sums(_sums_of_any(chains, k, most), np.zeros(1))
-
-
-class _Reaches:
-    """The part of `_Reach` that all columns share: how often the products of a piece take part in roundings.
+    `count` [1, chains, pieces] is the number of products of each piece, `size` the largest absolute activation.
 
     For activations from `low` to `high`, a partial sum is largest if activations are at one end of their range for
     positive weights, and at the other end for negative weights. Mean squares use the end that is farther from 0 as the
@@ -156,26 +117,24 @@ class _Reaches:
     each times the number of partial sums that contain it (`passes`). Partial sums of w can shrink, so each is computed.
     """
 
-    def __init__(self, chains: _Chains, activations: tuple[int, int], k: int) -> None:
-        low, high = activations
+    def __init__(self, sum_: DequantizedSum, low: int, high: int, k: int) -> None:
         smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
-        count = chains.lengths(k)
-        _, number, pieces = count.shape
-        totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # the most roundings of the total per chain
-        factors = 3 if chains.order in ("quads", "octets") else 2  # roundings: of x, of w, and of x * w in these orders
-        passes = count[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] + totals * np.arange(number, 0, -1)[:, None]
-        self.chains, self.count, self.totals, self.larger = chains, count.ravel(), totals, larger
+        self.sum, self.size = sum_, larger
+        self.count = np.asarray(_cut(sum_, np.ones((1, k))).sum(axis=-1))
+        _, number, pieces = self.count.shape
+        self.totals = {"taps": 2, "octets": 3}.get(sum_.order, 1)  # the most roundings of the total per chain
+        factors = 3 if sum_.order in ("quads", "octets") else 2  # roundings: of x, of w, and of x * w in these orders
+        passes = self.count[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] + self.totals * np.arange(number, 0, -1)[:, None]
         self.absolute = ((larger + smaller) / 2 * passes + factors * larger).ravel()
         self.squares = (variance * passes + factors * larger**2).ravel()
         self.signed = (larger - smaller) / 2
         self.cumulated = np.triu(np.ones((pieces, pieces)))
-        additions = totals * number
-        # The 8 is for earlier roundings that make later roundings larger.
-        self.roundings = additions, k + additions + 8
+        self.additions = self.totals * number  # additions to the total; they also round the number that it starts from
+        self.all = k + self.additions + 8  # The 8 is for earlier roundings that make later roundings larger.
 
-    def weights(self, w: np.ndarray, scales: np.ndarray) -> _Reach:
-        """The reach of constant integer weights, as f32: sums of pieces are below 2**24, and therefore exact."""
-        parts = self.chains.of(w)
+    def bounds_of(self, w: np.ndarray, scales: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The `bounds` for constant integer weights, as f32: sums of pieces are below 2**24, and therefore exact."""
+        parts = _cut(self.sum, w)
         # as a matrix, because BLAS is fast only for matrices
         shape, parts = parts.shape[:-1], parts.reshape(-1, parts.shape[-1])
         ones = np.ones(parts.shape[-1], np.float32)
@@ -183,31 +142,28 @@ class _Reaches:
         factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
         moved = factors - signed.sum(axis=(1, 2), dtype=np.float64) * scales
         sizes, squares = ((f(parts) @ ones).reshape(shape) for f in (np.abs, np.square))
-        return self.sums(Sums(sizes, signed, squares), moved)
+        return self.bounds(sizes, signed, squares, moved, scales, starts)
 
-    def sums(self, w: Sums, moved: np.ndarray) -> _Reach:
-        """The reach of weights with these sums."""
-        columns = len(w.signed)
-        absolute, squares = (x.reshape(columns, len(self.count)).astype(np.float64) for x in (w.absolute, w.squares))
-        pieces = len(self.cumulated)
-        within = (w.signed.reshape(-1, pieces).astype(np.float64) @ self.cumulated).reshape(columns, len(self.count))
+    def bounds(self, sizes: np.ndarray, signed: np.ndarray, squares: np.ndarray, moved: np.ndarray, scales: np.ndarray,
+               starts: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The proved and the estimated bound of each column, in the unit of the output, and the column's sum of |w|.
+
+        `sizes`, `signed` and `squares` are the sums of |w|, w and w**2 over each piece [columns, chains, pieces].
+        `moved` is the sum of f32(w * scale) - w * scale over all k, the effect of rounding the factors. `starts` are
+        the absolute values of the numbers that sums start from.
+        """
+        columns, width, pieces, count = len(signed), self.count.size, len(self.cumulated), self.count.ravel()
+        sizes, squares = (x.reshape(columns, width).astype(np.float64) for x in (sizes, squares))
+        within = (signed.reshape(-1, pieces).astype(np.float64) @ self.cumulated).reshape(columns, width)
         after = within[:, pieces - 1::pieces].cumsum(axis=1)
-        most = absolute @ self.absolute \
-            + self.signed * (np.abs(within) @ self.count + self.totals * np.abs(after).sum(axis=1))
+        # the largest absolute values of the partial sums, and their mean squares, added up over all roundings
+        most = sizes @ self.absolute \
+            + self.signed * (np.abs(within) @ count + self.totals * np.abs(after).sum(axis=1))
         mean_squares = squares @ self.squares \
-            + self.larger**2 * (np.square(within) @ self.count + self.totals * np.square(after).sum(axis=1))
-        return _Reach(most, mean_squares, absolute.sum(axis=1), moved, *self.roundings)
-
-
-def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.ndarray,
-            starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The proved and the estimated bound in the unit of the output.
-
-    `scale_and_size` are the scale of the activations and their largest absolute value, `scales` the scales of the
-    weights, `starts` the absolute values of the numbers that sums start from.
-    """
-    scale, size = float(scale_and_size[0]), scale_and_size[1]
-    unit = scale * scales.astype(np.float64)
-    proved = UNIT * (unit * reach.most + reach.totals * starts) / (1 - reach.roundings * UNIT)
-    variance = unit**2 * reach.squares + reach.totals * starts**2
-    return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(variance) + size * scale * np.abs(reach.moved))
+            + self.size**2 * (np.square(within) @ count + self.totals * np.square(after).sum(axis=1))
+        scale = float(self.sum.x_scale)
+        unit = scale * scales.astype(np.float64)
+        proved = UNIT * (unit * most + self.additions * starts) / (1 - self.all * UNIT)
+        variance = unit**2 * mean_squares + self.additions * starts**2
+        estimated = SIGMAS * ROUNDING * np.sqrt(variance) + self.size * scale * np.abs(moved)
+        return proved, np.minimum(proved, estimated), sizes.sum(axis=1)

@@ -6,8 +6,7 @@ import graphq as gq
 from graphq.kernels.families import lower_partition
 from graphq.kernels.lanes import quantizing
 from graphq.kernels.lanes.expression import acc, fused, load, op
-from graphq.kernels.lanes.requantize import ONE, _derived, _fast_error, _half, _roundings, in_f64
-from graphq.kernels.lanes.spreads import Spread
+from graphq.kernels.lanes.requantize import ONE, Spread, _derived, _fast_error, _half, _roundings, in_f64
 from graphq.kernels.lanes.stores import Store, evaluate
 
 
