@@ -32,9 +32,9 @@ class Native(NamedTuple):
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:
     """Add the plan steps of an LSTM, GRU or RNN. Its kernels are imported only here, because few models need them."""
-    from graphq.kernels.recurrent.steps import STEPS
+    from graphq.kernels.recurrent import steps
 
-    STEPS[node.op.name](b, node)
+    steps.recurrent_steps(b, node)
 
 
 def recurrent_macs(node: Node) -> int:

@@ -4,15 +4,15 @@ import pytest
 import graphq as gq
 from graphq.kernels.moves.integers import COMPARISONS
 from graphq.kernels.native import NATIVE, recurrent_macs
-from graphq.kernels.recurrent.steps import STEPS
+from graphq.kernels.recurrent.steps import GATES
 
 
 def test_the_operations():
     assert NATIVE.keys() == {"static_transpose", "dynamic_range", "slice", "gather", "pad", "expand", "cast",
                              "histogram", "lstm", "gru", "rnn", "cached_attention", "integer_sum", "arithmetic",
                              *COMPARISONS}, "a new one has its name here"
-    assert {name for name, x in NATIVE.items() if x.macs} == {*STEPS, "cached_attention"}
-    assert set(STEPS) == {"lstm", "gru", "rnn"}
+    assert {name for name, x in NATIVE.items() if x.macs} == {*GATES, "cached_attention"}
+    assert set(GATES) == {"lstm", "gru", "rnn"}
 
 
 @pytest.mark.parametrize("op, gates", [("lstm", 4), ("gru", 3), ("rnn", 1)])
