@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import platform
 from functools import cache
+from itertools import takewhile
 
 from graphq.base.locks import late_imports
 
@@ -10,14 +11,20 @@ _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping"))
 
 
 @cache
-def describe() -> str:
-    """Describe the CPU by its model and features. Two CPUs with equal descriptions can run the same compiled code."""
+def _first_processor() -> dict[str, str]:
+    """What Linux says about the first processor; empty on other systems."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            first = dict(line.split(":", 1) for line in iter(file.readline, "\n") if ":" in line)
+            lines = (line.split(":", 1) for line in takewhile(str.strip, file) if ":" in line)
+            return {key.strip(): value.strip() for key, value in lines}
     except OSError:
-        first = {}
-    kind = [f"{key.strip()}:{value.strip()}" for key, value in first.items() if key.strip() in _KIND]
+        return {}
+
+
+@cache
+def describe() -> str:
+    """Describe the CPU by its model and features. Two CPUs with equal descriptions can run the same compiled code."""
+    kind = [f"{key}:{value}" for key, value in _first_processor().items() if key in _KIND]
     return " ".join((platform.machine(), *kind, *sorted(features())))
 
 
@@ -27,12 +34,7 @@ def features() -> frozenset[str]:
 
     On x86, Linux lists them. Elsewhere LLVM lists them, and loading LLVM takes 50 MB of memory and 50 ms.
     """
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            flags = next((line.split(":")[1] for line in file if line.startswith("flags")), None)
-    except OSError:
-        flags = None
-    if flags is not None:
+    if (flags := _first_processor().get("flags")) is not None:
         return frozenset(flag.replace("_", "") for flag in flags.split())
     with late_imports():
         import llvmlite.binding as llvm

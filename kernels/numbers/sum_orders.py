@@ -84,16 +84,12 @@ def _of(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return np.asarray(values.reshape(-1, 1) if values.size == 1 else values[columns][:, None])
 
 
-def _chains(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    chain = np.zeros(len(x), np.float32)
-    for k in range(x.shape[1]):
-        chain = fused(x[:, k], w[:, k], chain)
-    return chain
-
-
 def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.ndarray:
-    for k in range(0, x.shape[1], block):
-        total = total + _chains(x[:, k:k + block], w[:, k:k + block])
+    for start in range(0, x.shape[1], block):
+        chain = np.zeros(len(x), np.float32)
+        for k in range(start, min(start + block, x.shape[1])):
+            chain = fused(x[:, k], w[:, k], chain)
+        total = total + chain
     return total
 
 
