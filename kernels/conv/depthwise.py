@@ -22,7 +22,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.moves.transpose import plan_strided_copy
 from graphq.kernels.operands.space import terms
 from graphq.kernels.pixels.blocks import PixelKernel, Pixels, plan_pixels, unrolled
-from graphq.kernels.target.isa import is_emulated
+from graphq.kernels.target.isa import here
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
 
@@ -36,14 +36,12 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
     name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
     chunks, own = -(-x.channels // size), target.level.of_products
     if layout.pixels:
-        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, own.name, is_emulated(own.name),
-                            level=own, cache=cache)
+        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, here(own.name), level=own, cache=cache)
         cycles = 30 + chunks * (20 + 6 * len(layout.taps))
     else:
         few = x.channels if x.channels < size else 0
-        base = target.level.base.name
-        tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, base,
-                            is_emulated(base), x.multiplier, level=own, cache=cache)
+        tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few,
+                            here(target.level.base.name), x.multiplier, level=own, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)
     return plan_pixels(store, x, PixelKernel(name, tile, cycles, whole=True, macs=x.products), target)
 

@@ -34,7 +34,7 @@ from graphq.kernels.conv.filter import (
     transposed_phases,
     whole,
 )
-from graphq.kernels.depthwise import floats, packing
+from graphq.kernels.depthwise import packing
 from graphq.kernels.family.anchored import (
     QuantParameter,
     anchored,
@@ -53,7 +53,7 @@ from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums, tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
-from graphq.kernels.target.products import shift
+from graphq.kernels.target.level import shift
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
@@ -142,7 +142,7 @@ class IntegerConvolution(Convolution):
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes this convolution."""
-        return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
+        return packing.fits(self.windows.taps, self.filter.multiplier, self.filter.outputs)
 
     @property
     def shifted_zp(self) -> QuantParameter:
@@ -229,7 +229,7 @@ class FloatConvolution(Convolution):
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes the convolution."""
-        return floats.fits(self.windows.taps, self.filter.multiplier)
+        return packing.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
         """The usual phases, but a single phase for the depthwise kernel: each of its outputs reads all taps."""

@@ -29,7 +29,7 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.base.sizes import is_open, largest, later
-from graphq.kernels.depthwise.packing import MULTIPLIERS, chunk_starts, pixels_within
+from graphq.kernels.depthwise.packing import chunk_starts, pixels_within
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop, load_first
 from graphq.kernels.jit.codegen import Functions
@@ -87,11 +87,6 @@ class Tile(NamedTuple):
     def lines(self) -> int:
         """The number of vectors that the addresses of a run's columns fill; a vector holds LINE addresses."""
         return -(-len(self.columns) // LINE)
-
-
-def fits(taps: int, multiplier: int) -> bool:
-    """Whether the kernel supports windows of `taps` taps and `multiplier` output channels per input channel."""
-    return 0 < taps <= MOST_TAPS and multiplier in MULTIPLIERS
 
 
 def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int, *,
@@ -235,7 +230,7 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
 
 
 def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
-    """Plan a float depthwise convolution that `fits` accepts. The caller fills in the address fields of TILES."""
+    """Plan a float depthwise convolution that `packing.fits` accepts. The caller fills in the addresses of TILES."""
     dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)

@@ -133,8 +133,8 @@ def pixels_within(line: int, most: int) -> int:
     return next(n for n in (most >> k for k in range(most.bit_length())) if n <= line or n == 1)
 
 
-def fits(taps: int, channels: int, multiplier: int) -> bool:
-    """Whether the kernel supports these numbers of taps, output channels, and output channels per input channel."""
+def fits(taps: int, multiplier: int, channels: int = 0) -> bool:
+    """Whether kernels support these numbers of taps, output channels per input channel, and (integers) channels."""
     return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
 
 

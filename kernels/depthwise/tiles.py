@@ -5,7 +5,7 @@ Pairs use sums of two products: the bytes of two taps are interleaved and widene
 Quads use dot products of four: the bytes of four taps of a column are interleaved, so a 32-bit lane has the taps of one
 channel. Neighboring output pixels of a line share columns, and each column is interleaved once. For 3 x 3 taps and
 tiles of four pixels, a vector of one pixel's outputs takes 8 operations instead of the 20 of pairs. If the instruction
-multiplies x + 128 or x - 128 (`products.shift`), sums start from -128 or 128 times the sum of w.
+multiplies x + 128 or x - 128 (`level.shift`), sums start from -128 or 128 times the sum of w.
 """
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from graphq.kernels.jit.intrinsics import repeated
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, tile_functions
-from graphq.kernels.target.isa import level_named
-from graphq.kernels.target.products import FLIP, Multiply
+from graphq.kernels.target.level import FLIP, Level, Multiply
 
 
 def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply, multiplier: int) -> Fill:
@@ -83,10 +82,9 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
     return multiply
 
 
-def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, level: str, emulated: bool,
-               multiplier: int) -> Functions:
+def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, level: Level, multiplier: int) -> Functions:
     """Make the module of tiles of one pixel, for ko x ki taps packed in pairs (see `pixels.blocks.unrolled`)."""
-    how = level_named(level).pairs(lanes, emulated)
+    how = level.pairs(lanes, level.emulated)
     return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, how, multiplier))
 
 
@@ -177,11 +175,11 @@ def quads(dtype: str, layout: Layout, pixels: int, multiplier: int, how: Multipl
     return multiply
 
 
-def quad_tiles(dtype: str, layout: Layout, multiplier: int, level: str, emulated: bool) -> Functions:
+def quad_tiles(dtype: str, layout: Layout, multiplier: int, level: Level) -> Functions:
     """Make the module of tiles with `layout.pixels` neighboring pixels. Ends of lines are computed pixel by pixel."""
-    pixels, dot4 = layout.pixels, level_named(level).dot4
+    pixels, dot4 = layout.pixels, level.dot4
     assert dot4 is not None
-    many, one = (quads(dtype, layout, n, multiplier, dot4(layout.lanes, emulated)) for n in (pixels, 1))
+    many, one = (quads(dtype, layout, n, multiplier, dot4(layout.lanes, level.emulated)) for n in (pixels, 1))
 
     def fill(b: Builder, spot: Spot) -> Value:
         fits = (spot.left >= pixels) & (spot.inner + pixels <= WINDOWS.load(spot.windows, "width"))

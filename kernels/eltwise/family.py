@@ -1,7 +1,7 @@
 """The kernel family of lane-wise (elementwise) operations, with its kernel and the function that plans a step.
 
 One loop over memory computes a chain of operations. The argument block has the fields of SPACE, then a slot (see
-`store_code.SlotOperand`) for each operand and for the output.
+`vector.SlotOperand`) for each operand and for the output.
 """
 from __future__ import annotations
 

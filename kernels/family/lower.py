@@ -17,7 +17,6 @@ from graphq.kernels.family.tables import tabulate
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, substitute
 from graphq.kernels.lanes.stores import Store, evaluate
-from graphq.kernels.lanes.vector import least_saved
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 from graphq.kernels.target.level import Level
 
@@ -91,7 +90,7 @@ class Lowered:
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
         """Replace operations on one byte by table look-ups if look-ups are faster."""
-        store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level),
+        store, sources, accumulated = tabulate(self.store, self.sources, constants, level.least_saved,
                                                self.accumulated)
         return replace(self, store=store, sources=sources, accumulated=accumulated)
 

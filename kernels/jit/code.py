@@ -40,17 +40,19 @@ def interleave(rows: Sequence[Value], lanes: int) -> Value:
 
 
 class Loop:
-    """Emit `for k in range(count)`, with the context manager's block as the body of the loop.
+    """Emit `for k in range(start, stop, step)`, with the context manager's block as the body of the loop.
 
     `carried` are the initial values of variables that change from iteration to iteration. Inside the loop, `.k` is the
     counter and `.values` are the current values; `update` sets the values of the next iteration. After the loop,
-    `.values` are the final values, or the initial values if count <= 0. The counter grows by `.step` (1 by default).
+    `.values` are the final values, or the initial values if stop <= start. The body may set `.step`. With `unroll`,
+    LLVM is allowed to unroll the loop. Unrolling adds dozens of instructions in front of the loop.
     """
 
-    def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
-        self.b, self.count, self.first = b, count, list(carried)
+    def __init__(self, b: Builder, stop: Value, carried: Sequence[Value] = (), *, start: Value | None = None,
+                 step: Operand = 1, unroll: bool = True):
+        self.b, self.stop, self.first = b, stop, list(carried)
         self.new: list[Value] = self.first
-        self.step: Operand = 1
+        self.start, self.step, self.unroll = c64(0) if start is None else start, step, unroll
 
     def __enter__(self) -> Loop:
         b, before = self.b, self.b.block
@@ -58,11 +60,11 @@ class Loop:
         b.branch(self.head)
         b.position_at_end(self.head)
         self.k = b.phi(I64)
-        self.k.add_incoming(c64(0), before)
+        self.k.add_incoming(self.start, before)
         self.values = [b.phi(x.type) for x in self.first]
         for phi, x in zip(self.values, self.first, strict=True):
             phi.add_incoming(x, before)
-        b.cbranch(self.k < self.count, body, self.after)
+        b.cbranch(self.k < self.stop, body, self.after)
         b.position_at_end(body)
         return self
 
@@ -75,8 +77,18 @@ class Loop:
         self.k.add_incoming(self.k + self.step, b.block)
         for phi, x in zip(self.values, self.new, strict=True):
             phi.add_incoming(x, b.block)
-        b.branch(self.head)
+        back = b.branch(self.head)
+        if not self.unroll:
+            back.ir.set_metadata("llvm.loop", _loop_without_unrolling(b.module))
         b.position_at_end(self.after)
+
+
+def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
+    """LLVM's metadata for a loop that must not be unrolled; its first element must be the metadata itself."""
+    option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
+    loop.operands = (loop, option)
+    return loop
 
 
 def flushed(b: Builder, x: Value) -> Value:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
@@ -23,7 +23,7 @@ from graphq.kernels.jit.intrinsics import store_s64
 from graphq.kernels.jit.values import I64, LEVEL, Builder, Value
 
 if TYPE_CHECKING:
-    from graphq.kernels.target.level import Level
+    from graphq.kernels.jit.modules import Source
 
 llvm_lock = Lock(fork_waits=True)
 """Held while this process runs code of LLVM or Numba, whose own locks do not survive a fork."""
@@ -75,30 +75,6 @@ class Functions:
 
     def __init__(self, *, speed: int = 1, **named: Callable[..., object]) -> None:
         self.speed, self.named = speed, named
-
-
-class Source(NamedTuple):
-    """The recipe of a kernel module: a factory (a function at the top level of a file) and its arguments.
-
-    Arguments are values whose `repr` is the same in every process and differs between different values: numbers,
-    strings, booleans, None, tuples of these, and Stores. The code uses only the instructions of `level`; without a
-    level it uses all instructions of the machine that LLVM chooses by itself.
-    """
-
-    factory: Callable[..., Functions]
-    arguments: tuple[Any, ...]
-    level: Level | None = None
-
-    @property
-    def without(self) -> tuple[str, ...]:
-        """The features of this machine that LLVM must not use, by LLVM's names."""
-        return () if self.level is None else self.level.withheld
-
-    @property
-    def text(self) -> str:
-        """A text that is the same in all processes for equal recipes, and differs between different recipes."""
-        level = "" if self.level is None else " ".join(("", repr(self.level), *(f"-{x}" for x in self.without)))
-        return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{level}"
 
 
 _TAG = "graphq_entry"

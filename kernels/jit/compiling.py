@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
-from graphq.kernels.jit.codegen import Source, llvm_lock
+from graphq.kernels.jit.codegen import llvm_lock
 
 if TYPE_CHECKING:  # these imports take time, and only compiling needs them
     from multiprocessing.connection import Connection
     from subprocess import Popen
 
+    from graphq.kernels.jit.modules import Source
 
 log = logging.getLogger("graphq")
 
@@ -358,13 +359,13 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
     import signal
     from multiprocessing.connection import Connection
 
-    from graphq.kernels.jit import codegen
+    from graphq.kernels.jit import codegen, modules
 
     if idle:
         with suppress(OSError):  # a container may forbid this
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes that end leave no zombies
-    codegen.object_code(codegen.Source(codegen.first_module, ()))
+    codegen.object_code(modules.Source(codegen.first_module, ()))
     gc.freeze()
     gc.set_threshold(100_000)  # collect garbage less often: it took 1/12 of the time
     own = descriptors[0]

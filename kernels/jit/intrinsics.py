@@ -1,4 +1,4 @@
-"""Building blocks of kernel code: loops, shuffles, memory access, calls, and layouts of argument blocks (`Record`).
+"""Building blocks of kernel code: shuffles, memory access, calls, and layouts of argument blocks (`Record`).
 
 Addresses are signed integers (`intp`), because intp + uintp is a float in Numba. Offsets and sizes are in bytes by
 default.
@@ -9,8 +9,7 @@ before the loop; otherwise LLVM reads the field again after each store.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -25,36 +24,6 @@ FUNCTIONS = 0
 """The index of the word that holds the address of the epilogue's function table (see `lanes/outputs.py`)."""
 HEADER_WORDS = 40
 """The number of words of an argument block before its slots. The kernel's own fields come first."""
-
-
-def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
-    """LLVM's metadata for a loop that must not be unrolled; its first element must be the metadata itself."""
-    option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
-    loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
-    loop.operands = (loop, option)
-    return loop
-
-
-@contextmanager
-def counted(b: Builder, start: Value, stop: Value, step: int = 1, *, unroll: bool = True) -> Iterator[Value]:
-    """Emit `for k in range(start, stop, step)` over 64-bit integers, and yield `k`. The body may run zero times.
-
-    With `unroll`, LLVM is allowed to unroll the loop. Unrolling adds dozens of instructions in front of the loop.
-    """
-    before = b.block
-    head, body, after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))
-    b.branch(head)
-    b.position_at_end(head)
-    k: Value = b.phi(I64)
-    k.add_incoming(start, before)
-    b.cbranch(k < stop, body, after)
-    b.position_at_end(body)
-    yield k
-    k.add_incoming(k + step, b.block)
-    back = b.branch(head)
-    if not unroll:
-        back.ir.set_metadata("llvm.loop", _loop_without_unrolling(b.module))
-    b.position_at_end(after)
 
 
 def stack_memory(b: Builder, nbytes: int) -> Value:

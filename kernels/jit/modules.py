@@ -14,11 +14,35 @@ import numpy as np
 from graphq.base.sizes import plain
 from graphq.errors import KernelError
 from graphq.kernels.jit import cache as folder
-from graphq.kernels.jit.codegen import Functions, Source, link
+from graphq.kernels.jit.codegen import Functions, link
 from graphq.kernels.jit.compiling import Job
 
 if TYPE_CHECKING:
     from graphq.kernels.target.level import Level
+
+
+class Source(NamedTuple):
+    """The recipe of a kernel module: a factory (a function at the top level of a file) and its arguments.
+
+    Arguments are values whose `repr` is the same in every process and differs between different values: numbers,
+    strings, booleans, None, levels, Stores, and tuples of these. The code uses only the instructions of `level`;
+    without a level it uses all instructions of the machine that LLVM chooses by itself.
+    """
+
+    factory: Callable[..., Functions]
+    arguments: tuple[Any, ...]
+    level: Level | None = None
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The features of this machine that LLVM must not use, by LLVM's names."""
+        return () if self.level is None else self.level.withheld
+
+    @property
+    def text(self) -> str:
+        """A text that is the same in all processes for equal recipes, and differs between different recipes."""
+        level = "" if self.level is None else " ".join(("", repr(self.level), *(f"-{x}" for x in self.level.withheld)))
+        return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{level}"
 
 
 class ModuleCounts(NamedTuple):
@@ -163,20 +187,19 @@ class Module:
         found, job = self._found, self._job
         if found is not None:
             try:
-                addresses = link(*found)
+                self._load(found, loaded=1)
             except KernelError:
                 self._found = None
-            else:
-                if self._addresses is None:  # otherwise another thread has loaded the code
-                    self._addresses = addresses
-                    _count(loaded=1)
         elif job is not None:
-            addresses = link(*job.result())
-            if self._addresses is None:
-                self._addresses = addresses
-                _count(compiled=1)
+            self._load(job.result(), compiled=1)
         else:  # the code from the folder was rejected, or `begin` has not run
             self._job = Job("object_code", self.source, self._keep)
+
+    def _load(self, code: tuple[bytes | memoryview, tuple[str, ...]], **counts: int) -> None:
+        addresses = link(*code)
+        if self._addresses is None:  # otherwise another thread has loaded the code
+            self._addresses = addresses
+            _count(**counts)
 
 
 class SavedModule(Module):
@@ -197,10 +220,7 @@ class SavedModule(Module):
         return self._code
 
     def _link(self) -> None:
-        addresses = link(*self._code)
-        if self._addresses is None:
-            self._addresses = addresses
-            _count(loaded=1)
+        self._load(self._code, loaded=1)
 
 
 saved_by_key: dict[str, SavedModule] = {}

@@ -66,6 +66,23 @@ def raw(x: object) -> Any:
     return [raw(y) for y in x] if isinstance(x, list | tuple) else x
 
 
+def _integers(name: str) -> Callable[[Value, Operand], Value]:
+    return lambda x, y: x._emit(name, x._of(y))
+
+
+def _arithmetic(name: str) -> Callable[[Value, Operand], Value]:
+    return lambda x, y: x._emit(f"f{name}" if x.is_float else name, x._of(y))
+
+
+def _reflected(name: str) -> Callable[[Value, Operand], Value]:
+    operator = _arithmetic(name)
+    return lambda x, y: operator(x._of(y), x)
+
+
+def _comparison(sign: str, how: str = "icmp_signed") -> Callable[[Value, Operand], Value]:
+    return lambda x, y: x._emit("fcmp_ordered" if x.is_float else how, x._of(y), sign=(sign,))
+
+
 class Value:
     """A value of the function that `builder` emits, or a constant without a builder."""
 
@@ -102,103 +119,22 @@ class Value:
                 return Value(x.builder, getattr(x.builder.ir, name)(*sign, *map(raw, operands)))
         return _folded(name, *sign, *map(raw, operands))
 
-    def _binary(self, name: str, other: Operand) -> Value:
-        return self._emit(name, self._of(other))
-
-    def _arithmetic(self, name: str, other: Operand) -> Value:
-        return self._binary(f"f{name}" if self.is_float else name, other)
-
-    def _compare(self, sign: str, other: Operand, how: str = "icmp_signed") -> Value:
-        return self._emit("fcmp_ordered" if self.is_float else how, self._of(other), sign=(sign,))
-
-    def __add__(self, other: Operand) -> Value:
-        return self._arithmetic("add", other)
-
-    def __sub__(self, other: Operand) -> Value:
-        return self._arithmetic("sub", other)
-
-    def __mul__(self, other: Operand) -> Value:
-        return self._arithmetic("mul", other)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return self._binary("fdiv", other)
-
-    def __floordiv__(self, other: Operand) -> Value:
-        return self._binary("sdiv", other)
-
-    def __and__(self, other: Operand) -> Value:
-        return self._binary("and_", other)
-
-    def __or__(self, other: Operand) -> Value:
-        return self._binary("or_", other)
-
-    def __xor__(self, other: Operand) -> Value:
-        return self._binary("xor", other)
-
-    def __lshift__(self, other: Operand) -> Value:
-        return self._binary("shl", other)
-
-    def __rshift__(self, other: Operand) -> Value:
-        return self._binary("ashr", other)
-
-    def __radd__(self, other: Operand) -> Value:
-        return self._of(other) + self
-
-    def __rsub__(self, other: Operand) -> Value:
-        return self._of(other) - self
-
-    def __rmul__(self, other: Operand) -> Value:
-        return self._of(other) * self
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return self._of(other) / self
+    __add__, __radd__ = _arithmetic("add"), _reflected("add")
+    __sub__, __rsub__ = _arithmetic("sub"), _reflected("sub")
+    __mul__, __rmul__ = _arithmetic("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _arithmetic("div"), _reflected("div")
+    __floordiv__, __lshift__, __rshift__ = map(_integers, ("sdiv", "shl", "ashr"))
+    __and__, __or__, __xor__ = map(_integers, ("and_", "or_", "xor"))
+    __lt__, __le__, __gt__, __ge__ = map(_comparison, ("<", "<=", ">", ">="))
+    eq, ne = _comparison("=="), _comparison("!=")
+    """Whether both values are equal, and whether they differ."""
+    ult, ule, ugt = (_comparison(sign, "icmp_unsigned") for sign in ("<", "<=", ">"))
+    """Unsigned integers: whether this value is less than the other, at most the other, or greater."""
+    shr, udiv, urem = map(_integers, ("lshr", "udiv", "urem"))
+    """Unsigned integers: shift right by some bits; quotient; remainder."""
 
     def __invert__(self) -> Value:
         return self._emit("not_")
-
-    def __lt__(self, other: Operand) -> Value:
-        return self._compare("<", other)
-
-    def __le__(self, other: Operand) -> Value:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return self._compare(">", other)
-
-    def __ge__(self, other: Operand) -> Value:
-        return self._compare(">=", other)
-
-    def eq(self, other: Operand) -> Value:
-        """Whether both values are equal."""
-        return self._compare("==", other)
-
-    def ne(self, other: Operand) -> Value:
-        """Whether the values differ."""
-        return self._compare("!=", other)
-
-    def ult(self, other: Operand) -> Value:
-        """Unsigned integers: whether this value is less than `other`."""
-        return self._compare("<", other, "icmp_unsigned")
-
-    def ule(self, other: Operand) -> Value:
-        """Unsigned integers: whether this value is at most `other`."""
-        return self._compare("<=", other, "icmp_unsigned")
-
-    def ugt(self, other: Operand) -> Value:
-        """Unsigned integers: whether this value is greater than `other`."""
-        return self._compare(">", other, "icmp_unsigned")
-
-    def shr(self, bits: Operand) -> Value:
-        """Shift an unsigned integer right by `bits`."""
-        return self._binary("lshr", bits)
-
-    def udiv(self, other: Operand) -> Value:
-        """The quotient of unsigned integers."""
-        return self._binary("udiv", other)
-
-    def urem(self, other: Operand) -> Value:
-        """The remainder of unsigned integers."""
-        return self._binary("urem", other)
 
     def select(self, x: Operand, y: Operand) -> Value:
         """`x` in lanes where this bool is true, otherwise `y`. A number gets the type of the other operand."""

@@ -28,10 +28,6 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     return y
 
 
-def _absolute(x: Expr) -> Expr:
-    return op("abs", x)
-
-
 def _with_sign(size: Expr, sign: Expr) -> Expr:
     """Combine the magnitude `size` with the sign bit of `sign`."""
     return op("as_f32", op("or", op("as_s32", size), op("and", op("as_s32", sign), _SIGN)))
@@ -110,7 +106,7 @@ def log(x: Expr) -> Expr:
 @define("f32 -> f32")
 def tanh(x: Expr) -> Expr:
     """Hyperbolic tangent."""
-    t, square = _absolute(x), x * x
+    t, square = op("abs", x), x * x
     inner = _polynomial(square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
                                  -3.33332819422e-1)) * square * t + t
     r, n = _exp_reduced(minimum(20.0, t + t))  # if t + t >= 18, tanh is 1
@@ -123,7 +119,7 @@ def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x)), within 1.83 ulp."""
     # With t = exp(-|x|), the result is t / (1 + t) for x < 0, otherwise 1 / (1 + t), corrected by the rounding error of
     # 1 + t. 2**n may be subnormal, so t is computed with 2**(n + 64) and then multiplied by 2**-64.
-    r, n = _exp_reduced(maximum(-104.0, -_absolute(x)))
+    r, n = _exp_reduced(maximum(-104.0, -op("abs", x)))
     t = _polynomial(r, _EXP) * _power_of_two(n + 64) * 2.0**-64
     total = t + 1.0
     y = select(x < 0.0, t, 1.0) / total
@@ -133,7 +129,7 @@ def sigmoid(x: Expr) -> Expr:
 @define("f32 -> f32")
 def erf(x: Expr) -> Expr:
     """Error function, within 0.95 ulp."""
-    t = minimum(3.925, _absolute(x))
+    t = minimum(3.925, op("abs", x))
     square = t * t
     inner = _polynomial(square, (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1,
                                  1.28379151e-1))
@@ -160,7 +156,7 @@ def gelu_erf(x: Expr) -> Expr:
     """0.5 * x * (1 + erf(x / sqrt(2))). NaN at -inf, where the formula is -inf * 0."""
     # With t = |x|: x * Phi(x) = max(x, 0) - t * Phi(-t), and Phi(-t) = exp(-t**2 / 2) * P(u) for u = 1 / (t + 2.5). The
     # polynomial P has a relative error of 2**-26 for t up to 14.42. At 14.42, t * Phi(-t) is below 2**-150.
-    t = minimum(14.42, _absolute(x))
+    t = minimum(14.42, op("abs", x))
     square = t * t
     low = op("fma", t, t, -square)  # exact: t**2 = square + low
     total = t + 2.5
@@ -177,7 +173,7 @@ def gelu_tanh(x: Expr) -> Expr:
     """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))). NaN at -inf, where the formula is -inf * 0."""
     # x * sigmoid(a(x)) = max(x, 0) - t * exp(-a) / (1 + exp(-a)) for t = |x| and a = c * t * (t**2 + 1 / 0.044715).
     # t**2, the sum in brackets, t times this sum, and a are each kept as the unevaluated sum of two f32.
-    t = minimum(10.8, _absolute(x))
+    t = minimum(10.8, op("abs", x))
     high, low = _split(t)
     square = high * high
     factor, _ = _split(square + 22.375)
@@ -199,7 +195,7 @@ def mish(x: Expr) -> Expr:
     # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2) for e = exp(x). For x > 0, numerator and denominator are
     # divided by e**2.
     negative = x < 0.0
-    high, _, n = _exp_parts(maximum(-110.0, -_absolute(x)))
+    high, _, n = _exp_parts(maximum(-110.0, -op("abs", x)))
     e = _scale(high, n)
     over = select(negative, high * (e + 2.0), e + e + 1.0)
     under = select(negative, e * (e + 2.0) + 2.0, e * (e + e) + (e + e + 1.0))
@@ -213,7 +209,7 @@ def softplus(x: Expr, beta: Expr) -> Expr:
     # With z = beta * x and e = exp(-|z|), the result is max(x, 0) + log(1 + e) / beta. z is kept as a sum of two f32.
     # log(1 + e) is e * p(e) with a polynomial p.
     z = beta * x
-    t, (a, a_low), (b, b_low) = _absolute(z), _split(_absolute(beta)), _split(_absolute(x))
+    t, (a, a_low), (b, b_low) = op("abs", z), _split(op("abs", beta)), _split(op("abs", x))
     low = select(t < 174.0, ((t - a * b) - (a * b_low + a_low * b)) - a_low * b_low, 0.0)
     e, _, n = _exp_parts(-minimum(174.0, t), low)
     p = _polynomial(_scale(e, n), (-3.243980253e-3, 1.985125988e-2, -5.695915394e-2, 0.1060361635, -0.1530556981,

@@ -38,6 +38,14 @@ TABLE = "table"
 BYTES = ("s8", "u8")
 
 
+def _operator(name: str) -> Callable[[Expr, ExprLike], Expr]:
+    return lambda x, y: op(name, x, y)
+
+
+def _reflected(name: str) -> Callable[[Expr, ExprLike], Expr]:
+    return lambda x, y: op(name, y, x)
+
+
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class Expr:
     """A node of an expression. Only the functions below make nodes.
@@ -58,44 +66,14 @@ class Expr:
         raise KernelError(f"{self!r} has no truth value, because each lane has its own: use select instead of `if`, "
                           "op('and', a, b) instead of `and`, maximum and minimum instead of max and min")
 
-    def __add__(self, other: ExprLike) -> Expr:
-        return op("add", self, other)
-
-    def __radd__(self, other: ExprLike) -> Expr:
-        return op("add", other, self)
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return op("sub", self, other)
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return op("sub", other, self)
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return op("mul", self, other)
-
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return op("mul", other, self)
-
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return op("div", self, other)
-
-    def __rtruediv__(self, other: ExprLike) -> Expr:
-        return op("div", other, self)
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
 
     def __neg__(self) -> Expr:
         return op("neg", self)
-
-    def __lt__(self, other: ExprLike) -> Expr:
-        return op("lt", self, other)
-
-    def __le__(self, other: ExprLike) -> Expr:
-        return op("le", self, other)
-
-    def __gt__(self, other: ExprLike) -> Expr:
-        return op("gt", self, other)
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return op("ge", self, other)
 
 
 @dataclass(frozen=True)

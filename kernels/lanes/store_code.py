@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from graphq.kernels.jit.code import tail_mask
+from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import counted
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
-from graphq.kernels.lanes.slots import SlotOperand
 from graphq.kernels.lanes.stores import FastForm, Form, SecondLook, Store
 from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
@@ -26,9 +24,9 @@ from graphq.kernels.lanes.vector import (
     Columns,
     Emitted,
     LookupTable,
+    SlotOperand,
     emit,
     emit_beside,
-    emit_nodes,
     min_u16,
     narrow,
     table_in_registers,
@@ -94,8 +92,9 @@ class EpilogueEmitter:
     """Emits a Store (the epilogue) for a block of outputs whose accumulators are in memory or in registers.
 
     `first` has the address of the argument block, and the batch element, row and column of the first output. The
-    outputs are `root`; subclasses also need the values of `others`. Outputs that are or could be near a rounding tie
-    are listed at address `entries` (see `epilogue`). `beside` vectors with long expressions are computed side by side.
+    outputs are `root`. `others` are further expressions: for the exact form of a Store with a second look, whether an
+    output needs it. Outputs that are or could be near a rounding tie are listed at address `entries` (see `epilogue`).
+    `beside` vectors with long expressions are computed side by side.
     """
 
     packs: BytePacking | None = None
@@ -111,7 +110,7 @@ class EpilogueEmitter:
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if into_acc else read(store.slots, store.dtype, "vector")
         self.fixed: Emitted = {}  # values that all outputs of the block share
-        emit_nodes(builder, self.at("scalar"), self.fixed, lanes, partial(self.broadcast, None))
+        emit_beside(builder, self.at("scalar"), [self.fixed], lanes, [partial(self.broadcast, None)])
         self.entries = None if entries is None else Entries(builder, entries)
 
     def at(self, rate: str) -> list[Expr]:
@@ -128,24 +127,29 @@ class EpilogueEmitter:
             for group in self.groups(cols):
                 self.rows_of(group, rows, lambda r: self.row(r, acc + r * ldacc))
         else:
-            with counted(self.builder, c64(0), rows) as r:
-                row = self.row(r, acc + r * ldacc)
+            with Loop(self.builder, rows) as loop:
+                row = self.row(loop.k, acc + loop.k * ldacc)
                 for group in self.groups(cols):
-                    of_group = self.values_of(group, row, [self.column(columns) for columns in group])
-                    for columns, values in zip(group, of_group, strict=True):
-                        self.store_vector(columns, row, values)
+                    self.store_group(group, row, self.values_of(group, row, [self.column(x) for x in group]))
 
     def rows_of(self, group: Sequence[Columns], rows: Value, row_at: Callable[[Value], Row]) -> None:
         """Emit the outputs of all rows at these columns."""
         per_column = [self.column(columns) for columns in group]
-        with counted(self.builder, c64(0), rows, unroll=False) as r:
-            row = row_at(r)
-            for columns, values in zip(group, self.values_of(group, row, per_column), strict=True):
-                self.store_vector(columns, row, values)
-                self.enter(columns, r, values)
+        with Loop(self.builder, rows, unroll=False) as loop:
+            row = row_at(loop.k)
+            of_group = self.values_of(group, row, per_column)
+            self.store_group(group, row, of_group)
+            for needed in self.others:
+                for columns, values in zip(group, of_group, strict=True):
+                    self.enter(columns, loop.k, values[needed])
 
-    def enter(self, columns: Columns, row: Value, values: Emitted) -> None:
-        """Append an entry if an output of a row at these columns is near a rounding tie: not for plain expressions."""
+    def enter(self, columns: Columns, row: Value, needed: Value) -> None:
+        """Append an entry with one bit per column if an output of the row needs a second look."""
+        assert self.entries is not None
+        if columns.left is not None:
+            needed = needed & tail_mask(self.lanes, columns.left)
+        bits = needed.as_type(ir.IntType(self.lanes))
+        self.entries.append(row << 16 | (columns.j << 32) | bits.zext(I64), bits)
 
     def enter_near(self, group: Sequence[Columns], row: Value, of_rows: Sequence[Sequence[Emitted]]) -> None:
         """Append entries for a group of rows from `row` on, from the values of each row at these columns."""
@@ -156,8 +160,8 @@ class EpilogueEmitter:
         if self.wide > 1:
             each = self.wide * self.lanes
             first = cols - cols.urem(each)
-            with counted(b, c64(0), first, each) as j:
-                yield [Columns(b, self.lanes, j + n * self.lanes) for n in range(self.wide)]
+            with Loop(b, first, step=each) as loop:
+                yield [Columns(b, self.lanes, loop.k + n * self.lanes) for n in range(self.wide)]
         for columns in self.vectors(first, cols):
             yield [columns]
 
@@ -165,8 +169,8 @@ class EpilogueEmitter:
         """Emit a loop over whole vectors of columns from `first` on, then a masked vector for the tail."""
         b, lanes = self.builder, self.lanes
         whole = cols - cols.urem(lanes)
-        with counted(b, first, whole, lanes) as j:
-            yield Columns(b, lanes, j)
+        with Loop(b, whole, start=first, step=lanes) as loop:
+            yield Columns(b, lanes, loop.k)
         if lanes > 1:
             with b.if_then(whole < cols):
                 yield Columns(b, lanes, whole, cols - whole)
@@ -189,20 +193,24 @@ class EpilogueEmitter:
 
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns."""
+        dtype = self.store.dtype
+        assert row.out is not None
         for columns, values in zip(group, of_group, strict=True):
-            self.store_vector(columns, row, values)
+            x = narrow(self.builder, values[self.expr], dtype, self.lanes)
+            columns.store(x, row.out, STORAGE_IR[dtype], STORAGE[dtype].itemsize)
 
     def row(self, r: Value, acc: Value | None = None) -> Row:
         """Emit the values that all outputs of row `r` share. The row's accumulators are at address `acc`."""
         values = dict(self.fixed)
-        emit_nodes(self.builder, self.at("row"), values, self.lanes, partial(self.broadcast, r))
+        emit_beside(self.builder, self.at("row"), [values], self.lanes, [partial(self.broadcast, r)])
         operands = {slot: operand.row(r) for slot, operand in self.operands.items()}
         return Row(values, operands, acc if self.out is None else self.out.row(r), acc)
 
     def column(self, columns: Columns) -> Emitted:
         """Emit the values that are the same in all rows of these columns."""
         values = dict(self.fixed)
-        emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns, None, None))
+        leaf = partial(self.leaf, columns, None, None)
+        emit_beside(self.builder, self.at("column"), [values], self.lanes, [leaf])
         return values
 
     def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
@@ -228,13 +236,6 @@ class EpilogueEmitter:
             emit_beside(self.builder, self.at("vector"), of_group[turn], self.lanes, leaves[turn])
         return of_group
 
-    def store_vector(self, columns: Columns, row: Row, values: Emitted) -> None:
-        """Store the outputs of the row at these columns."""
-        dtype = self.store.dtype
-        assert row.out is not None
-        columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), row.out, STORAGE_IR[dtype],
-                      STORAGE[dtype].itemsize)
-
     def leaf(self, columns: Columns, row: Row | None, acc: Value | None, node: Expr) -> Value:
         """The value of a leaf in these columns: an accumulator, or a loaded operand.
 
@@ -250,22 +251,6 @@ class EpilogueEmitter:
         address = self.operands[slot].address if row is None else row.operands[slot]
         x = columns.load(address, STORAGE_IR[dtype], self.operands[slot].itemsize)
         return widen(self.builder, x, dtype, self.lanes)
-
-
-class ExactEmitter(EpilogueEmitter):
-    """Emits the exact form of a Store with a second look: it lists each output that needs the second look."""
-
-    def __init__(self, builder: Builder, store: Store, look: SecondLook, *args: Any, **named: Any) -> None:
-        super().__init__(builder, store, *args, store.expr, look.needed, beside=1, **named)
-
-    def enter(self, columns: Columns, row: Value, values: Emitted) -> None:
-        """Append an entry with one bit per column if an output of the row needs a second look."""
-        assert self.entries is not None
-        needed = values[self.others[0]]
-        if columns.left is not None:
-            needed = needed & tail_mask(self.lanes, columns.left)
-        bits = needed.as_type(ir.IntType(self.lanes))
-        self.entries.append(row << 16 | (columns.j << 32) | bits.zext(I64), bits)
 
 
 class FastEmitter(EpilogueEmitter):
@@ -289,12 +274,12 @@ class FastEmitter(EpilogueEmitter):
         b, per_column = self.builder, [self.column(columns) for columns in group]
         with b.goto_entry_block():
             least = [b.alloca(vector(I32, self.lanes)) for _ in group]
-        with counted(b, c64(0), rows, GROUP) as first:
+        with Loop(b, rows, step=GROUP) as groups:
             for place in least:
                 b.store(constant(vector(I32, self.lanes), -1), place)
-            last = first + GROUP
-            with counted(b, first, (last < rows).select(last, rows), unroll=False) as r:
-                row = row_at(r)
+            last = groups.k + GROUP
+            with Loop(b, (last < rows).select(last, rows), start=groups.k, unroll=False) as loop:
+                row = row_at(loop.k)
                 of_group = self.values_of(group, row, per_column)
                 for place, values in zip(least, of_group, strict=True):
                     b.store(min_u16(values[self.distance], b.load(place)), place)
@@ -302,7 +287,7 @@ class FastEmitter(EpilogueEmitter):
                 if len(group) > 1:
                     self.bring_next(group[0], row, rows)
             for columns, place, values in zip(group, least, per_column, strict=True):
-                self.enter_within(columns, first << 16, b.load(place), values)
+                self.enter_within(columns, groups.k << 16, b.load(place), values)
 
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns.
@@ -353,9 +338,8 @@ def emitter_of(builder: Builder, store: Store, lanes: int, first: Sequence[Value
     """Make the emitter of a form of a Store. Stores without a fast form have the same expression as "fast"."""
     if store.fast is not None and form == "fast":
         return FastEmitter(builder, store, store.fast, lanes, first, into_acc=into_acc, entries=entries)
-    if store.second_look is not None and form == "exact":
-        return ExactEmitter(builder, store, store.second_look, lanes, first, into_acc=into_acc, entries=entries)
-    return EpilogueEmitter(builder, store, lanes, first, store.form(form), into_acc=into_acc, entries=entries,
+    needed = [store.second_look.needed] if store.second_look is not None and form == "exact" else []
+    return EpilogueEmitter(builder, store, lanes, first, store.form(form), *needed, into_acc=into_acc, entries=entries,
                            beside=BESIDE if form == "fast" else 1)
 
 

@@ -1,4 +1,4 @@
-"""Emit LLVM code for expressions, on scalars or vectors, with conversions of storage types and table look-ups.
+"""Emit LLVM code for expressions, on scalars or vectors, with operands, conversions of storage types and look-ups.
 
 Results equal `stores.evaluate`. Tables are kept in registers if the CPU can look up bytes there, otherwise in memory.
 """
@@ -13,18 +13,29 @@ from typing import Any, NamedTuple, TypeAlias
 from llvmlite import ir
 
 from graphq.kernels.jit.code import load_first, store_first, tail_mask
-from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Operand, Type, Value, joined, vector
+from graphq.kernels.jit.intrinsics import HEADER_WORDS, SLOT
+from graphq.kernels.jit.values import (
+    F16,
+    F32,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    Builder,
+    Operand,
+    Type,
+    Value,
+    c64,
+    joined,
+    vector,
+)
 from graphq.kernels.lanes import elementary
-from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
+from graphq.kernels.lanes.expression import STORAGE, TABLE, Expr, acc, load, lower, walk
 from graphq.kernels.lanes.quantizing import RANGES
-from graphq.kernels.target.level import ByteTable, Level
+from graphq.kernels.target.level import ByteTable
 
 _LINE = 64
-
-
-def least_saved(level: Level) -> int:
-    """The fewest operations that a look-up must replace to save time."""
-    return 3 * level.lanes if level.looks_up is None else 8
 
 
 def table_in_registers(b: Builder, lanes: int) -> ByteTable | None:
@@ -129,11 +140,6 @@ Emitted: TypeAlias = dict[Expr, Any]
 """The emitted code of each node: a Value, or a LookupTable for a table."""
 
 
-def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: int, leaf: Leaf) -> None:
-    """Emit `nodes` (arguments first) and add their values to `values`. `leaf` emits accumulators and loads."""
-    emit_beside(builder, nodes, [values], lanes, [leaf])
-
-
 def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitted], lanes: int,
                 leaves: Sequence[Leaf]) -> None:
     """Emit `nodes` for several vectors, node by node, and add their values to `values`.
@@ -232,3 +238,44 @@ class Columns:
             x.store(place)
         else:
             store_first(x, place, self.left)
+
+
+@dataclass(frozen=True)
+class SlotOperand:
+    """The operand of one slot (see SLOT), with the address of its first element for a block of outputs.
+
+    The slot's table has a byte offset for each batch index. Element (batch, i, j) of a "vector" operand is at address +
+    table[batch] + i * stride + j * itemsize. A "row" operand has no column j. A "scalar" is at the address itself.
+    """
+
+    address: Value
+    stride: Value
+    itemsize: int
+
+    @staticmethod
+    def read(builder: Builder, first: Sequence[Value], slot: int, dtype: str, kind: str) -> SlotOperand:
+        """Emit the loads of the words of slot `slot`, for the block of outputs that starts at `first`."""
+        args, batch, i0, j0 = first
+        words = HEADER_WORDS + len(SLOT.fields) * slot
+        address, table, stride = ((args + 8 * (words + n)).load_invariant(I64, 8) for n in range(len(SLOT.fields)))
+        itemsize = STORAGE[dtype].itemsize
+        if kind in ("scalar", TABLE):
+            return SlotOperand(address, stride, itemsize)
+        zero = builder.ptrtoint(_zero(builder), I64)
+        entry = table.eq(0).select(zero, table + batch * 8)
+        address = address + entry.load_invariant(I64, 8)
+        address = address + i0 * stride
+        if kind in ("vector", "column"):
+            address = address + j0 * itemsize
+        return SlotOperand(address, stride, itemsize)
+
+    def row(self, r: Value) -> Value:
+        """Emit the address of row `r` of the block."""
+        return self.address + r * self.stride
+
+
+def _zero(builder: Builder) -> ir.GlobalVariable:
+    """The address of a 64-bit zero. Operands without a table use it as their table, so code needs no branch."""
+    out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
+    out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
+    return out

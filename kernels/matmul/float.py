@@ -5,7 +5,7 @@ Each product of f32 or f16 is a fused multiply-add. f16 is widened first.
 bf16 is multiplied by a level's instruction for pairs if it has one: the instruction adds two products to each sum.
 Other levels widen bf16 to f32 by a shift or a mask, and use fused multiply-adds. The bits are the same, because
 this code also adds the second product first and treats subnormal numbers as zeros. Subnormal numbers become zeros by a
-mode of the CPU or, if `emulated`, by code. AMX's instruction for bf16 is not used, because it adds in another order.
+mode of the CPU or, if emulated, by code. AMX's instruction for bf16 is not used, because it adds in another order.
 """
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from graphq.kernels.lanes.vector import emit
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.matmul.vector import Products
 from graphq.kernels.numbers.float_sums import BLOCK, SCALE, SMALLEST_NORMAL
-from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import Factor
+from graphq.kernels.target.level import Factor, Level
 
 
 def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
@@ -29,12 +28,13 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     return total
 
 
-def floats(dtype: str, level: Level, emulated: bool) -> Products:
+def floats(dtype: str, level: Level) -> Products:
     """Multiply f32, bf16 or f16 as a level does: bf16 by its instruction for pairs, otherwise by multiply-adds.
 
-    If `emulated`, or without vectors, no special instructions multiply pairs, widen elements or flush subnormals.
+    If the level is emulated or has no vectors, no special instructions multiply pairs, widen elements or flush
+    subnormals.
     """
-    lanes, emulated = level.fma.lanes, emulated or not level.f16
+    lanes, emulated = level.fma.lanes, level.emulated or not level.f16
     kind, itemsize, is_bf16 = vector(F32, lanes), 4 if dtype == "f32" else 2, dtype == "bf16"
     total = flushed if is_bf16 and (emulated or level.bf16 is not None) else lambda b, x: x
     make = partial(Products, PANEL // lanes, kind, itemsize=itemsize, block=BLOCK * itemsize // 4, total=total)

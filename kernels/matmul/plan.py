@@ -43,7 +43,7 @@ from graphq.kernels.matmul.tiles import (
     tile_count,
 )
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
-from graphq.kernels.target.isa import is_emulated
+from graphq.kernels.target.isa import here
 from graphq.kernels.target.level import Level
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
@@ -352,8 +352,8 @@ def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any,
         narrower = panel_count(x.n) % most or most,
         half = PANEL // 2 if kernel.takes_halves and 0 < x.n % PANEL <= PANEL // 2 else 0
     whole, *tails = [
-        modules.load(f"{kernel.name}_{x.layout}_{columns}", kernel.build, kernel.level, kernel.dtypes, kernel.tile[0],
-                     columns, is_emulated(kernel.level), x.layout, *inside, level=own, cache=cache,
+        modules.load(f"{kernel.name}_{x.layout}_{columns}", kernel.build, here(kernel.level), kernel.dtypes,
+                     kernel.tile[0], columns, x.layout, *inside, level=own, cache=cache,
                      wanted=wanted and len(narrower) == 1)
         for columns in (PANEL * most, *(PANEL * panels - half for panels in narrower))]
     return _Functions(kernel.name, whole.tile, tuple([tail.tile for tail in tails]),

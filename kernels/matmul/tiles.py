@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from inspect import signature
 from typing import Literal, TypeAlias
 
 from graphq.base.locks import lazy_property
@@ -39,11 +38,11 @@ class Kernel:
     """A kernel multiplies `dtypes` in tiles of `tile` (rows, columns) outputs, at ISA level `level` and above.
 
     The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(level, dtypes, rows,
-    columns, emulated, layout)` makes the module of a tile function. Its argument `columns` can be smaller than in
-    `tile`: a multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function `tile` and, with
-    tile registers, `setup`. If the tiles can write outputs, `build` takes one more argument: a Store. `cost(kernel, m,
-    n, k)` estimates the cycles of one core. `layouts` are the layouts of activations that the kernel can read (see
-    `operands.tile_frame`).
+    columns, layout)` makes the module of a tile function; `level` is the Level or its emulation. `columns` can be
+    smaller than in `tile`: a multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function
+    `tile` and, with tile registers, `setup`. If the tiles can write outputs, `build` takes one more argument: a Store.
+    `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are the layouts of activations that the kernel
+    can read (see `operands.tile_frame`).
     """
 
     dtypes: Dtypes
@@ -76,7 +75,7 @@ class Kernel:
     @lazy_property
     def takes_store(self) -> bool:
         """Whether tile functions can write the outputs of a Store."""
-        return "store" in signature(self.build).parameters
+        return self.build is build_vectors
 
 
 KERNELS: dict[str, Kernel] = {}
@@ -218,50 +217,39 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
     return tile_count(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
-def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
-                store: Store | None = None) -> Functions:
-    """Build tiles of the products of bytes of a level's vectors."""
-    products = byte_products(level_named(level), dtypes[0], dtypes[1] == SORTED, emulated)
+def build_vectors(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str,
+                  store: Store | None = None) -> Functions:
+    """Build tiles of the products of a level's vectors."""
+    products = floats(dtypes[0], level) if dtypes in FLOATS else byte_products(level, dtypes[0], dtypes[1] == SORTED)
     return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store))
 
 
-def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str,
-                 store: Store | None = None) -> Functions:
-    """Build tiles of the products of floats of a level's vectors."""
-    products = floats(dtypes[0], level_named(level), emulated)
-    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store))
-
-
-def build_matrix(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
+def build_matrix(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str) -> Functions:
     """Build tiles of a level's tile registers."""
-    matrix = level_named(level).matrix
+    matrix = level.matrix
     assert matrix is not None
-    tile = matrix_tile(matrix, rows // 16, columns // PANEL, dtypes[0], emulated, layout)
-    return Functions(speed=3, tile=tile, setup=matrix_setup(matrix, rows // 16, emulated))
+    tile = matrix_tile(matrix, rows // 16, columns // PANEL, dtypes[0], level.emulated, layout)
+    return Functions(speed=3, tile=tile, setup=matrix_setup(matrix, rows // 16, level.emulated))
 
 
 def _register(level: Level) -> None:
     """Register the kernels of the capabilities that a level has and the level below it lacks."""
     parts = PANEL // level.lanes
-    dot4, pairs, saturating, fma, bf16, matrix = map(
-        level.own, ("dot4", "pairs", "saturating", "fma", "bf16", "matrix"))
-    if dot4 is not None:
-        cost: Callable[..., float] = partial(estimate_dots, parts=parts)
-        register_kernel(build_bytes, DTYPES, dot4.tiles.columns, level, cost)
-        register_kernel(build_bytes, DTYPES, dot4.tiles.sizes, level, cost, COPYING)
-    for dtypes, how in ((DTYPES, pairs), (SORTED_DTYPES, saturating)):
-        if how is not None and level.dot4 is None:
-            cost = partial(estimate_widened, parts=parts, rate=how.tiles.rate)
-            register_kernel(build_bytes, dtypes, how.tiles.columns, level, cost)
-            register_kernel(build_bytes, dtypes, how.tiles.sizes, level, cost, COPYING)
-    if fma is not None:
+    dots: Callable[..., float] = partial(estimate_dots, parts=parts)
+    for dtypes, capability in ((DTYPES, "dot4"), (DTYPES, "pairs"), (SORTED_DTYPES, "saturating")):
+        how = level.own(capability)
+        if how is not None and (level.dot4 is None or capability == "dot4"):
+            cost = dots if capability == "dot4" else partial(estimate_widened, parts=parts, rate=how.tiles.rate)
+            register_kernel(build_vectors, dtypes, how.tiles.columns, level, cost)
+            register_kernel(build_vectors, dtypes, how.tiles.sizes, level, cost, COPYING)
+    if (fma := level.own("fma")) is not None:
         for floats_of, tiles in ((FLOATS[:1], fma.f32), (FLOATS[1:], fma.narrow)):
-            register_kernel(build_floats, floats_of, tiles.sizes, level,
+            register_kernel(build_vectors, floats_of, tiles.sizes, level,
                             partial(estimate_floats, parts=parts, rate=tiles.rate))
-    if bf16 is not None:
-        register_kernel(build_floats, (BF16,), bf16.tiles.sizes, level,
+    if (bf16 := level.own("bf16")) is not None:
+        register_kernel(build_vectors, (BF16,), bf16.tiles.sizes, level,
                         partial(estimate_floats, parts=parts, pairs=True))
-    if matrix is not None:
+    if (matrix := level.own("matrix")) is not None:
         register_kernel(build_matrix, DTYPES, matrix.tiles.sizes, level, estimate_matrix, COPYING)
 
 

@@ -12,7 +12,7 @@ weights (`pack.sort`) therefore list the groups whose sums cannot saturate. The 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -24,8 +24,7 @@ from graphq.kernels.lanes.store_code import emitter_of
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
-from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import Factor, Flushing, Multiply, shift
+from graphq.kernels.target.level import ByteProduct, Factor, Flushing, Level, shift
 
 
 @dataclass(frozen=True)
@@ -58,23 +57,20 @@ class Products:
     flushing: Flushing | None = None
 
 
-def byte_products(level: Level, a_dtype: str, is_sorted: bool, emulated: bool) -> Products:
+def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> Products:
     """How vectors of a level multiply 8-bit activations and weights; s8 activations are added up as a + 128.
 
     Sorted weights begin with groups that cannot saturate. These are multiplied by a saturating instruction.
     """
-    products = _products((level.dot4 or level.pairs)(level.lanes, emulated), a_dtype)
-    if not is_sorted:
-        return products
-    assert level.saturating is not None
-    return replace(products, exact_first=_products(level.saturating(level.lanes, emulated), a_dtype))
+    def products(product: ByteProduct | None, first: Products | None = None) -> Products:
+        assert product is not None
+        how = product(level.lanes, level.emulated)
+        return Products(PANEL // how.lanes, vector(I32, how.lanes),
+                        lambda b, group: how.left(b, group.splat(how.lanes), a_dtype),
+                        lambda b, address: how.right(b, address.load(how.loads)), how.dot, silent=how.silent(a_dtype),
+                        from_columns=how.shift(a_dtype) != shift(a_dtype), exact_first=first)
 
-
-def _products(how: Multiply, a_dtype: str) -> Products:
-    return Products(PANEL // how.lanes, vector(I32, how.lanes),
-                    lambda b, group: how.left(b, group.splat(how.lanes), a_dtype),
-                    lambda b, address: how.right(b, address.load(how.loads)), how.dot, silent=how.silent(a_dtype),
-                    from_columns=how.shift(a_dtype) != shift(a_dtype))
+    return products(level.dot4 or level.pairs, products(level.saturating) if is_sorted else None)
 
 
 NEAR = 8
@@ -121,10 +117,8 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
         sums = products.flushing(b, emit_sums) if products.flushing is not None else emit_sums()
         if result is None or result.fast is not None:
             x.sums.store(f, sums)
-        if result is not None and result.fast is None:
+        if result is not None:
             _write(b, f, result, x, sums)
-        elif result is not None:
-            _write_whole(b, f, result, x, sums)
 
     return tile
 
@@ -221,42 +215,29 @@ class _Tile:
         return out
 
 
-class _OutputBlock:
-    """The position of a tile's outputs: the argument block, and the first output's batch element, row and column."""
-
-    def __init__(self, f: Frame, tile: _Tile) -> None:
-        args, batch, i, j, self.columns = (
-            FRAME.load(f.address, x) for x in ("args", "batch", "i", "j", "columns"))
-        self.first = args, batch, i, j
-        self.whole = f.rows.eq(tile.rows) & (self.columns >= tile.columns)
-
-
-def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
-    each = len(values) // rows
-    return [values[r * each:(r + 1) * each] for r in range(rows)]
-
-
 def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]) -> None:
-    block, lanes = _OutputBlock(f, tile), tile.lanes
-    with b.if_else(block.whole) as (then, otherwise):
-        with then:
-            emitter_of(b, result, lanes, block.first).emit_registers(_lines(values, tile.rows))
-        with otherwise:
-            tile.sums.store(f, values)
-            epilogue = emitter_of(b, result, lanes, block.first, entries=c64(0))
-            epilogue.emit(f.rows, block.columns, f.acc, c64(LINE * tile.panels))
+    """Emit the epilogue: for a whole tile from sums in registers, otherwise for floats from sums in memory.
 
-
-def _write_whole(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]) -> None:
-    """Emit the epilogue for sums in registers; it runs only if the tile is whole.
-
-    The frame's word `entries` becomes the number of listed outputs (near a rounding tie), or -1 if the tile is partial.
+    With a fast form, the frame's word `entries` becomes the number of listed outputs (near a rounding tie), or -1 if
+    the tile is partial.
     """
-    block, entries = _OutputBlock(f, tile), f.address + 8 * FRAME.number("entries")
+    args, batch, i, j, columns = (FRAME.load(f.address, x) for x in ("args", "batch", "i", "j", "columns"))
+    emitter = partial(emitter_of, b, result, tile.lanes, (args, batch, i, j))
+    whole, each = f.rows.eq(tile.rows) & (columns >= tile.columns), len(values) // tile.rows
+    rows = [values[r * each:(r + 1) * each] for r in range(tile.rows)]
+    if result.fast is None:
+        with b.if_else(whole) as (then, otherwise):
+            with then:
+                emitter().emit_registers(rows)
+            with otherwise:
+                tile.sums.store(f, values)
+                emitter(entries=c64(0)).emit(f.rows, columns, f.acc, c64(LINE * tile.panels))
+        return
+    entries = f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
-    with b.if_then(block.whole):
-        epilogue = emitter_of(b, result, tile.lanes, block.first, entries=room)
-        epilogue.emit_registers(_lines(values, tile.rows))
+    with b.if_then(whole):
+        epilogue = emitter(entries=room)
+        epilogue.emit_registers(rows)
         assert epilogue.entries is not None
         count, inside = b.load(epilogue.entries.count), b.block
     number = b.phi(I64)

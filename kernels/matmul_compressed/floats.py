@@ -23,16 +23,14 @@ from graphq.kernels.jit.intrinsics import stack_memory
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.matmul.float import floats
-from graphq.kernels.matmul.pack import PANEL
+from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL
 from graphq.kernels.matmul.tiles import Dtypes
 from graphq.kernels.matmul.vector import Products
-from graphq.kernels.matmul_compressed.pack import FLOAT_BASE
-from graphq.kernels.matmul_compressed.tile import WeightTile
+from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDS, rounded
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
-from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import Factor
+from graphq.kernels.target.level import Factor, Level
 
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
 """A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.
@@ -55,12 +53,12 @@ class Floats(NamedTuple):
     at_once: int
 
 
-def multiply(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
+def multiply(dtypes: Dtypes, level: Level) -> Floats:
     """Multiply as a level's float matmuls do."""
     (dtype, w_dtype), bf16 = dtypes, level.bf16
-    products, rounds = floats(dtype, level, emulated), ROUNDS.get(w_dtype)
+    products, rounds = floats(dtype, level), ROUNDS.get(w_dtype)
     lanes = PANEL // products.parts
-    if dtype == "bf16" and bf16 is not None and not emulated:
+    if dtype == "bf16" and bf16 is not None and not level.emulated:
         return Floats(products, vector(I32, lanes), 1, lambda b, rows: (bf16.rounded(b, *rows),), level.fma.at_once)
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
@@ -68,6 +66,58 @@ def multiply(dtypes: Dtypes, level: Level, emulated: bool) -> Floats:
         return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
 
     return Floats(products, products.kind, 4 // products.itemsize, factor, level.fma.at_once)
+
+
+class WeightTile:
+    """A tile of `rows` rows and `panels` panels of 16 columns; a panel is `parts` vectors of `columns` columns.
+
+    Tiles for integers and for floats extend this class. It clears accumulators, and finds a group's numbers.
+    """
+
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, bits: int, columns: int) -> None:
+        self.b, self.f, self.rows, self.panels, self.bits = b, f, rows, panels, bits
+        self.parts, self.columns, self.line_rows = PANEL // columns, columns, 32 // bits
+        self.line_shift = self.line_rows.bit_length() - 1
+        self.group, self.groups, self.panel_bytes, self.group_bytes, *self.places = (
+            DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
+        self.group_lines = (self.group + (self.line_rows - 1)) >> self.line_shift
+
+    def clear(self) -> None:
+        """Emit zeros for all accumulators in memory."""
+        for n in range(self.rows * self.panels):
+            constant(vector(I32, 16), 0).store(self.f.acc + 64 * n)
+
+    def zeros(self, kind: Type) -> list[Value]:
+        """A zero for each vector of outputs."""
+        return [constant(kind, 0)] * (self.rows * self.panels * self.parts)
+
+    def scales(self, group: Value) -> list[Value]:
+        """The addresses of a group's scales, one for each vector of columns."""
+        return self.vectors(group * self.group_bytes + HEAD)
+
+    def terms(self, group: Value) -> list[Value]:
+        """The addresses of a group's terms, one for each vector of columns."""
+        first, step = self.places[:2]
+        return self.vectors(first + group * step)
+
+    def zero_points(self, group: Value) -> list[Value]:
+        """The addresses of a group's zero points, one for each vector of columns."""
+        first, step = self.places[2:]
+        return self.vectors(first + group * step)
+
+    def vectors(self, offset: Value) -> list[Value]:
+        """The addresses of all vectors of columns, at `offset` in each panel."""
+        return [self.f.w + self.panel_bytes * j + offset + 4 * self.columns * part
+                for j in range(self.panels) for part in range(self.parts)]
+
+    def line_of(self, group: Value) -> Value:
+        """The byte offset of a group's first line of weights in a panel."""
+        return (group + 1) * self.group_bytes + HEAD - self.group_lines * LINE
+
+    def add(self, n: int, y: Value) -> None:
+        """Emit the addition of `y` to the accumulators of vector `n`."""
+        address = self.f.acc + 4 * self.columns * n
+        (address.load(y.type) + y).store(address)
 
 
 class _FloatTile(WeightTile):

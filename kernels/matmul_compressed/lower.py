@@ -30,7 +30,7 @@ from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
-from graphq.kernels.target.products import shift
+from graphq.kernels.target.level import shift
 
 LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
 """For each dtype of weights, the number that makes the smallest weight 0 when it is added."""

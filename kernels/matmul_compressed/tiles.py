@@ -28,14 +28,12 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
-from graphq.kernels.matmul_compressed.floats import float_tile, multiply
+from graphq.kernels.matmul_compressed.floats import WeightTile, float_tile, multiply
 from graphq.kernels.matmul_compressed.pack import HEAD
-from graphq.kernels.matmul_compressed.tile import WeightTile
 from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
-from graphq.kernels.target.isa import LEVELS, level_named
-from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import Multiply, shift
+from graphq.kernels.target.isa import LEVELS
+from graphq.kernels.target.level import Level, Multiply, TileSizes, shift
 
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
@@ -191,35 +189,34 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, most:
     return panel_count(n) / panels * (k // 4 * products + 30 * tiles + 3 * multiplied * panels * parts)
 
 
-def build_bytes(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of the products of bytes of a level's vectors; products of 4-bit weights cannot saturate."""
-    x = level_named(level)
-    how = x.dot4 or (dtypes in FOUR_BITS and x.saturating) or x.pairs
-    return Functions(speed=3, tile=integer_tile(rows, columns // PANEL, dtypes, how(x.lanes, emulated)))
-
-
-def build_floats(level: str, dtypes: Dtypes, rows: int, columns: int, emulated: bool, layout: str) -> Functions:
-    """Build tiles of the products of floats of a level's vectors."""
-    how = multiply(dtypes, level_named(level), emulated)
-    return Functions(speed=3, tile=float_tile(rows, columns // PANEL, dtypes[1], how))
+def build_tiles(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str) -> Functions:
+    """Build tiles of the products of a level's vectors; products of 4-bit weights cannot saturate."""
+    if dtypes in DTYPES:
+        product = level.dot4 or (dtypes in FOUR_BITS and level.saturating) or level.pairs
+        tile = integer_tile(rows, columns // PANEL, dtypes, product(level.lanes, level.emulated))
+    else:
+        tile = float_tile(rows, columns // PANEL, dtypes[1], multiply(dtypes, level))
+    return Functions(speed=3, tile=tile)
 
 
 def _register(level: Level) -> None:
     """Register the kernels of the capabilities that a level has and the level below it lacks."""
-    parts, fma = PANEL // level.lanes, level.own("fma")
+    parts, fma, bf16 = PANEL // level.lanes, level.own("fma"), level.own("bf16")
+    of_floats: Callable[..., float] = partial(estimate_floats, parts=parts, most=level.fma.at_once)
+    found: list[tuple[tuple[Dtypes, ...], TileSizes, Callable[..., float]]] = []
     for dtypes, how, steps in ((DTYPES, level.own("dot4"), 1), (FOUR_BITS, level.own("saturating"), 1),
                                (FOUR_BITS if level.saturating is None else (), level.own("pairs"), 2),
                                (EIGHT_BITS, level.own("pairs"), 2)):
         if how is not None and (dtypes is DTYPES or level.dot4 is None):
-            cost: Callable[..., float] = partial(estimate_integers, parts=steps * parts, rate=how.compressed.rate)
-            register_kernel(build_bytes, dtypes, how.compressed.sizes, level, cost, ("rows",))
+            rate = how.compressed.rate
+            found.append((dtypes, how.compressed, partial(estimate_integers, parts=steps * parts, rate=rate)))
     if fma is not None:
-        for floats, tiles in ((FLOATS, fma.compressed_f32), (BF16, fma.compressed_bf16)):
-            cost = partial(estimate_floats, parts=parts, most=fma.at_once, rate=tiles.rate)
-            register_kernel(build_floats, floats, tiles.sizes, level, cost, ("rows",))
-    if (bf16 := level.own("bf16")) is not None:
-        cost = partial(estimate_floats, parts=parts, most=level.fma.at_once, pairs=True)
-        register_kernel(build_floats, BF16, bf16.compressed.sizes, level, cost, ("rows",))
+        found += [(floats, tiles, partial(of_floats, rate=tiles.rate))
+                  for floats, tiles in ((FLOATS, fma.compressed_f32), (BF16, fma.compressed_bf16))]
+    if bf16 is not None:
+        found.append((BF16, bf16.compressed, partial(of_floats, pairs=True)))
+    for of, tiles, cost in found:
+        register_kernel(build_tiles, of, tiles.sizes, level, cost, ("rows",))
 
 
 for _level in LEVELS:

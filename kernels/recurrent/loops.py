@@ -26,8 +26,7 @@ from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE, offset_of
 from graphq.kernels.rows.loops import computed
 from graphq.kernels.target.isa import level_named
-from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import Multiply
+from graphq.kernels.target.level import Multiply
 from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
@@ -87,14 +86,10 @@ ONES = 0x01010101
 
 
 class Integers(NamedTuple):
-    """How a quantized state is multiplied: the instructions, and whether the weights have an offset.
-
-    `rows` is the number of batch rows that are computed together; their sums fit into registers.
-    """
+    """How a quantized state is multiplied: the instructions, and whether the weights have an offset."""
 
     how: Multiply
     shifted: bool
-    rows: int
 
 
 def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, integers: Integers,
@@ -103,7 +98,7 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
 
     sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, all modulo 2**32. Both q and zp may be shifted.
     """
-    word, (how, shifted, _) = partial(LAYER.load, args), integers
+    word, (how, shifted) = partial(LAYER.load, args), integers
     kind = vector(I32, how.lanes)
     n = word("units")
     groups = (n + 3).shr(2)
@@ -157,16 +152,6 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -
     return [blocks.values[r * gates:(r + 1) * gates] for r in range(rows)]
 
 
-def _lstm(b: Builder, x: Vectors, s: Vectors, c: Value) -> tuple[Value, Value]:
-    new = computed(b, CELL, UNITS, x[2], s[2], x[0], s[0], x[3], s[3], c)
-    return computed(b, OUTPUT, UNITS, x[1], s[1], new), new
-
-
-def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
-    z, r = (computed(b, UPDATE, UNITS, x[k], s[k]) for k in (0, 1))
-    return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
-
-
 def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
     """Make the function that computes the new state y of 16 units in `rows` rows, from inputs `x` and the state h.
 
@@ -195,12 +180,17 @@ def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
                      for g, t in enumerate(s)]
             if gates == 4:
                 cells = word("cells") + place
-                new, cell = _lstm(b, of_input, s, columns.load(cells, F32, 4))
+                (i, o, f, g), (si, so, sf, sg) = of_input, s
+                cell = computed(b, CELL, UNITS, f, sf, i, si, g, sg, columns.load(cells, F32, 4))
+                new = computed(b, OUTPUT, UNITS, o, so, cell)
                 columns.store(cell, cells, F32, 4)
             elif gates == 1:
                 new = computed(b, PLAIN, UNITS, *of_input, *s)
             else:
-                new = _gru(b, of_input, s, columns.load(word("extra"), F32, 4), columns.load(h + place, F32, 4))
+                bias, old = columns.load(word("extra"), F32, 4), columns.load(h + place, F32, 4)
+                update, reset = (computed(b, UPDATE, UNITS, of_input[k], s[k]) for k in (0, 1))
+                candidate = computed(b, CANDIDATE, UNITS, of_input[2], reset, s[2], bias)
+                new = computed(b, BLEND, UNITS, update, candidate, old)
             columns.store(new, y + place, F32, 4)
 
     return units
@@ -219,15 +209,14 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
         columns.store(b.fptoui(q, vector(I8, UNITS)), target, I8, 1)
 
 
-def _integers(level: Level, emulated: bool, shifted: bool) -> Integers:
-    lanes = min(UNITS, level.lanes)
-    return Integers((level.dot4 or level.pairs)(lanes, emulated), shifted, ROWS * lanes // UNITS)
-
-
 def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:
     """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `level` is "" for a float state."""
-    integers = _integers(level_named(level), bool(emulated), bool(shifted)) if level else None
-    together, whole = ROWS if integers is None else integers.rows, integers is not None
+    integers, together, whole = None, ROWS, level != ""
+    if whole:
+        own = level_named(level)
+        lanes = min(UNITS, own.lanes)
+        together = ROWS * lanes // UNITS  # the sums of these rows fit into registers
+        integers = Integers((own.dot4 or own.pairs)(lanes, bool(emulated)), bool(shifted))
     copy, many, one = row_copier(), _units(gates, integers, together), _units(gates, integers, 1)
     padding = 0 if integers is None else ONES * integers.how.silent("u8")
 

@@ -203,11 +203,6 @@ def _total(b: Builder, row: RowEmitter, term: Expr) -> Value:
     return row.rest(after, row.n, fold(loop.values[0], operator.add), add)
 
 
-def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
-    return row.extreme(-INFINITY if how == "max" else INFINITY, lambda new, have: computed(
-        b, EXTREMES[how], getattr(new.type, "count", 1), new, have))
-
-
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as_zero: bool = False) -> list[Value]:
     """Emit the reciprocal of the sum of powers (1 if the sum is 0 and `inf_as_zero`), and stores of the powers."""
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
@@ -236,21 +231,19 @@ def _rms_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[
     return [_inverse(b, row, _squares(b, row), epsilon)]
 
 
-def _reduction(how: str) -> Callable[..., list[Value]]:
-    def numbers(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-        if how in EXTREMES:
-            return [_extreme(b, row, how)]
-        total = _total(b, row, TERMS[how])
-        return [total / row.n.to_float(F32) if how == "mean" else total.math("sqrt") if how == "l2" else total]
-
-    return numbers
+def _reduction(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, how: str) -> list[Value]:
+    if how in EXTREMES:
+        return [row.extreme(-INFINITY if how == "max" else INFINITY, lambda new, have: computed(
+            b, EXTREMES[how], getattr(new.type, "count", 1), new, have))]
+    total = _total(b, row, TERMS[how])
+    return [total / row.n.to_float(F32) if how == "mean" else total.math("sqrt") if how == "l2" else total]
 
 
 LOOPS: dict[str, Callable[..., list[Value]]] = {
     "softmax": _softmax, "softmax_inf_as_zero": partial(_softmax, inf_as_zero=True), "log_softmax": _log_softmax,
     **{f"softmax_stepwise_{dtype}": partial(_stepwise_softmax, dtype=dtype) for dtype in ROUNDED},
     "layer_norm": _layer_norm, "rms_norm": _rms_norm,
-    **{f"reduce_{how}": _reduction(how) for how in (*TERMS, *EXTREMES)},
+    **{f"reduce_{how}": partial(_reduction, how=how) for how in (*TERMS, *EXTREMES)},
 }
 """For each row operation, the function that emits the numbers of a row."""
 

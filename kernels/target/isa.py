@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 
 from graphq.base.locks import Lock
@@ -17,8 +16,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder
 from graphq.kernels.target import x86
-from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, pairs
+from graphq.kernels.target.level import ByteProduct, Fma, Level, TileSizes, pairs
 
 _SIZES, _RATE = ((4, 16),), 1.25  # fitted on Zen 4: four products of bytes take a cycle
 _FLOATS = TileSizes(_SIZES, 1 / 16)
@@ -39,12 +37,12 @@ def pause(b: Builder) -> None:
         x86.pause(b)
 
 
-def level_named(name: str) -> Level:
+def level_named(name: str, emulated: bool = False) -> Level:
     """Look up a level by name. Raises KernelError with the names of all levels if the name is unknown."""
     level = _BY_NAME.get(name) if isinstance(name, str) else None
     if level is None:
         raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(_BY_NAME)}")
-    return level
+    return level.emulation if emulated else level
 
 
 @cache
@@ -57,19 +55,19 @@ def native() -> tuple[Level, ...]:
 def available() -> tuple[Level, ...]:
     """The levels that can be used now, lowest first: native levels and emulated levels."""
     here = native()
-    return tuple(replace(level, emulated=True) if level.name in _emulated else level
+    return tuple(level.emulation if level.name in _emulated else level
                  for level in LEVELS if level in here or level.name in _emulated)
 
 
-def is_emulated(name: str) -> bool:
-    """Whether kernels of level `name` emulate instructions, because of `emulate` or because the machine lacks them."""
-    return name in _emulated or level_named(name) not in native()
+def here(name: str) -> Level:
+    """The level as kernels here use it: emulated by `emulate`, or because the machine lacks its instructions."""
+    return level_named(name, name in _emulated or level_named(name) not in native())
 
 
 @contextmanager
 def emulate(name: str) -> Iterator[Level]:
     """Make level `name` available for tests. Its special instructions are emulated on every machine."""
-    level = replace(level_named(name), emulated=True)
+    level = level_named(name, emulated=True)
     with _lock.hold:
         _emulated.append(name)
     try:

@@ -10,9 +10,22 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from graphq.kernels.jit.values import I8, I16, I32, Builder, Type, Value, constant, vector
-from graphq.kernels.target.level import BytePacking, ByteTable, Level
-from graphq.kernels.target.products import FLIP, Bf16, ByteProduct, Fma, Matrix, TileSizes, dot4, pairs, saturating
+from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Type, Value, constant, vector
+from graphq.kernels.target.level import (
+    FLIP,
+    Bf16,
+    BytePacking,
+    ByteProduct,
+    ByteTable,
+    Fma,
+    Level,
+    Matrix,
+    Multiplying,
+    TileSizes,
+    dot4,
+    pairs,
+    saturating,
+)
 from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles, granted
 
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
@@ -171,3 +184,33 @@ AMX = AVX512_BF16.extended("amx", "amx-tile", "amx-int8",
                            matrix=Matrix("tdpbusd", Tiles, STATE_BYTES, granted, TileSizes(((32, 64), (16, 64)))))
 LEVELS = (AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AMX)
 """The levels from lowest to highest."""
+
+
+def _vpmaddwd(b: Builder, acc: Value, x: Value) -> Value:
+    words = vector(I16, 2 * x.type.count)  # multiply the accumulator, because LLVM would move x * x out of the loop
+    return vpmaddwd(b, acc, acc.as_type(words), x.as_type(words))
+
+
+def _vdpbf16ps(b: Builder, acc: Value, x: Value) -> Value:
+    x = x.as_type(vector(I32, x.type.count))
+    return vdpbf16ps(b, acc, x, x)
+
+
+MULTIPLYING = {
+    "tdpbusd": Multiplying(64, matrix=AMX.matrix), "tdpbssd": Multiplying(64, matrix=AMX.matrix, signed=True),
+    "vpdpbusd": Multiplying(4, lambda b, acc, x: vpdpbusd(b, acc, x, x)),
+    "vpdpwssd": Multiplying(2, lambda b, acc, x: instruction(
+        b, f"avx512.vpdpwssd.{32 * acc.type.count}", acc.type, [acc, x, x])),
+    "vpmaddubsw": Multiplying(4, lambda b, acc, x: vpmaddubsw(b, acc, acc, x)),
+    "vpmaddwd": Multiplying(2, _vpmaddwd),
+    "vpmulld": Multiplying(1, lambda b, acc, x: acc * x + x), "vdpbf16ps": Multiplying(2, _vdpbf16ps, F32),
+    "vfmadd231ps": Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32),
+    "vmulps": Multiplying(1, lambda b, acc, x: acc * x + x, F32)}
+"""The instructions whose peaks `mnemonics` can measure."""
+COUNTED = (
+    "tdpbsud tdpbuud tdpbf16ps tdpfp16ps tileloadd tilestored vpdpbusds vpdpwssds vpdpbssd vpdpbsud vpdpbuud "
+    "vfmadd132ps vfmadd213ps vaddps vdivps vsqrtps vcvtdq2ps vcvtps2dq vcvtph2ps vcvtps2ph vpmovusdb vpmovsdb "
+    "vpmovdb").split()
+"""Further arithmetic instructions that `mnemonics` counts."""
+REGISTERS = {"xmm": 4, "ymm": 8, "zmm": 16, "tmm": 256}
+"""The 32-bit elements of a register, by its class, from the narrowest to the widest; tiles have 16 x 16."""

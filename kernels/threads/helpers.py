@@ -45,20 +45,17 @@ class Helpers:
         self.address = self.words.ctypes.data + -self.words.ctypes.data % LINE
         self.threads: list[int] = []
         self._dismiss = native(self.code.dismiss, 1)
-        self._write_cores()
         self.word(RECORDS)[0] = most
+        cores = process_cores()
+        mask_bytes = max(cores) // 64 * 8 + 8
+        if mask_bytes <= LINE:
+            mask = sum(1 << core for core in cores).to_bytes(mask_bytes, sys.byteorder)
+            self.word(MASK)[:mask_bytes // 8] = np.frombuffer(mask, np.int64)
+            self.word(CORES)[0] = mask_bytes
         for k in range(most):
             record = FIRST_RECORD + k * RECORD
             self.word(record + HELPER_AT)[HELPER.number("team")] = self.address
             make_semaphore(self.address + record + SEMAPHORE)
-
-    def _write_cores(self) -> None:
-        cores = process_cores()
-        size = max(cores) // 64 * 8 + 8
-        if size <= LINE:
-            mask = sum(1 << core for core in cores).to_bytes(size, sys.byteorder)
-            self.word(MASK)[:size // 8] = np.frombuffer(mask, np.int64)
-            self.word(CORES)[0] = size
 
     def word(self, offset: int) -> np.ndarray:
         """The shared words from a byte offset on, as an array."""

@@ -29,17 +29,15 @@ from __future__ import annotations
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, store_s64
-from graphq.kernels.threads.atomics import (
+from graphq.kernels.threads.system import (
+    SEMAPHORE_BYTES,
     acquired,
     added,
     exchanged,
     fence,
+    give_way,
     pause,
     release,
-)
-from graphq.kernels.threads.system import (
-    SEMAPHORE_BYTES,
-    give_way,
     semaphore_post,
     semaphore_wait,
     set_cores,

@@ -1,4 +1,4 @@
-"""The operating system's functions for threads (Linux): native threads, semaphores, cores and clocks.
+"""What threads need: atomic access to words of 8 bytes that they share, and the functions of the system (Linux).
 
 Native code calls the functions of the first half, Python the functions of the second half.
 """
@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -17,18 +17,56 @@ from llvmlite import ir
 
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.values import I32, I64, Builder, Type, Value
+from graphq.kernels.target import isa
 
 
-def _library_call(b: Builder, name: str, kind: Type, args: Sequence[Value]) -> Value:
-    function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(kind, [I64] * len(args)), name)
-    return b.call(function, args)
+@emits
+def acquired(b: Builder, address: Value) -> Value:
+    """Load a word with acquire order: stores that another thread made before its `release` are then visible."""
+    word: Value = b.load_atomic(address.pointer(I64), "acquire", 8)
+    return word
 
 
-def _library_function(name: str, arity: int) -> Intrinsic:
-    """Make the native function that calls a C function with `arity` words; its result is a C int."""
+@emits
+def release(b: Builder, address: Value, value: Value) -> None:
+    """Store a word with release order: a thread that acquires the word then sees all earlier stores."""
+    b.store_atomic(value, address.pointer(I64), "release", 8)
+
+
+@emits
+def added(b: Builder, address: Value, value: Value) -> Value:
+    """Add to a word atomically, in sequentially consistent order; returns the old value."""
+    before: Value = b.atomic_rmw("add", address.pointer(I64), value, "seq_cst")
+    return before
+
+
+@emits
+def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
+    """Set a word to `new` if it equals `old`, atomically. Returns whether it did."""
+    word_and_done = b.cmpxchg(address.pointer(I64), old, new, "seq_cst", "seq_cst")
+    done: Value = b.extract_value(word_and_done, 1)
+    return done.zext(I64)
+
+
+@emits
+def pause(b: Builder) -> None:
+    """Wait some dozens of cycles, if the CPU has an instruction for it."""
+    isa.pause(b)
+
+
+@emits
+def fence(b: Builder) -> None:
+    """Emit a full memory fence: all threads see this thread's earlier stores before its later loads."""
+    b.fence("seq_cst")
+
+
+def _library_function(name: str, arity: int, result: Type = I32) -> Intrinsic:
+    """Make the native function that calls a C function with `arity` words; its result is a C int, or a word."""
 
     def call(b: Builder, *values: Value) -> Value:
-        return _library_call(b, name, I32, values).sext(I64)
+        kind = ir.FunctionType(result, [I64] * arity)
+        x = b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), values)
+        return x if result == I64 else x.sext(I64)
 
     return emits(call, arity)
 
@@ -45,14 +83,8 @@ read_clock = _library_function("clock_gettime", 2)
 """Store the time of a clock (such as CLOCK_MONOTONIC) at an address: seconds, then nanoseconds."""
 set_cores = _library_function("pthread_setaffinity_np", 3)
 """Let a thread run only on the cores of a mask; takes its pthread_t, the mask's bytes, and the mask's address."""
-
-
-@emits
-def this_thread(b: Builder) -> Value:
-    """The pthread_t of the calling thread."""
-    return _library_call(b, "pthread_self", I64, [])
-
-
+this_thread = _library_function("pthread_self", 0, I64)
+"""The pthread_t of the calling thread."""
 SEMAPHORE_BYTES = 32
 """The bytes of the C library's sem_t."""
 

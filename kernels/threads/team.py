@@ -132,7 +132,9 @@ class Team:
         background thread did, user code could be in a region at the same time, and workqueue would end the process.
         """
         if self.loader is None and self.helpers.most and self.can_load():
-            self._start_loading()
+            with _starting.hold:
+                if self.loader is None:
+                    self.loader = self._started(self._load)
         if self.region is not None and self.layer is None:
             self._find_layer()
         if self.layer is None or self.layer == "omp":
@@ -162,11 +164,6 @@ class Team:
         """Whether the region may be loaded: Numba is imported or its time has come, and its threads can be started."""
         return not _numba_has_threads_of_another_process and (
             "numba" in sys.modules or perf_counter() >= self.import_at)
-
-    def _start_loading(self) -> None:
-        with _starting.hold:
-            if self.loader is None:
-                self.loader = self._started(self._load)
 
     def _started(self, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name="graphq-team", daemon=True)

@@ -21,7 +21,6 @@ from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import (
     columns_of,
-    counted,
     load_s8,
     load_s32,
     load_s64,
@@ -29,7 +28,7 @@ from graphq.kernels.jit.intrinsics import (
     store_s32,
     store_s64,
 )
-from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, F32Value, Value, c64, joined, smaller, vector
+from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, F32Value, Value, joined, smaller, vector
 from graphq.kernels.numbers.sum_orders import ORDERS
 from graphq.kernels.operands.space import TERMS
 from graphq.kernels.operands.windows import MOST_TAPS
@@ -245,8 +244,8 @@ def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: 
 @emits
 def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value, scale: F32Value) -> None:
     """Turn `count` s32 at `numbers` into f32 factors in place; up to seven numbers after them are overwritten."""
-    with counted(b, c64(0), count, 8, unroll=False) as k:
-        place = numbers + (k << 2)
+    with Loop(b, count, step=8, unroll=False) as loop:
+        place = numbers + (loop.k << 2)
         q = place.load(vector(I32, 8)) ^ flip.trunc(I32).splat(8)
         _store_factors(q, zp, scale, place)
 

@@ -128,8 +128,8 @@ def sources(seeds):
     for kernel in KERNELS.values():
         for layout in kernel.layouts:
             for emulated in (False, True):
-                modules.load(f"{kernel.name}_{layout}", kernel.build, kernel.level, kernel.dtypes, kernel.tile[0],
-                             kernel.tile[1], emulated, layout, level=kernel.isa, cache=False)
+                modules.load(f"{kernel.name}_{layout}", kernel.build, isa.level_named(kernel.level, emulated),
+                             kernel.dtypes, *kernel.tile, layout, level=kernel.isa, cache=False)
     for name in map(" ".join, itertools.product(mnemonics.MULTIPLYING, mnemonics.LANES)):
         if peaks.products(name):
             modules.load("peak", peaks.peak_module, name, cache=False)

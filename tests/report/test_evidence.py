@@ -64,7 +64,7 @@ def test_every_native_step_has_its_evidence(level, threads):
 
 @pytest.mark.parametrize("name", DECISIVE)
 def test_the_decisive_instruction_of_a_level(name):
-    if isa.is_emulated(name):
+    if isa.here(name).emulated:
         pytest.skip(f"no {name} here")
     model = gq.compile(network(), isa=name, threads=1)
     ((k, step),) = [(k, s) for k, s in native(model) if s.macs]
@@ -79,7 +79,7 @@ def test_the_decisive_instruction_of_a_level(name):
 @pytest.mark.parametrize("most, share", [(64, 1.0), (127, 0.5)])
 def test_the_share_of_vpmaddubsw(name, most, share):
     """Of a product, and of a convolution with taps; 127 + 127 is beyond the bound, in half of the groups."""
-    if isa.is_emulated(name):
+    if isa.here(name).emulated:
         pytest.skip(f"no {name} here")
     g = gq.Graph()
     w = np.full((64, 96), most, np.int8)

@@ -87,8 +87,3 @@ def test_no_images(width):
     got, _ = run(guarded, width, np.zeros((0, 5, 7, 4), np.float32), np.ones((9, 4), np.float32), "f32",
                  GEOMETRIES["3x3"])
     assert got.shape == (0, 35, 4)
-
-
-def test_what_fits():
-    assert floats.fits(49, 1) and not floats.fits(1025, 1) and not floats.fits(0, 1)
-    assert floats.fits(49, 4) and not floats.fits(49, 6)

@@ -24,8 +24,10 @@ def test_packed_weights(lanes, pixels, ko, ki, channels):
 
 
 def test_what_fits():
-    assert packing.fits(49, 512, 1) and packing.fits(49, 512, 8) and not packing.fits(49, 512, 3)
-    assert not packing.fits(49, 5000, 1) and not packing.fits(1025, 3, 1)
+    assert packing.fits(49, 1) and not packing.fits(1025, 1) and not packing.fits(0, 1)
+    assert packing.fits(49, 4) and not packing.fits(49, 6)
+    assert packing.fits(49, 1, 512) and packing.fits(49, 8, 512) and not packing.fits(49, 3, 512)
+    assert not packing.fits(49, 1, 5000) and not packing.fits(1025, 1, 3)
 
 
 @pytest.mark.parametrize("low, high, item", [(-128, 127, 1), (-129, 127, 2), (-128, 128, 2), (0, 255, 2)])

@@ -10,7 +10,7 @@ from kernel_factories import divided_by_zero, empty, multiples
 from graphq.errors import KernelError
 from graphq.kernels.eltwise import family as eltwise
 from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Source
+from graphq.kernels.jit.modules import Source
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
@@ -154,7 +154,7 @@ INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
 def test_native_kernels_have_the_instruction_of_their_level(name):
     """And no other: where it may, LLVM makes vpdpwssd of vpmaddwd and vpaddd. Of each kernel its smallest tile."""
     assert name in INSTRUCTION, "which instruction do the products of this level take?"
-    if isa.is_emulated(name):
+    if isa.here(name).emulated:
         pytest.skip(f"no {name} here")
     tiles = {kernel: tile_modules(kernel, isa.level_named(name))[-1:] for kernel in kernels_of(name)[::3]}
     evidence.prepare_counts(x for made in tiles.values() for x in made)
@@ -182,7 +182,7 @@ for module in {x for s in model.plans.fixed.plan.steps for x in modules(s)}:
 """
 
 
-@pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
+@pytest.mark.skipif(isa.here("avx2").emulated, reason="needs AVX2")
 def test_a_process_at_avx2_has_no_code_of_higher_levels():
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True,
                           env={**os.environ, "GRAPHQ_ISA": "avx2"})
@@ -199,7 +199,7 @@ def test_emulated_kernels_have_none(level):
     assert not any(x.startswith(("vpdpbusd", "tdp", "tile")) for x in evidence.instructions(module))
 
 
-@pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
+@pytest.mark.skipif(isa.here("avx2").emulated, reason="needs AVX2")
 def test_an_elementwise_kernel_multiplies_vectors():
     product = load(0, "f32", "vector") * load(1, "f32", "vector")
     step = eltwise.plan_eltwise(Store(product, "f32"), Space(1, 9, 33), Target(isa.level_named("avx2")))

@@ -15,8 +15,8 @@ from kernel_factories import divided_by_zero, multiples
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import codegen, compiling, modules
-from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.compiling import Job, Worker
+from graphq.kernels.jit.modules import Source
 
 BROKEN = Source(divided_by_zero, ())
 ENDING = """

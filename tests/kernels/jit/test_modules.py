@@ -20,8 +20,7 @@ from kernel_factories import divided_by_zero, multiples, of_a_missing_package, o
 from graphq.errors import KernelError
 from graphq.kernels.jit import cache, codegen, modules
 from graphq.kernels.jit.cache import Code, Entry
-from graphq.kernels.jit.codegen import Source
-from graphq.kernels.jit.modules import FunctionTable, ModuleCounts, load
+from graphq.kernels.jit.modules import FunctionTable, ModuleCounts, Source, load
 from graphq.kernels.lanes.expression import load as load_operand
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.target import isa

@@ -11,7 +11,7 @@ from kernel_factories import writing
 from graphq.kernels.jit import cpu, modules
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
-from graphq.kernels.lanes import elementary, vector
+from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes import quantizing as rq
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, DEFINITIONS, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -240,9 +240,9 @@ def test_look_ups_in_registers_replace_shorter_chains_than_those_in_memory(monke
     having = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
     monkeypatch.setattr(cpu, "features", lambda: having)
     levels = [next(x for x in isa.LEVELS if x.lanes == lanes) for lanes in sorted({x.lanes for x in isa.LEVELS})]
-    memory = [vector.least_saved(level) for level in levels]
+    memory = [replace(level).least_saved for level in levels]  # copies, which know nothing yet
     having.add("avx512vbmi")
-    registers = [vector.least_saved(level) for level in levels]
+    registers = [replace(level).least_saved for level in levels]
     assert memory == sorted(memory) and registers[:2] == memory[:2] and registers[2] < memory[2]
 
 
@@ -251,7 +251,7 @@ def test_emulated_levels_have_no_look_ups_in_registers(monkeypatch):
     monkeypatch.setattr(target_level, "has", lambda *names: True)
     own = [x for x in isa.LEVELS if x.own("table") is not None]
     assert own
-    for level in own:
-        emulated = replace(level, emulated=True)
+    for level in map(replace, own):
+        emulated = level.emulation
         assert level.looks_up is level.table and level.packs is level.packing
         assert emulated.looks_up is None and emulated.packs is None

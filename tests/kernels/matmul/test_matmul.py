@@ -141,7 +141,7 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
 
 
 def test_windows_too_long_for_copies_are_not_for_amx():
-    with level_of(KERNELS["matmul_u8s8_32x64_amx"], isa.is_emulated("amx")) as level:
+    with level_of(KERNELS["matmul_u8s8_32x64_amx"], isa.here("amx").emulated) as level:
         longest = (matrix.COPIES // matrix.ROWS - 96) // 9 // 64 * 64
         for channels, chosen in ((longest, "amx"), (longest + 1, "avx512_vnni")):
             product = matmul.Product("u8", 196, 256, channels, layout="windows", taps=9)
@@ -281,7 +281,7 @@ def test_avx_vnni_compiles_to_its_instruction(kernel):
     from graphq.kernels.matmul.vector import byte_products, vector_tile
 
     rows, panels = kernel.tile[0], kernel.tile[1] // 16
-    products = byte_products(kernel.isa, kernel.dtypes[0], False, False)
+    products = byte_products(kernel.isa, kernel.dtypes[0], False)
     text = compiled(vector_tile(rows, 16 * panels, products, "rows"), "alderlake")
     lines = text.splitlines()
     products = [i for i, line in enumerate(lines) if "vpdpbusd" in line]

@@ -30,7 +30,7 @@ NAMES = [f"{m} {r}" for m in mnemonics.MULTIPLYING for r in mnemonics.LANES if p
 
 @pytest.mark.parametrize("name", NAMES)
 def test_loops_contain_their_instruction(name):
-    if isa.is_emulated(needs(name)):
+    if isa.here(needs(name)).emulated:
         pytest.skip(f"no {needs(name)} here")
     level = isa.level_named(needs(name))
     assert peaks.peak(name, level) > 0
@@ -51,7 +51,7 @@ def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
     run = ("from graphq.kernels.target.isa import LEVELS; from graphq.kernels.matmul import peaks; "
            "assert peaks.peak('tdpbusd tmm', LEVELS[-1]) > 0")
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
-    missing = isa.is_emulated("amx")
+    missing = isa.here("amx").emulated
     assert done.returncode == int(missing), done.stderr
     assert ("KernelError: tdpbusd tmm needs" in done.stderr) == missing
 

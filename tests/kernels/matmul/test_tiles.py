@@ -24,8 +24,8 @@ def test_names_are_derived():
 def test_second_registration_is_refused(monkeypatch):
     monkeypatch.setattr(matmul_tiles, "KERNELS", dict(KERNELS))
     with pytest.raises(KernelError, match="a second kernel named matmul_u8s8_6x64_avx512_vnni"):
-        register_kernel(matmul_tiles.build_bytes, (U8,), ((6, 64),), VNNI, matmul_tiles.estimate_matrix)
-    register_kernel(matmul_tiles.build_bytes, (U8,), ((7, 64),), VNNI, matmul_tiles.estimate_matrix)
+        register_kernel(matmul_tiles.build_vectors, (U8,), ((6, 64),), VNNI, matmul_tiles.estimate_matrix)
+    register_kernel(matmul_tiles.build_vectors, (U8,), ((7, 64),), VNNI, matmul_tiles.estimate_matrix)
     assert "matmul_u8s8_7x64_avx512_vnni" in matmul_tiles.KERNELS
 
 
@@ -33,8 +33,8 @@ def test_second_registration_is_refused(monkeypatch):
 def test_tiles_of_too_many_rows_or_parts_of_panels_are_refused(tile, monkeypatch):
     monkeypatch.setattr(matmul_tiles, "KERNELS", {})
     with pytest.raises(KernelError, match="a tile has 1 to 32 rows, and columns in panels of 16"):
-        register_kernel(matmul_tiles.build_bytes, (U8,), (tile,), VNNI, matmul_tiles.estimate_matrix)
-    register_kernel(matmul_tiles.build_bytes, (U8,), ((32, 16),), VNNI, matmul_tiles.estimate_matrix)
+        register_kernel(matmul_tiles.build_vectors, (U8,), (tile,), VNNI, matmul_tiles.estimate_matrix)
+    register_kernel(matmul_tiles.build_vectors, (U8,), ((32, 16),), VNNI, matmul_tiles.estimate_matrix)
 
 
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)

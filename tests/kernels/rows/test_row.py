@@ -15,7 +15,7 @@ from graphq.kernels.numbers import rows
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.kernels.numbers.rows import squares
 from graphq.kernels.operands.space import Space
-from graphq.kernels.rows import tiles as row
+from graphq.kernels.rows import family as row
 from graphq.kernels.rows.lower import NUMBERS, REDUCTIONS, ROWS, RowLowering
 from graphq.kernels.target import isa
 from graphq.plan.plan import Target

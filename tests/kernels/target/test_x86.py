@@ -15,8 +15,8 @@ from kernel_factories import (
 from llvmlite import ir
 
 from graphq.kernels.jit import codegen, modules
-from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.compiling import Job
+from graphq.kernels.jit.modules import Source
 from graphq.kernels.jit.values import I64, Builder
 from graphq.kernels.target import isa
 from graphq.kernels.target.x86_amx import Tiles
@@ -109,7 +109,7 @@ MEANINGS = {"dot": dots, "signed dot": lambda acc, a, w: dots(acc, a, w, signed=
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("emulated", [False, True])
 def test_products_of_bytes_and_words(name, lanes, emulated):
-    if name == "dot" and not emulated and isa.is_emulated("avx512_vnni" if lanes == 16 else "avx_vnni"):
+    if name == "dot" and not emulated and isa.here("avx512_vnni" if lanes == 16 else "avx_vnni").emulated:
         pytest.skip("the machine lacks vpdpbusd")
     rng = np.random.default_rng(0)
     source = rng.integers(-2**31, 2**31, (3, lanes)).astype(np.int32)
