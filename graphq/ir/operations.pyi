@@ -33,6 +33,37 @@ class Operations:
     def choose(self, cond: Number, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
         """`src_0` where `cond` is true, else `src_1`: like `select`, but for every dtype (ONNX Where)."""
 
+    def equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
+        """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
+
+    def greater(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
+        """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
+
+    def less(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
+        """`src_0 < src_1` (ONNX Less). False when either is NaN."""
+
+    def less_equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
+        """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
+
+    def logical_and(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
+        """True where both operands are true (ONNX And)."""
+
+    def logical_or(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
+        """True where at least one operand is true (ONNX Or)."""
+
+    def logical_xor(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
+        """True where exactly one operand is true (ONNX Xor)."""
+
+    def logical_not(self, src: Number, /, *, name: str | None = None) -> Value:
+        """True where `src` is false (ONNX Not)."""
+
+    def is_nan(self, src: Number, /, *, name: str | None = None) -> Value:
+        """True where `src` is NaN (ONNX IsNaN)."""
+
+    def is_inf(self, src: Number, /, *, detect_negative: bool = True, detect_positive: bool = True,
+               name: str | None = None) -> Value:
+        """True where `src` is an infinity of a chosen sign (ONNX IsInf)."""
+
     def cached_attention(self, query: Number, lengths: Number, total: Number, key: Number | None = None,
                          value: Number | None = None, past_key: Number | None = None, past_value: Number | None = None,
                          cos: Number | None = None, sin: Number | None = None, positions: Number | None = None,
@@ -169,17 +200,6 @@ class Operations:
         is added in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
         """
 
-    def non_max_suppression(self, boxes: Number, scores: Number, most: Number | None = None,
-                            iou_threshold: Number | None = None, score_threshold: Number | None = None, /, *,
-                            center_point_box: bool = False, name: str | None = None) -> Value:
-        """Non-maximum suppression: drop each box that overlaps a better box of its class by more than `iou_threshold`.
-
-        The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
-        Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class
-        are kept, and no boxes if `most` is absent. Boxes with a score of at most `score_threshold` are dropped. A box is
-        two opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
-        """
-
     def dropout(self, src: Number, seed: Number, offset: Number, probability: Number, /, *,
                 name: str | None = None) -> Value:
         """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
@@ -188,6 +208,39 @@ class Operations:
         with the 64-bit key `seed` and the counter (offset, b), b = i - i % 4. If the offset is 0, element i gets word 2
         with the counter (b, b + 1, b, b + 3). Both halves of the key are then the low half of the seed.
         """
+
+    def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
+                   scales: float | Sequence[float] | np.ndarray, zps: int | Sequence[int] | np.ndarray | None = None,
+                   group_axis: int | None = None, name: str | None = None) -> Value:
+        """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
+
+        per_channel has one scale and zero point for each index along `axis`. `group_axis` is for weights of transposed
+        convolutions: `src` is split along this axis into (number of scales / number of channels) groups, and channel c of
+        group k has scale `k * channels + c`.
+        """
+
+    def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
+                 axis: int = 1, scales: float | Sequence[float] | np.ndarray,
+                 zps: int | Sequence[int] | np.ndarray | None = None, name: str | None = None) -> Value:
+        """`saturate(rint(src / scales) + zps)`, ties to even (oneDNN Quantize). NaN becomes the zero point.
+
+        For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
+        the greatest finite value with the same sign, and NaN stays NaN (ONNX Cast, saturate=1).
+        """
+
+    def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
+                        axis: int = 1, block_size: int = 0, saturate: bool = True, precision: DTypeLike = ...,
+                        name: str | None = None) -> Value:
+        """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
+
+        The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
+        then rounded to nearest even. Results beyond the range, infinities included, become the greatest finite value with
+        the same sign. Without `saturate` these become infinities, or NaN in a dtype without infinities.
+        """
+
+    def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
+                          dtype: DTypeLike = ..., axis: int = 1, block_size: int = 0, name: str | None = None) -> Value:
+        """`(src - zero_point) * scale` in f32, with an exact difference, rounded to `dtype` (ONNX DequantizeLinear)."""
 
     def dynamic_quantize(self, src: Number, scales: Number, zps: Number | None = None, /, *, dtype: DTypeLike,
                          qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
@@ -290,6 +343,22 @@ class Operations:
     def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
         """`src * max(0, min(1, src * f32(1/6) + 1/2))` (oneDNN HardSwish, ONNX's numbers). NaN at -inf, by the formula."""
 
+    def interpolate(self, src: Number, sizes_tensor: Number | None = None, /, *,
+                    mode: Literal['nearest', 'linear', 'bilinear', 'trilinear'],
+                    coordinate_transformation_mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel',
+                    sizes: Sequence[int] | np.ndarray = (), scales: float | Sequence[float] | np.ndarray = (),
+                    data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
+        """Resize the spatial axes (oneDNN Interpolate).
+
+        Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of `src` (half_pixel), at `o * (old
+        - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). As in oneDNN, `scales` only
+        determine the new sizes. Positions outside of `src` move to its first or last element.
+
+        Mode nearest reads the nearest element; of two equally near elements, it reads the one of higher index. The modes
+        linear, bilinear and trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and
+        means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
+        """
+
     def grid_sample(self, src: Number, grid: Number, /, *, mode: Literal['linear', 'nearest', 'cubic'] = 'linear',
                     padding_mode: Literal['zeros', 'border', 'reflection'] = 'zeros', align_corners: bool = False,
                     name: str | None = None) -> Value:
@@ -338,53 +407,6 @@ class Operations:
         rint(clip(-low / scale, 0, 255))`, all in f32.
         """
 
-    def interpolate(self, src: Number, sizes_tensor: Number | None = None, /, *,
-                    mode: Literal['nearest', 'linear', 'bilinear', 'trilinear'],
-                    coordinate_transformation_mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel',
-                    sizes: Sequence[int] | np.ndarray = (), scales: float | Sequence[float] | np.ndarray = (),
-                    data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
-        """Resize the spatial axes (oneDNN Interpolate).
-
-        Element o of an output axis lies at position `(o + 1/2) * old / new - 1/2` of `src` (half_pixel), at `o * (old
-        - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric; not in oneDNN). As in oneDNN, `scales` only
-        determine the new sizes. Positions outside of `src` move to its first or last element.
-
-        Mode nearest reads the nearest element; of two equally near elements, it reads the one of higher index. The modes
-        linear, bilinear and trilinear are the same: the weighted mean of the two neighbors along every axis. Positions and
-        means are computed as in ONNX Runtime's CPU kernel, step by step in f32.
-        """
-
-    def equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
-
-    def greater(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
-
-    def less(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """`src_0 < src_1` (ONNX Less). False when either is NaN."""
-
-    def less_equal(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
-
-    def logical_and(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """True where both operands are true (ONNX And)."""
-
-    def logical_or(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """True where at least one operand is true (ONNX Or)."""
-
-    def logical_xor(self, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
-        """True where exactly one operand is true (ONNX Xor)."""
-
-    def logical_not(self, src: Number, /, *, name: str | None = None) -> Value:
-        """True where `src` is false (ONNX Not)."""
-
-    def is_nan(self, src: Number, /, *, name: str | None = None) -> Value:
-        """True where `src` is NaN (ONNX IsNaN)."""
-
-    def is_inf(self, src: Number, /, *, detect_negative: bool = True, detect_positive: bool = True,
-               name: str | None = None) -> Value:
-        """True where `src` is an infinity of a chosen sign (ONNX IsInf)."""
-
     def gather(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
         """Take `src` at `indices` along `axis` (ONNX Gather). Raises InputError for an index outside of [-size, size)."""
 
@@ -402,6 +424,36 @@ class Operations:
 
     def expand(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
         """`src` repeated along dimensions of 1, so that it has its broadcast shape with `shape` (ONNX Expand)."""
+
+    def concat(self, *srcs: Number | None, axis: int, name: str | None = None) -> Value:
+        """Join the operands along `axis` (oneDNN Concat)."""
+
+    def reorder(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`src` itself (oneDNN Reorder). oneDNN changes the memory layout, but no element."""
+
+    def gen_index(self, src: Number, /, *, axis: int, name: str | None = None) -> Value:
+        """Each element's index along `axis` (oneDNN GenIndex)."""
+
+    def end(self, src: Number, /, *, name: str | None = None) -> Any:
+        """Mark `src` as used outside of the graph (oneDNN End)."""
+
+    def wildcard(self, *srcs: Number | None, dtypes: Sequence[DTypeLike] = (),
+                 shapes: Sequence[Sequence[int] | np.ndarray] | None = None, name: str | None = None) -> Any:
+        """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
+
+        `dtypes` and `shapes` (-1: an unknown dimension) are the types of the outputs. A run raises GraphError.
+        """
+
+    def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
+                       name: str | None = None) -> Value:
+        """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
+
+        One dimension may be -1: it follows from the others. With `special_zero`, a 0 means the dimension of `src` at the
+        same position.
+        """
+
+    def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
+        """Axis k of the result is axis `order[k]` of `src` (oneDNN StaticTranspose). `order` may be negative."""
 
     def batch_norm_inference(self, src: Number, gamma: Number, beta: Number, mean: Number, variance: Number, /, *,
                              epsilon: float, data_format: Literal['NCX', 'NXC'] = 'NXC',
@@ -491,6 +543,17 @@ class Operations:
     def trilu(self, src: Number, /, *, upper: bool = True, k: int = 0, name: str | None = None) -> Value:
         """The triangle of each matrix from diagonal `k` upwards or downwards; other elements become 0 (ONNX Trilu)."""
 
+    def non_max_suppression(self, boxes: Number, scores: Number, most: Number | None = None,
+                            iou_threshold: Number | None = None, score_threshold: Number | None = None, /, *,
+                            center_point_box: bool = False, name: str | None = None) -> Value:
+        """Non-maximum suppression: drop each box that overlaps a better box of its class by more than `iou_threshold`.
+
+        The result has a row (image, class, box) for each kept box (ONNX NonMaxSuppression, in f32 as in ONNX Runtime).
+        Within a class, better scores come first; boxes of equal scores keep their order. At most `most` boxes of a class
+        are kept, and no boxes if `most` is absent. Boxes with a score of at most `score_threshold` are dropped. A box is
+        two opposite corners (y, x, y, x), or with `center_point_box` the center, width and height (x, y, w, h).
+        """
+
     def max_pool(self, src: Number, /, *, strides: int | Sequence[int] | np.ndarray = 1,
                  pads_begin: int | Sequence[int] | np.ndarray = 0, pads_end: int | Sequence[int] | np.ndarray = 0,
                  kernel: int | Sequence[int] | np.ndarray, rounding_type: Literal['floor', 'ceil'] = 'floor',
@@ -512,39 +575,6 @@ class Operations:
         does not count, and a window of only padding becomes NaN. If the output size is rounded up, a window may reach
         beyond the padding. Elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
         """
-
-    def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
-                   scales: float | Sequence[float] | np.ndarray, zps: int | Sequence[int] | np.ndarray | None = None,
-                   group_axis: int | None = None, name: str | None = None) -> Value:
-        """`(src - zps) * scales` as f32, with an exact s32 difference (oneDNN Dequantize; s32 as in ONNX, zero point 0).
-
-        per_channel has one scale and zero point for each index along `axis`. `group_axis` is for weights of transposed
-        convolutions: `src` is split along this axis into (number of scales / number of channels) groups, and channel c of
-        group k has scale `k * channels + c`.
-        """
-
-    def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
-                 axis: int = 1, scales: float | Sequence[float] | np.ndarray,
-                 zps: int | Sequence[int] | np.ndarray | None = None, name: str | None = None) -> Value:
-        """`saturate(rint(src / scales) + zps)`, ties to even (oneDNN Quantize). NaN becomes the zero point.
-
-        For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
-        the greatest finite value with the same sign, and NaN stays NaN (ONNX Cast, saturate=1).
-        """
-
-    def quantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *, dtype: DTypeLike,
-                        axis: int = 1, block_size: int = 0, saturate: bool = True, precision: DTypeLike = ...,
-                        name: str | None = None) -> Value:
-        """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
-
-        The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
-        then rounded to nearest even. Results beyond the range, infinities included, become the greatest finite value with
-        the same sign. Without `saturate` these become infinities, or NaN in a dtype without infinities.
-        """
-
-    def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,
-                          dtype: DTypeLike = ..., axis: int = 1, block_size: int = 0, name: str | None = None) -> Value:
-        """`(src - zero_point) * scale` in f32, with an exact difference, rounded to `dtype` (ONNX DequantizeLinear)."""
 
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
              scales: Number | None = None, lengths: Number | None = None, peepholes: Number | None = None, /, *,
@@ -616,36 +646,6 @@ class Operations:
         beyond the infinities, so a NaN becomes an extreme. Without elements the extremes are [inf, -inf]. The order of
         elements does not matter.
         """
-
-    def concat(self, *srcs: Number | None, axis: int, name: str | None = None) -> Value:
-        """Join the operands along `axis` (oneDNN Concat)."""
-
-    def reorder(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src` itself (oneDNN Reorder). oneDNN changes the memory layout, but no element."""
-
-    def gen_index(self, src: Number, /, *, axis: int, name: str | None = None) -> Value:
-        """Each element's index along `axis` (oneDNN GenIndex)."""
-
-    def end(self, src: Number, /, *, name: str | None = None) -> Any:
-        """Mark `src` as used outside of the graph (oneDNN End)."""
-
-    def wildcard(self, *srcs: Number | None, dtypes: Sequence[DTypeLike] = (),
-                 shapes: Sequence[Sequence[int] | np.ndarray] | None = None, name: str | None = None) -> Any:
-        """A placeholder for an operation that oneDNN Graph does not know (oneDNN Wildcard). It cannot run.
-
-        `dtypes` and `shapes` (-1: an unknown dimension) are the types of the outputs. A run raises GraphError.
-        """
-
-    def static_reshape(self, src: Number, /, *, shape: Sequence[int] | np.ndarray, special_zero: bool = False,
-                       name: str | None = None) -> Value:
-        """The elements of `src` in row-major order, in the shape `shape` (oneDNN StaticReshape).
-
-        One dimension may be -1: it follows from the others. With `special_zero`, a 0 means the dimension of `src` at the
-        same position.
-        """
-
-    def static_transpose(self, src: Number, /, *, order: Sequence[int] | np.ndarray, name: str | None = None) -> Value:
-        """Axis k of the result is axis `order[k]` of `src` (oneDNN StaticTranspose). `order` may be negative."""
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
         """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.

@@ -4,7 +4,6 @@ from importlib import import_module
 from graphq.base.budget import collector_paused
 
 with collector_paused():
-    for _family in ("arithmetic", "attention", "binary", "control", "conv", "detect", "dropout", "dynamic_quant",
-                    "eltwise", "grid_sample", "integer", "interpolate", "logic", "matmul", "move", "normalize", "pick",
-                    "pool", "quant", "recurrent", "reduce", "structure"):
+    for _family in ("arithmetic", "attention", "binary", "control", "conv", "dropout", "dynamic_quant", "eltwise",
+                    "interpolate", "matmul", "move", "normalize", "pick", "pool", "quant", "recurrent", "reduce"):
         import_module(f"graphq.ops.{_family}")  # the import registers the family's operations in OPS

@@ -1,7 +1,8 @@
-"""ONNX's casts, and ONNX's arithmetic on integers and f64. oneDNN has no arithmetic on integers, and no f64."""
+"""ONNX's casts, arithmetic on integers and f64, comparisons, and operations on booleans. oneDNN has none of these."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
+from graphq.kernels.lanes.expression import const, op
 from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same_dtype, quiet
 
 CASTABLE = (f32, bf16, f16, f64, s64, s32, s16, s8, u64, u32, u16, u8, boolean)
@@ -54,31 +56,25 @@ TAKES = {"modulo": tuple(t for t in NUMBERS if t != f64), "remainder": (f32, *NU
 def _quotient(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return a / b
-    if not b.all():
-        raise InputError("arithmetic: an integer is divided by zero")
     down = np.floor_divide(a, b)
     return down + ((np.remainder(a, b) != 0) & ((a < 0) ^ (b < 0))).astype(a.dtype)
 
 
-def _rest(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    def rest(a: Array, b: Array) -> Array:
-        if a.dtype.kind != "f" and not b.all():
-            raise InputError("arithmetic: an integer is divided by zero")
-        return function(a, b)
-
-    return rest
-
-
 FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": _quotient, "maximum": np.maximum,
-    "minimum": np.minimum, "modulo": _rest(np.mod), "remainder": _rest(np.fmod)}
+    "minimum": np.minimum, "modulo": np.mod, "remainder": np.fmod}
+
+
+def infer_pair(src_0: TensorType, src_1: TensorType, allowed: tuple[DType, ...], result: DType | None) -> TensorType:
+    """Both operands have one dtype of `allowed`; shapes broadcast as in NumPy. None: the result has the same dtype."""
+    expect_dtype("src_0", src_0, allowed)
+    expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(result or src_0.dtype, broadcast(src_0.shape, src_1.shape))
 
 
 def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> TensorType:
-    """Both operands have one dtype that the function accepts (TAKES, NUMBERS); shapes broadcast as in NumPy."""
-    expect_dtype("src_0", src_0, TAKES.get(function, NUMBERS))
-    expect_same_dtype(src_0=src_0, src_1=src_1)
-    return TensorType(src_0.dtype, broadcast(src_0.shape, src_1.shape))
+    """Both operands have one dtype that the function accepts (TAKES, NUMBERS)."""
+    return infer_pair(src_0, src_1, TAKES.get(function, NUMBERS), None)
 
 
 @register_op(infer=infer_arithmetic, elementwise=True)
@@ -90,6 +86,8 @@ def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
     The result of modulo (ONNX Mod) has the sign of `src_1`; the result of remainder (fmod) has the sign of `src_0`.
     Raises InputError if an integer is divided by zero.
     """
+    if function in ("divide", "modulo", "remainder") and src_0.dtype.kind != "f" and not src_1.all():
+        raise InputError("arithmetic: an integer is divided by zero")
     return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)
 
 
@@ -105,3 +103,84 @@ def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> Tens
 def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
     """`src_0` where `cond` is true, else `src_1`: like `select`, but for every dtype (ONNX Where)."""
     return np.where(cond, src_0, src_1)
+
+
+infer_comparison = partial(infer_pair, allowed=CASTABLE, result=boolean)
+infer_logical = partial(infer_pair, allowed=(boolean,), result=boolean)
+
+
+def infer_not(src: TensorType) -> TensorType:
+    """`src` and the result are boolean."""
+    expect_dtype("src", src, (boolean,))
+    return src
+
+
+def infer_test(src: TensorType, **attrs: bool) -> TensorType:
+    """`src` is a float tensor, and the result is boolean."""
+    expect_dtype("src", src, FLOATS)
+    return TensorType(boolean, src.shape)
+
+
+@register_op(infer=infer_comparison, commutative=True, elementwise=True, lanes=lambda a, b: op("eq", a, b),
+             onnx="Equal")
+@quiet
+def equal(src_0: Array, src_1: Array) -> Array:
+    """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
+    return np.asarray(src_0 == src_1)
+
+
+@register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a > b, onnx="Greater")
+@quiet
+def greater(src_0: Array, src_1: Array) -> Array:
+    """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
+    return np.asarray(src_0 > src_1)
+
+
+@register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a < b, onnx="Less")
+@quiet
+def less(src_0: Array, src_1: Array) -> Array:
+    """`src_0 < src_1` (ONNX Less). False when either is NaN."""
+    return np.asarray(src_0 < src_1)
+
+
+@register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a <= b, onnx="LessOrEqual")
+@quiet
+def less_equal(src_0: Array, src_1: Array) -> Array:
+    """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
+    return np.asarray(src_0 <= src_1)
+
+
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("and", a, b), onnx="And")
+def logical_and(src_0: Array, src_1: Array) -> Array:
+    """True where both operands are true (ONNX And)."""
+    return np.asarray(src_0 & src_1)
+
+
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("or", a, b), onnx="Or")
+def logical_or(src_0: Array, src_1: Array) -> Array:
+    """True where at least one operand is true (ONNX Or)."""
+    return np.asarray(src_0 | src_1)
+
+
+@register_op(infer=infer_logical, commutative=True, elementwise=True, lanes=lambda a, b: op("xor", a, b), onnx="Xor")
+def logical_xor(src_0: Array, src_1: Array) -> Array:
+    """True where exactly one operand is true (ONNX Xor)."""
+    return np.asarray(src_0 ^ src_1)
+
+
+@register_op(infer=infer_not, elementwise=True, lanes=lambda a: op("xor", a, const(True, "bool")), onnx="Not")
+def logical_not(src: Array) -> Array:
+    """True where `src` is false (ONNX Not)."""
+    return np.asarray(~src)
+
+
+@register_op(infer=infer_test, elementwise=True, lanes=lambda x: op("ne", x, x), onnx="IsNaN")
+def is_nan(src: Array) -> Array:
+    """True where `src` is NaN (ONNX IsNaN)."""
+    return np.asarray(np.isnan(src))
+
+
+@register_op(infer=infer_test, elementwise=True, onnx="IsInf")
+def is_inf(src: Array, *, detect_negative: bool = True, detect_positive: bool = True) -> Array:
+    """True where `src` is an infinity of a chosen sign (ONNX IsInf)."""
+    return np.asarray(np.isinf(src) & np.where(np.signbit(src), detect_negative, detect_positive))

@@ -20,7 +20,6 @@ from graphq.kernels.lanes import elementary, expression
 from graphq.ops.rules import (
     FLOATS,
     Array,
-    Shape,
     binary_rule,
     broadcast,
     channel_axis,
@@ -125,24 +124,20 @@ def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_cha
     """Both operands have the same float dtype. A 1-D slope is for the channel or last axis; other slopes broadcast."""
     expect_dtype("src", src, FLOATS)
     expect_same_dtype(src=src, slope=slope)
-    _check_slope(src.shape, slope.shape, data_format, per_channel_broadcast)
+    dims, given = src.shape, slope.shape
+    if dims is None or given is None:
+        return src
+    if per_channel_broadcast and len(given) == 1:
+        axis = channel_axis(data_format, dims)
+        if given[0] not in (1, None) and dims[axis] not in (given[0], None):
+            raise GraphError(f"a slope per channel must have 1 or {dims[axis]} elements (axis {axis} of {show(dims)} "
+                             f"in {data_format}), got {show(given)}")
+        return src
+    out = broadcast(dims, given)
+    if out is None or len(out) != len(dims) or any(a == 1 and b not in (1, None)
+                                                   for a, b in zip(dims, out, strict=True)):
+        raise GraphError(f"slope must broadcast to src {show(dims)}, got {show(given)}")
     return src
-
-
-def _check_slope(src: Shape, slope: Shape, data_format: str, per_channel: bool) -> None:
-    if src is None or slope is None:
-        return
-    if per_channel and len(slope) == 1:
-        axis = channel_axis(data_format, src)
-        if slope[0] not in (1, None) and src[axis] not in (slope[0], None):
-            raise GraphError(f"a slope per channel must have 1 or {src[axis]} elements (axis {axis} of {show(src)} in "
-                             f"{data_format}), got {show(slope)}")
-        return
-    out = broadcast(src, slope)
-    grown = out is None or len(out) != len(src) or any(a == 1 and b not in (1, None)
-                                                      for a, b in zip(src, out, strict=True))
-    if grown:
-        raise GraphError(f"slope must broadcast to src {show(src)}, got {show(slope)}")
 
 
 @register_op(infer=infer_prelu, elementwise=True, lanes=lambda src, slope: expression.select(src < 0, slope * src, src),

@@ -15,6 +15,7 @@ from graphq.ir import TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
+from graphq.ops.quant import along
 from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, quiet, rounded, show
 
 # oneDNN's tables: for each quantized dtype, the possible dtypes of zero points. oneDNN 3.13 also accepts 8-bit zero
@@ -69,20 +70,6 @@ def _check_groups(src: Shape, scales: Shape, group_shape: tuple[int, ...]) -> No
                              f"has, got {show(scales)}")
 
 
-def _spread(values: Array, qtype: str, axis: int, shape: tuple[int, ...], group_shape: tuple[int, ...]) -> Array:
-    """Reshape scales or zero points to broadcast with a tensor of `shape`, or with its blocks (see `_blocks`)."""
-    if qtype == "per_tensor":
-        return values.reshape(())
-    if qtype == "per_channel":
-        return values.reshape([-1 if k == axis % len(shape) else 1 for k in range(len(shape))])
-    return values.reshape([n for d in values.shape for n in (d, 1)])
-
-
-def _blocks(shape: tuple[int, ...], group_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Split each axis of a shape in two: the number of blocks, and the size of a block."""
-    return tuple(n for d, g in zip(shape, group_shape, strict=True) for n in (d // g, g)) if group_shape else shape
-
-
 def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, dtype: DType,
                            qtype: str, axis: int) -> TensorType:
     """`src` is f32, and `dtype` is s8, u8 or f8."""
@@ -105,10 +92,10 @@ def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dty
     Scales may be 0 or negative. NaN becomes the zero point, saturated. oneDNN's operation has no f8 results;
     graphq computes f8 as in quantize.
     """
-    q = src / _spread(scales, qtype, axis, src.shape, ())
+    q = src / along(scales, qtype, axis, src.ndim)
     if dtype.kind == "float":
         return np.asarray(np.clip(q, np.float32(dtype.min), np.float32(dtype.max)).astype(dtype.numpy))
-    zp = np.zeros(()) if zps is None else _spread(zps.astype(np.float64), qtype, axis, src.shape, ())
+    zp = np.zeros(()) if zps is None else along(zps.astype(np.float64), qtype, axis, src.ndim)
     y = np.where(np.isnan(q), zp, np.rint(q) + zp)
     return np.asarray(np.clip(y, dtype.min, dtype.max).astype(dtype.numpy))
 
@@ -135,12 +122,13 @@ def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
     For per_group, `group_shape` is the size of a block along each axis, and scales and zps have one value for each
     block. A `dtype` of None means the dtype of the scales.
     """
-    groups = tuple(group_shape)
-    blocks = _blocks(src.shape, groups)
-    scale = _spread(scales.astype(np.float32), qtype, axis, src.shape, groups)
+    blocks = src.shape
+    if group_shape:  # each axis is split in two: the number of blocks, and the size of a block
+        blocks = tuple(n for d, g in zip(src.shape, group_shape, strict=True) for n in (d // g, g))
+    scale = along(scales.astype(np.float32), qtype, axis, src.ndim)
     if src.dtype in (f8_e4m3.numpy, f8_e5m2.numpy):
         x = src.astype(np.float32).reshape(blocks)
     else:
-        zp = np.zeros((), np.int64) if zps is None else _spread(zps.astype(np.int64), qtype, axis, src.shape, groups)
+        zp = np.zeros((), np.int64) if zps is None else along(zps.astype(np.int64), qtype, axis, src.ndim)
         x = (src.astype(np.int64).reshape(blocks) - zp).astype(np.float32)
     return rounded(x * scale, scales.dtype if dtype is None else dtype.numpy).reshape(src.shape)

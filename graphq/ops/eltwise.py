@@ -165,13 +165,7 @@ def softplus(src: Array, *, beta: float = 1.0) -> Array:
     return np.logaddexp(0, b * src) / b
 
 
-def infer_pow(src: TensorType, *, beta: float) -> TensorType:
-    """Type rule of a unary float op with a finite exponent."""
-    finite_f32("beta", beta)
-    return infer_unary(src)
-
-
-@register_op(infer=infer_pow, elementwise=True)
+@register_op(infer=infer_unary, elementwise=True)
 def pow_(src: Array, *, beta: float) -> Array:
     """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. For beta 3: src * src * src."""
     return _cube(src) if beta == 3 else _power(src, beta=beta)
@@ -232,13 +226,7 @@ def clamp(src: Array, *, min: float, max: float) -> Array:
     return limited(src, min, max)
 
 
-def infer_alpha(src: TensorType, *, alpha: float) -> TensorType:
-    """Type rule of a unary float op with a finite alpha."""
-    finite_f32("alpha", alpha)
-    return infer_unary(src)
-
-
-@register_op(infer=infer_alpha, elementwise=True, lanes=lambda src, *, alpha: select(src < 0, alpha * src, src),
+@register_op(infer=infer_unary, elementwise=True, lanes=lambda src, *, alpha: select(src < 0, alpha * src, src),
              bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), ulps=1), onnx="LeakyRelu")
 @in_f32
 def leaky_relu(src: Array, *, alpha: float) -> Array:
@@ -261,13 +249,6 @@ def elu(src: Array, *, alpha: float) -> Array:
     return np.where(src < 0, np.float64(np.float32(alpha)) * np.expm1(src), src)
 
 
-def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorType:
-    """Type rule of a unary float op with finite alpha and beta."""
-    finite_f32("alpha", alpha)
-    finite_f32("beta", beta)
-    return infer_unary(src)
-
-
 def _hard_sigmoid_curve(*, alpha: float, beta: float) -> Curve:
     """The Curve of hard_sigmoid. Its interval `flat` has a margin for the rounding of alpha * x + beta."""
     room = 2.0**-20 * (1 + abs(beta))
@@ -275,7 +256,7 @@ def _hard_sigmoid_curve(*, alpha: float, beta: float) -> Curve:
     return Curve(abs(alpha), abs(beta) + 1, 1, 1, _at_most_1, (ends[0], ends[1]))
 
 
-@register_op(infer=infer_hard_sigmoid, elementwise=True, bound=_hard_sigmoid_curve, onnx="HardSigmoid",
+@register_op(infer=infer_unary, elementwise=True, bound=_hard_sigmoid_curve, onnx="HardSigmoid",
              lanes=lambda src, *, alpha, beta: elementary.hard_sigmoid(src, alpha, beta))
 @in_f32
 def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:

@@ -1,16 +1,19 @@
-"""The operations matmul and bias_add."""
+"""The operations matmul and bias_add, ONNX's integer matmul and convolution, and the range for dynamic quantization."""
 from __future__ import annotations
 
 from typing import Literal
 
 import numpy as np
 
-from graphq.dtypes import DType
+from graphq.dtypes import DType, f32, s8, s32, u8
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
+from graphq.kernels.numbers.observed import u8_range
+from graphq.ops.conv import correlate, infer_convolution
 from graphq.ops.rules import (
     FLOATS,
+    ONE,
     SUMS,
     Array,
     Shape,
@@ -24,6 +27,7 @@ from graphq.ops.rules import (
     rounded,
     show,
 )
+from graphq.ops.window import AutoPad, padding
 
 
 def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None = None, *, transpose_a: bool,
@@ -123,3 +127,106 @@ def bias_add(src: Array, bias: Array, *, data_format: Literal["NCX", "NXC"] = "N
     if data_format == "NCX":
         bias = bias.reshape(-1, *[1] * (src.ndim - 2))
     return src + bias
+
+
+def _as_f32(type: TensorType) -> TensorType:
+    return TensorType(f32, type.shape)
+
+
+def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
+    expect_dtype(name, src, (s8, u8))
+    if zero_point is not None and zero_point.dtype != src.dtype:
+        raise GraphError(f"the zero point of '{name}' must be {src.dtype}, got {zero_point}")
+
+
+def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
+    if zero_point is None:
+        return x.astype(np.float64)
+    z = zero_point.astype(np.float64)
+    if z.ndim == 1 and z.size > 1:
+        z = z.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
+    return x.astype(np.float64) - z
+
+
+def _wrapped(y: Array) -> Array:
+    return np.asarray(y.astype(np.int64).astype(np.int32))
+
+
+def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> None:
+    if not src or zero_point is None or zero_point.shape is None:
+        return
+    z = zero_point.shape
+    if len(z) == 1 and z != (1,):
+        z = tuple(z[0] if k == axis % len(src) else 1 for k in range(len(src)))
+    padded = (1,) * (len(src) - len(z)) + z
+    if len(z) > len(src) or any(q not in (1, d, None) and d is not None for q, d in zip(padded, src, strict=True)):
+        raise GraphError(f"the zero point of '{name}' must broadcast to {show(src)}, got {zero_point}")
+
+
+def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType | None = None,
+                         b_zero_point: TensorType | None = None) -> TensorType:
+    """Shapes are as in numpy.matmul.
+
+    A zero point is one number, a vector (a number for each row of `a` or column of `b`), or a tensor that broadcasts.
+    """
+    _check("a", a, a_zero_point)
+    _check("b", b, b_zero_point)
+    _fits(a.shape, a_zero_point, -2, "a")
+    _fits(b.shape, b_zero_point, -1, "b")
+    out = infer_matmul(_as_f32(a), _as_f32(b), transpose_a=False, transpose_b=False, accumulation_mode="strict",
+                       dtype=None)
+    return TensorType(s32, out.shape)
+
+
+@register_op(infer=infer_matmul_integer, rows="product", onnx="MatMulInteger")
+def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
+    """`(a - a_zero_point) @ (b - b_zero_point)` as s32 (ONNX MatMulInteger). s32 wraps."""
+    # Sums of products of 9-bit integers are exact in f64 for k < 2**35.
+    return _wrapped(_less(a, a_zero_point, -2) @ _less(b, b_zero_point, -1))
+
+
+def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: TensorType | None = None,
+                       weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
+                       pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
+                       auto_pad: str, groups: int) -> TensorType:
+    """Shapes are as in a channels-first convolution. Weights may have a zero point for each output channel."""
+    _check("src", src, src_zero_point)
+    _check("weights", weights, weights_zero_point)
+    if src_zero_point is not None and src_zero_point.shape not in ONE:
+        raise GraphError(f"the zero point of 'src' must be one number, got {src_zero_point}")
+    _fits(weights.shape, weights_zero_point, 0, "weights")
+    out = infer_convolution(_as_f32(src), _as_f32(weights), strides=strides, pads_begin=pads_begin, pads_end=pads_end,
+                            dilations=dilations, auto_pad=auto_pad, groups=groups, data_format="NCX",
+                            weights_format="OIX", dtype=None)
+    return TensorType(s32, out.shape)
+
+
+@register_op(infer=infer_conv_integer, rows="images")
+def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None,
+                 weights_zero_point: Array | None = None, *, strides: list[int], pads_begin: list[int],
+                 pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1) -> Array:
+    """The convolution of `src - src_zero_point` with weights [o, c / groups, ...] as s32 (ONNX ConvInteger).
+
+    `src` is [n, c, ...]. Padding has the value of the zero point.
+    """
+    x, w = _less(src, src_zero_point, 0), _less(weights, weights_zero_point, 0)
+    pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
+            in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
+    return _wrapped(correlate(x, w, tuple(strides), tuple(dilations), pads, groups, np.float64))
+
+
+def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
+    """`src` is f32. The results are one scale and one zero point."""
+    expect_dtype("src", src, (f32,))
+    return TensorType(f32, ()), TensorType(u8, ())
+
+
+@register_op(infer=infer_dynamic_range)
+def dynamic_range(src: Array) -> tuple[Array, Array]:
+    """The scale and zero point that make u8 cover all of `src` and 0 (ONNX DynamicQuantizeLinear).
+
+    With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, or 1 / 255 if both are 0; `zero_point =
+    rint(clip(-low / scale, 0, 255))`, all in f32.
+    """
+    scale, zp = u8_range(src)
+    return np.asarray(scale), np.asarray(zp)

@@ -49,16 +49,23 @@ def _check_elements(name: str, got: Shape, want: tuple[Dim, ...], why: str) -> N
         raise GraphError(f"'{name}' must be {show(want)}, {why}, got {show(got)}")
 
 
+def _check_affine(src: TensorType, use_affine: bool, gamma: TensorType | None, beta: TensorType | None) -> None:
+    _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
+    if (gamma is None) != (beta is None) or use_affine and gamma is None:
+        given = ", ".join(n for n, t in (("gamma", gamma), ("beta", beta)) if t is not None) or "none"
+        raise GraphError(f"'gamma' and 'beta' must come together, and use_affine needs both, got {given} "
+                         f"and use_affine {use_affine}")
+
+
 def _check_epsilon(epsilon: float) -> None:
     if finite_f32("epsilon", epsilon) < 0:
         raise GraphError(f"epsilon must not be negative, got {epsilon}")
 
 
-def _check_affine(use_affine: bool, gamma: TensorType | None, beta: TensorType | None) -> None:
-    if (gamma is None) != (beta is None) or use_affine and gamma is None:
-        given = ", ".join(n for n, t in (("gamma", gamma), ("beta", beta)) if t is not None) or "none"
-        raise GraphError(f"'gamma' and 'beta' must come together, and use_affine needs both, got {given} "
-                         f"and use_affine {use_affine}")
+def _normed(src: TensorType, gamma: TensorType | None, keep_stats: bool, shape: Shape) -> Normed:
+    """The type of a norm's result, and of its statistics if they are kept; `shape` is the statistics' shape."""
+    stats = TensorType(f32 if gamma is None else gamma.dtype, shape)
+    return (src, stats, stats) if keep_stats else src
 
 
 def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType,
@@ -94,14 +101,9 @@ def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
 
     The statistics have the dimensions before `begin_norm_axis`.
     """
-    _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
-    _check_affine(use_affine, gamma, beta)
+    _check_affine(src, use_affine, gamma, beta)
     _check_epsilon(epsilon)
-    before = _check_normalized(src, begin_norm_axis, gamma=gamma, beta=beta)
-    if not keep_stats:
-        return src
-    stats = TensorType(f32 if gamma is None else gamma.dtype, before)
-    return src, stats, stats
+    return _normed(src, gamma, keep_stats, _check_normalized(src, begin_norm_axis, gamma=gamma, beta=beta))
 
 
 def _check_normalized(src: TensorType, axis: int, **parameters: TensorType | None) -> Shape:
@@ -159,8 +161,7 @@ def _with_stats(y: Array, mean: Array, variance: Array, gamma: Array | None,
 def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *, groups: int,
                      keep_stats: bool, use_affine: bool, epsilon: float, data_format: str) -> Normed:
     """The channels are a multiple of `groups`. Statistics are [n, groups]."""
-    _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
-    _check_affine(use_affine, gamma, beta)
+    _check_affine(src, use_affine, gamma, beta)
     _check_epsilon(epsilon)
     n, channels = None, None
     if src.shape is not None:
@@ -171,10 +172,7 @@ def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
         raise GraphError(f"groups must be positive and divide the channels, got {groups} for {src} in {data_format}")
     for name, t in (("gamma", gamma), ("beta", beta)):
         _check_elements(name, None if t is None else t.shape, (channels,), f"the channels of {src} in {data_format}")
-    if not keep_stats:
-        return src
-    stats = TensorType(f32 if gamma is None else gamma.dtype, (n, groups))
-    return src, stats, stats
+    return _normed(src, gamma, keep_stats, (n, groups))
 
 
 @register_op(infer=infer_group_norm, layout="anchor", rows="images")
@@ -221,14 +219,11 @@ def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, b
 
 def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: float, data_format: str) -> TensorType:
     """`src` has a channel axis, and `size` is at least 1."""
-    expect_dtype("src", src, FLOATS)
     if size < 1:
         raise GraphError(f"size must be positive, got {size}")
-    for name, value in (("alpha", alpha), ("beta", beta), ("bias", bias)):
-        finite_f32(name, value)
     if src.shape is not None:
         channel_axis(data_format, src.shape)
-    return src
+    return infer_unary(src, alpha=alpha, beta=beta, bias=bias)
 
 
 @register_op(infer=infer_lrn, rows="images")

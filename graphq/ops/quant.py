@@ -40,43 +40,33 @@ def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: 
 
     Scales may have any sign. Scales that are 0 as f32 are allowed only with `zeros`.
     """
-    _check_counts(shape, qtype, axis, len(scales), None if zps is None else len(zps))
+    count = len(scales)
+    if zps is not None and len(zps) != count:
+        raise GraphError(f"zps and scales must have the same length, got {len(zps)} and {count}")
+    if qtype == "per_tensor" and count != 1:
+        raise GraphError(f"qtype per_tensor takes 1 scale, got {count}")
+    if qtype != "per_tensor" and shape is not None and (
+            channels := shape[normal_axis(axis, shape)]) not in (count, None):
+        raise GraphError(f"qtype per_channel takes {channels} scales at axis {axis} of shape {show(shape)}, "
+                         f"got {count}")
     for scale in scales:
         if not abs(scale) < _ROUNDS_TO_INFINITY or not zeros and abs(scale) <= _ROUNDS_TO_0:
             raise GraphError(f"scales must be finite {'' if zeros else 'and not 0 '}as f32, got {scale}")
-    if zps is not None:
-        _check_zero_points(dtype, zps)
-
-
-def _check_counts(shape: Shape, qtype: str, axis: int, scales: int, zps: int | None) -> None:
-    if zps is not None and zps != scales:
-        raise GraphError(f"zps and scales must have the same length, got {zps} and {scales}")
-    if qtype == "per_tensor":
-        if scales != 1:
-            raise GraphError(f"qtype per_tensor takes 1 scale, got {scales}")
-        return
-    if shape is None:
-        return
-    channels = shape[normal_axis(axis, shape)]
-    if channels not in (scales, None):
-        raise GraphError(f"qtype per_channel takes {channels} scales at axis {axis} of shape {show(shape)}, "
-                         f"got {scales}")
-
-
-def _check_zero_points(dtype: DType, zps: tuple[int, ...]) -> None:
-    if dtype.kind == "float":
+    if zps is not None and dtype.kind == "float":
         raise GraphError(f"zps must be absent for {dtype}, got {list(zps[:8])}")
     low, high = (0, 0) if dtype == s32 else (dtype.min, dtype.max)
-    for zp in zps:
+    for zp in zps or ():
         if not low <= zp <= high:
             raise GraphError(f"a zero point of {dtype} must be in [{low}, {high}], got {zp}")
 
 
-def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: int) -> Array:
-    array: Array = np.asarray(values, dtype)
+def along(values: Array, qtype: str, axis: int, ndim: int) -> Array:
+    """Reshape scales or zero points to broadcast with a tensor of `ndim` axes, or for per_group with its blocks."""
     if qtype == "per_tensor":
-        return array.reshape(())
-    return array.reshape([-1 if k == axis % ndim else 1 for k in range(ndim)])
+        return values.reshape(())
+    if qtype == "per_channel":
+        return values.reshape([-1 if k == axis % ndim else 1 for k in range(ndim)])
+    return values.reshape([n for d in values.shape for n in (d, 1)])
 
 
 def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[float, ...],
@@ -123,10 +113,10 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
                     np.split(np.asarray(zps or [0] * len(scales)), groups), strict=True)
         return np.concatenate([dequantize.reference(x, qtype=qtype, axis=axis, scales=s.tolist(), zps=z.tolist())
                                for x, s, z in parts], group_axis)
-    scale = _along(tuple(scales), np.float32, qtype, axis, src.ndim)
+    scale = along(np.asarray(scales, np.float32), qtype, axis, src.ndim)
     if src.dtype.kind not in "iu" or src.dtype == np.int32:
         return np.asarray(src.astype(np.float32) * scale)
-    zp = _along(tuple(zps or [0] * len(scales)), np.int32, qtype, axis, src.ndim)
+    zp = along(np.asarray(zps or [0] * len(scales), np.int32), qtype, axis, src.ndim)
     return np.asarray((src.astype(np.int32) - zp).astype(np.float32) * scale)
 
 
@@ -149,11 +139,11 @@ def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int
     For f8 the result is `src / scales` rounded to nearest even. Quotients beyond the range, infinities included, become
     the greatest finite value with the same sign, and NaN stays NaN (ONNX Cast, saturate=1).
     """
-    q = src / _along(tuple(scales), np.float32, qtype, axis, src.ndim)
+    q = src / along(np.asarray(scales, np.float32), qtype, axis, src.ndim)
     low, high = np.float32(dtype.min), np.float32(dtype.max)
     if dtype.kind == "float":
         return np.asarray(np.clip(q, low, high).astype(dtype.numpy))
-    zp = _along(tuple(zps or [0] * len(scales)), np.float32, qtype, axis, src.ndim)
+    zp = along(np.asarray(zps or [0] * len(scales), np.float32), qtype, axis, src.ndim)
     q = np.where(np.isnan(q), zp, np.rint(q) + zp)
     return np.asarray(np.clip(q, low, high).astype(dtype.numpy))
 

@@ -11,8 +11,9 @@ from graphq.kernels.numbers import recurrent as numbers
 from graphq.ops.rules import Array, expect_dtype, show
 
 
-def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:
-    """Check that dimensions fit their names, such as "4H". Returns the known sizes T, B and H."""
+def _types(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]
+           ) -> tuple[TensorType, TensorType]:
+    """The types of all states [T, B, H] and of the last. Checks that dimensions fit their names, such as "4H"."""
     sizes: dict[str, Dim] = {}
     for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
         if t is None:
@@ -30,7 +31,8 @@ def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, t
             if dim % times or sizes.setdefault(letter, dim // times) != dim // times:
                 raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}, with "
                                  f"{letter} = {sizes.get(letter, '?')}")
-    return sizes
+    steps, batch, hidden = map(sizes.get, "TBH")
+    return TensorType(f32, (steps, batch, hidden)), TensorType(f32, (batch, hidden))
 
 
 def _check_lengths(op: str, lengths: Array | None, steps: int) -> None:
@@ -47,11 +49,10 @@ def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = 
                scales: TensorType | None = None, lengths: TensorType | None = None,
                peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
     """`lengths` is s32, all other operands f32. `scales` is one scale, or one for each row of `recurrent`."""
-    n = _check(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
-               lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
-               scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))
-    state = TensorType(f32, (n.get("B"), n.get("H")))
-    return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), state, state
+    states, last = _types(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
+                          lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
+                          scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))
+    return states, last, last
 
 
 @register_op(infer=infer_lstm)
@@ -83,9 +84,8 @@ def quantizes_state(node: Node) -> bool:
 def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, bias: TensorType | None = None,
               lengths: TensorType | None = None, *, linear_before_reset: bool, reverse: bool) -> tuple[TensorType, ...]:
     """`lengths` is s32, and all other operands are f32."""
-    n = _check(gates, 3, recurrent=(recurrent, ("3H", "H")), h=(h, ("B", "H")), bias=(bias, ("H",)),
-               lengths=(lengths, ("B",)))
-    return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
+    return _types(gates, 3, recurrent=(recurrent, ("3H", "H")), h=(h, ("B", "H")), bias=(bias, ("H",)),
+                  lengths=(lengths, ("B",)))
 
 
 @register_op(infer=infer_gru)
@@ -108,8 +108,7 @@ def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | No
 def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = None,
               lengths: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
     """`lengths` is s32, and all other operands are f32."""
-    n = _check(gates, 1, recurrent=(recurrent, ("1H", "H")), h=(h, ("B", "H")), lengths=(lengths, ("B",)))
-    return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
+    return _types(gates, 1, recurrent=(recurrent, ("1H", "H")), h=(h, ("B", "H")), lengths=(lengths, ("B",)))
 
 
 @register_op(infer=infer_rnn)

@@ -29,9 +29,16 @@ def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes
     With `axes_tensor`, axes are known only at run time: dimensions are unknown, and without keep_dims the rank as well.
     """
     expect_dtype("src", src, FLOATS)
-    if axes_tensor is not None:
-        return _by_tensor(src, axes_tensor, axes, keep_dims)
-    return _along(src, axes, keep_dims)
+    if axes_tensor is None:
+        return _along(src, axes, keep_dims)
+    expect_dtype("axes_tensor", axes_tensor, (s32,))
+    if axes:
+        raise GraphError(f"axes must be given once, got the attribute {list(axes)} and an operand {axes_tensor}")
+    if axes_tensor.shape is not None and len(axes_tensor.shape) != 1:
+        raise GraphError(f"'axes_tensor' must be one-dimensional, got {axes_tensor}")
+    if axes_tensor.shape == (0,):
+        return src
+    return TensorType(src.dtype, (None,) * len(src.shape) if keep_dims and src.shape is not None else None)
 
 
 def _along(src: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
@@ -41,17 +48,6 @@ def _along(src: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorTyp
     if keep_dims:
         return TensorType(src.dtype, tuple(1 if k in reduced else d for k, d in enumerate(src.shape)))
     return TensorType(src.dtype, tuple(d for k, d in enumerate(src.shape) if k not in reduced))
-
-
-def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
-    expect_dtype("axes_tensor", axes_tensor, (s32,))
-    if axes:
-        raise GraphError(f"axes must be given once, got the attribute {list(axes)} and an operand {axes_tensor}")
-    if axes_tensor.shape is not None and len(axes_tensor.shape) != 1:
-        raise GraphError(f"'axes_tensor' must be one-dimensional, got {axes_tensor}")
-    if axes_tensor.shape == (0,):
-        return src
-    return TensorType(src.dtype, (None,) * len(src.shape) if keep_dims and src.shape is not None else None)
 
 
 def over_axes(f: Body) -> Body:

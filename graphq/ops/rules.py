@@ -133,7 +133,10 @@ def combine(auto_broadcast: str, *shapes: Shape) -> Shape:
 
 
 def infer_unary(src: TensorType, **attrs: Any) -> TensorType:
-    """`src` is f32, bf16 or f16, and the result has the type of `src`."""
+    """`src` is f32, bf16 or f16, and the result has the type of `src`. Float attributes are finite as f32."""
+    for name, value in attrs.items():
+        if isinstance(value, float):
+            finite_f32(name, value)
     expect_dtype("src", src, FLOATS)
     return src
 
@@ -171,28 +174,8 @@ Array: TypeAlias = np.ndarray
 Body: TypeAlias = Callable[..., Any]
 
 
-def quiet(f: Body) -> Body:
-    """Turn off NumPy's floating-point warnings in a reference, because infinities and NaN are valid results."""
-
-    @functools.wraps(f)
-    def run(*args: Any, **attrs: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return f(*args, **attrs)
-
-    return run
-
-
-def in_f32(f: Body) -> Body:
-    """Make a reference compute in f32: its operands are converted to f32, except if the result is s32.
-
-    The result has the dtype of the attribute `dtype` or of the operands, or f32 if the operands' dtypes differ.
-    """
-    return _computed_in(np.dtype(np.float32), f)
-
-
-def in_f64(f: Body) -> Body:
-    """Make a reference compute in f64. The result is rounded to f32 once, and then to the operands' dtype."""
-    return _computed_in(np.dtype(np.float64), f)
+quiet = np.errstate(all="ignore")
+"""A decorator for references. It turns off NumPy's floating-point warnings, because infinities and NaN are valid."""
 
 
 def _computed_in(wide: np.dtype, f: Body) -> Body:
@@ -208,6 +191,15 @@ def _computed_in(wide: np.dtype, f: Body) -> Body:
         return rounded(f(*(a.astype(wide) for a in args), **attrs), out)
 
     return run
+
+
+in_f32 = functools.partial(_computed_in, np.dtype(np.float32))
+"""A decorator: compute a reference in f32. Its operands are converted to f32, except if the result is s32.
+
+The result has the dtype of the attribute `dtype` or of the operands, or f32 if the operands' dtypes differ.
+"""
+in_f64 = functools.partial(_computed_in, np.dtype(np.float64))
+"""A decorator: compute a reference in f64. The result is rounded to f32 once, and then to the operands' dtype."""
 
 
 def rounded(y: Any, dtype: np.dtype) -> Array:

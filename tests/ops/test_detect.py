@@ -6,7 +6,7 @@ from graphq.dtypes import f32, s32, s64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import lookup
-from graphq.ops.detect import infer_non_max_suppression
+from graphq.ops.pick import infer_non_max_suppression
 
 non_max_suppression = lookup("non_max_suppression").reference
 

@@ -5,7 +5,7 @@ from guarded_memory import guarded
 
 from graphq.kernels.moves.extremes import plan_range
 from graphq.kernels.target.isa import LEVELS
-from graphq.ops.integer import dynamic_range
+from graphq.ops.matmul import dynamic_range
 from graphq.plan.plan import Target
 
 RNG = np.random.default_rng(7)
