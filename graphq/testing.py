@@ -14,9 +14,9 @@ from graphq.ir.verify import verify
 from graphq.rewrite.fixpoint import tolerance_of
 from graphq.rewrite.pattern import ANY
 from graphq.rewrite.rule import Pass
-from graphq.validation.changes import detached
 from graphq.validation.compare import find_difference
 from graphq.validation.inputs import input_types, random_array
+from graphq.validation.subgraphs import detached
 from graphq.validation.validator import failure
 from graphq.validation.variations import variations
 

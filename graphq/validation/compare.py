@@ -48,8 +48,7 @@ class Baseline:
         inputs of kind "extremes" are left out, and effects of ROUNDINGS are also tolerated. `rtol` is relative to the
         largest element.
         """
-        text = self._interface(graph)
-        if text is not None:
+        if (text := self._interface(graph)) is not None:
             return text
         for given, wanted in self.results:
             if rtol + atol > 0 and given.kind == "extremes":  # the order of a sum of extremes decides if it overflows
@@ -117,33 +116,27 @@ def _difference(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantize
     if x.tobytes() == y.tobytes():
         return None
     exact = rtol == atol == 0
-    wrong = _unequal(x, y) if exact else _beyond(x, y, rtol, atol)
+    wrong = _wrong(x, y, rtol, atol)
     few = 1 + FEW * x.size if quantizes and not exact else 0
     return None if np.count_nonzero(wrong) <= few else _shown(x, y, wrong, exact)
 
 
-def _unequal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A mask of the elements whose bits differ. All NaN count as equal."""
-    if x.dtype.kind in "iub":
+def _wrong(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
+    """A mask of the elements that differ in bits, or with tolerances by more than 1 or (floats) the tolerances."""
+    if rtol == atol == 0 and x.dtype.kind in "iub":
         return np.asarray(x != y)
     a, b = x.astype(np.float64), y.astype(np.float64)
-    return ~((a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b))
-
-
-def _beyond(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
-    """A mask of the elements that differ by more than 1 in integers, or by more than the tolerances in floats."""
-    a, b = x.astype(np.float64), y.astype(np.float64)
-    bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * np.abs(a[np.isfinite(a)]).max(initial=0.0)
-    with np.errstate(all="ignore"):
-        return ~((a == b) | (np.abs(a - b) <= bound) | np.isnan(a) & np.isnan(b))
+    if rtol == atol == 0:
+        same = (a == b) & (np.signbit(a) == np.signbit(b))
+    else:
+        bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * np.abs(a[np.isfinite(a)]).max(initial=0.0)
+        with np.errstate(all="ignore"):
+            same = (a == b) | (np.abs(a - b) <= bound)
+    return ~(same | np.isnan(a) & np.isnan(b))  # all NaN count as equal
 
 
 def _shown(x: np.ndarray, y: np.ndarray, wrong: np.ndarray, exact: bool) -> str:
     at = tuple(int(k) for k in np.argwhere(wrong)[0])
-    first, second = _number(x[at]), _number(y[at])
+    first, second = (str(z.item() if z.dtype.kind in "iub" else np.float32(z)) for z in (x[at], y[at]))
     return (f"{np.count_nonzero(wrong)} of {x.size} elements differ, the first at {list(at)}"
             + (f": {first} before, {second} after" if exact else f" beyond the tolerance: {first} and {second}"))
-
-
-def _number(x: np.generic) -> str:
-    return str(x.item() if x.dtype.kind in "iub" else np.float32(x))

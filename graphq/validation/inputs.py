@@ -34,12 +34,12 @@ Place: TypeAlias = tuple[str, int]
 """An open dimension: the name of an input, and an axis."""
 
 
-def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) -> list[Graph]:
+def sized_copies(graph: Graph, seed: int = 0) -> list[Graph]:
     """Copies of the graph with sizes for all open dimensions. If all shapes are known: only the graph itself.
 
     The first copy has one size for all dimensions, and the second a different size for each axis. In each further copy
-    one axis has size 0 or 1. Sets of sizes that the graph refuses are left out. If inner shapes depend on data,
-    `accepts(copy)` must raise for a copy that cannot run. Raises GraphError if the graph refuses all sizes.
+    one axis has size 0 or 1. Sets of sizes that the graph refuses are left out; if inner shapes depend on data, so are
+    sizes for which its reference does not run. Raises GraphError if the graph refuses all sizes.
     """
     if all(v.type.known for v in graph.inputs):
         return [graph]
@@ -52,7 +52,8 @@ def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) ->
             try:
                 sized = graph.specialize({str(v.name): TensorType(v.dtype, shapes[str(v.name)]) for v in graph.inputs})
                 if not all(v.type.known for n in sized.nodes for v in n.outputs):
-                    accepts(sized)
+                    rng = np.random.default_rng(seed)
+                    reference(sized, small_integers({str(v.name): random_array(v.type, rng) for v in sized.inputs}))
             except GraphqError as e:
                 errors.append(e)
             else:
@@ -148,7 +149,10 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
     """
     found = quantizations(graph)
     rng = np.random.default_rng(seed)
-    floats, integers = _float_pool(found, _numbers(graph), rng), _integer_pool(found)
+    floats = _float_pool(found, _numbers(graph), rng)
+    # zero points and 0 with their neighbors, and the edges of 8-bit ranges
+    points = {q.zero_point + d for q in (*found[:MANY], Quantization(1.0, 0, s8)) for d in (-1, 0, 1)}
+    integers = np.array(sorted(points | {-128, -127, 126, 127, 128, 254, 255}), np.int64)
     given = {str(v.name): TensorType(v.dtype, tuple(sizes[str(v.name)])) for v in graph.inputs if str(v.name) in sizes
              } if sizes else {}
     opened = [str(v.name) for v in graph.inputs if not v.type.known and str(v.name) not in given]
@@ -168,15 +172,6 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
         few = MORE_SIZES if k else KINDS if _elements(sized) > MOST_ELEMENTS else len(kinds)
         for kind, array in islice(kinds.items(), few):
             yield Inputs(kind, {name: array(t) for name, t in types.items()}, drawn)
-
-
-def sized_copies(graph: Graph, seed: int = 0) -> list[Graph]:
-    """Copies of the graph with sizes that it accepts for its open dimensions (see `with_sizes`)."""
-    def accepts(sized: Graph) -> None:
-        rng = np.random.default_rng(seed)
-        reference(sized, small_integers({str(v.name): random_array(v.type, rng) for v in sized.inputs}))
-
-    return with_sizes(graph, accepts, seed)
 
 
 def _elements(graph: Graph) -> int:
@@ -249,12 +244,6 @@ def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.
     ends = np.float32(-np.inf), np.float32(np.inf)
     near = [np.nextafter(pool, end) for end in ends]
     return np.concatenate([pool, pool, *near, np.array([-0.0, SUBNORMAL, -SUBNORMAL, SMALLEST], np.float32)])
-
-
-def _integer_pool(found: list[Quantization]) -> np.ndarray:
-    """A pool of integers: zero points and 0 with their neighbors, and the edges of 8-bit ranges."""
-    zps = {q.zero_point for q in found[:MANY]} | {0}
-    return np.array(sorted({z + d for z in zps for d in (-1, 0, 1)} | {-128, -127, 126, 127, 128, 254, 255}), np.int64)
 
 
 def _extremes(dtype: DType) -> np.ndarray:

@@ -98,13 +98,12 @@ def _source(maker: Any, module: ModuleType | None) -> str:
             work += _names(found)
     ordered = sorted(needed, key=lambda s: s.lineno)
     imports = [ast.get_source_segment(text, s) or "" for s in ordered if isinstance(s, ast.Import | ast.ImportFrom)]
-    others = [_with_decorators(text, s) for s in ordered if not isinstance(s, ast.Import | ast.ImportFrom)]
+    others = []
+    for s in ordered:
+        if not isinstance(s, ast.Import | ast.ImportFrom):
+            first = min([s.lineno, *(d.lineno for d in getattr(s, "decorator_list", ()))])
+            others.append("\n".join(text.splitlines()[first - 1:s.end_lineno]))
     return "\n".join([*imports, *(f"\n{x}" for x in others), *([free] if free else []), f"\n{own}"])
-
-
-def _with_decorators(text: str, statement: ast.stmt) -> str:
-    first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
-    return "\n".join(text.splitlines()[first - 1:statement.end_lineno])
 
 
 def _names(tree: ast.AST) -> set[str]:

@@ -11,11 +11,11 @@ from graphq.ir.verify import verify
 from graphq.passes import run_passes
 from graphq.rewrite.fixpoint import After, pass_name, single_passes, tolerance_of
 from graphq.rewrite.rule import Pass
-from graphq.validation.changes import Snapshot, detached
 from graphq.validation.compare import Baseline
 from graphq.validation.inputs import adversarial_inputs, sized_copies
 from graphq.validation.printed import as_test
 from graphq.validation.reduce import reduce_graph
+from graphq.validation.subgraphs import Snapshot, detached
 
 TRIALS = 600
 """The most graphs to try while shrinking a graph that a pass gets wrong."""

@@ -4,7 +4,7 @@ import pytest
 from networks import relu_or_tanh
 
 import graphq as gq
-from graphq.validation.changes import Snapshot, detached
+from graphq.validation.subgraphs import Snapshot, detached
 
 TEXT = """graph(x: f32[4], y: f32[4]) {
   %c = constant(value=f32[1]{2})

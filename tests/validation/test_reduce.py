@@ -115,7 +115,7 @@ def test_partitions_shrink_with_their_bodies():
 
 
 def test_no_candidate_keeps_an_input_that_nothing_uses():
-    from graphq.validation.simplifications import fewer_nodes, fewer_outputs
+    from graphq.validation.reduce import fewer_nodes, fewer_outputs
     g = gq.parse("""graph(x: f32[2], y: f32[2], z: f32[2]) {
       %a = add(x, y)
       %b = relu(z)

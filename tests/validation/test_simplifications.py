@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import GraphqError
-from graphq.validation import simplifications as kinds
+from graphq.validation import reduce as kinds
 
 
 def texts(kind, text):
