@@ -13,8 +13,7 @@ from graphq.base.paths import path_of
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
-from graphq.ir.interpret import require_outputs
-from graphq.ir.verify import check_order
+from graphq.ir.interpret import check_order, require_outputs
 from graphq.kernels.target import LevelName
 from graphq.model.files import load_graph
 
@@ -77,13 +76,12 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         raise CompileError(f'cache must be True, False or "kernels", got {cache!r}')
     if verify not in (None, "numeric"):
         raise CompileError(f'verify must be None or "numeric", got {verify!r}')
-    if precision not in get_args(Precision):
-        raise CompileError(f"precision must be {' or '.join(get_args(Precision))}, got {precision!r}")
+    for name, value, choices in (("precision", precision, get_args(Precision)), ("ties", ties, get_args(Ties))):
+        if value not in choices:
+            raise CompileError(f"{name} must be {' or '.join(choices)}, got {value!r}")
     if precision != "f32" and passes is not None:
         raise CompileError(f"precision {precision!r} is a pass: give only `passes`, such as "
                            f"passes.PRECISIONS[{precision!r}]")
-    if ties not in get_args(Ties):
-        raise CompileError(f"ties must be {' or '.join(get_args(Ties))}, got {ties!r}")
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
     with late_imports():
@@ -117,7 +115,10 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         graph = returning(graph, names)
     require_outputs(graph)
     if verify is not None:
-        _verify(graph, PIPELINE if chosen is None else chosen, memory)
+        from graphq.validation.validator import validate
+
+        with budget(memory):
+            validate(graph, PIPELINE if chosen is None else chosen)
     for level in chain((best,), candidates):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
         # The self-test comes after the plan, because its kernels compile in the background while the plan is made.
@@ -137,10 +138,3 @@ def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:
         return tuple(names_of(passes))
     except GraphError:
         return None
-
-
-def _verify(graph: Graph, passes: Sequence[graphq.passes.Pass], memory: int | None) -> None:
-    from graphq.validation.validator import validate
-
-    with budget(memory):
-        validate(graph, passes)

@@ -10,11 +10,16 @@ from graphq.passes.cleanup import (
     fold_dequantized_constants,
     fold_dequantized_operands,
 )
-from graphq.passes.compressed_weights import CastDequantizedWeights, GatherWeights, MoveWeights, PadWeights
-from graphq.passes.float_products import RoundProducts, WidenProducts
+from graphq.passes.float_products import (
+    CastDequantizedWeights,
+    GatherWeights,
+    MoveWeights,
+    PadWeights,
+    RoundProducts,
+    WidenProducts,
+)
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks
-from graphq.passes.leave_ties import leave_ties
+from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks, leave_ties
 from graphq.passes.move_quantization import (
     CastBeforeMoves,
     ConcatBeforeDequantize,
@@ -30,35 +35,36 @@ from graphq.passes.move_quantization import (
 from graphq.passes.normal_forms import (
     ConvIntegerAsConvolution,
     CubeAsProducts,
-    DequantizeByGroups,
     DropMultiplyByOne,
     DropRepeatedRelu,
     RowScalesAsGroups,
     SplitBiasOfRows,
-    StaticDequantize,
-    StaticQuantize,
-    UniformChannelsArePerTensor,
-    positive_axis,
 )
 from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
 from graphq.passes.pipeline import PIPELINE, PRECISIONS, canonicalize, run_passes
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.passes.requantize import (
+    DequantizeByGroups,
     DropLimitAfterDequantize,
     DropLimitBeforeQuantize,
     DropRequantize,
     RequantizePicked,
+    SplitGroups,
+    StaticDequantize,
+    StaticQuantize,
+    UniformChannelsArePerTensor,
+    positive_axis,
 )
-from graphq.passes.shared_heads import MoveRepeat, ShareHeads
 from graphq.passes.simplify_moves import (
     DropNoopReshape,
     DropNoopTranspose,
     FoldPadIntoConvolution,
     MergeReshapes,
     MergeTransposes,
+    MoveRepeat,
+    ShareHeads,
     TransposeAsReshape,
 )
-from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 

@@ -8,7 +8,7 @@ choice with the fewest reordered bytes is a minimum cut of a hypergraph with nod
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from graphq.base.locks import late_imports
@@ -80,7 +80,9 @@ class _Placement:
         with convolutions and pools.
         """
         edges: list[tuple[set[Node | str], int]] = []
-        for value in self._values():
+        for value in self.graph.values:
+            if not has_layouts(value) or value.data is not None:  # reordering these values costs nothing
+                continue
             maker, users = self._maker(value), {self._user(u) for u in value.uses}
             pins = {maker} | users
             # A value between GIVEN and LAST is reordered in any case: it does not affect the choice.
@@ -90,12 +92,6 @@ class _Placement:
             return set(self.forms)
         given = _given_side(edges)
         return set(self.forms) - given
-
-    def _values(self) -> Iterator[Value]:
-        """Yield the values that cost something to reorder: values with two layouts, except constants."""
-        for value in self.graph.values:
-            if has_layouts(value) and value.data is None:
-                yield value
 
     def _side(self, node: Node) -> Node | str:
         return LAST if node.op.name in CHANNELS_LAST else node
@@ -166,7 +162,7 @@ class _Placement:
             assert old.shape is not None
             self.other[old] = new
             self.graph.labels.stands(new, old, to_last(len(old.shape)))
-            uses = [u for u in old.uses if not self._is_last(u)]
+            uses = [u for u in old.uses if (side := self._user(u)) != LAST and side not in self.last]
             if uses:
                 new = moved(self.graph, new, to_first(len(old.shape)))
                 self.graph.replace_uses(old, new, uses)
@@ -175,10 +171,6 @@ class _Placement:
             self.graph.replace_uses(old, new)
         if old.name is not None:
             self.names[new] = old.name
-
-    def _is_last(self, use: Use) -> bool:
-        side = self._user(use)
-        return side == LAST or side in self.last
 
 
 def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:

@@ -14,26 +14,20 @@ from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluated, runs_long
 from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.quant import DEQUANTIZES
-from graphq.passes.fuse import feeds_anchor, readers, taken
-from graphq.passes.masks import is_large_mask
+from graphq.passes.fuse import feeds_anchor, is_large_mask, readers, taken
 
 
-def eliminate_common_subexpressions(graph: Graph) -> int:
+def eliminate_common_subexpressions(graph: Graph, nodes: Iterable[Node] | None = None) -> int:
     """Two nodes with the same operation, operands and attributes -> one node"""
-    return _share(graph, list(graph.nodes))
-
-
-def share_constants(graph: Graph) -> int:
-    """Constants with equal arrays -> one constant"""
-    return _share(graph, sorted(graph.nodes_of(["constant"]), key=GRAPH_ORDER))
-
-
-def _share(graph: Graph, nodes: Iterable[Node]) -> int:
     alone: dict[Any, Node] = {}
     seen: dict[Any, Node] = {}
     count = 0
-    for node in nodes:
-        operands = _operands(node)
+    for node in list(graph.nodes) if nodes is None else nodes:
+        numbers = [id(v) for v in node.inputs]
+        if node.op.commutative:
+            numbers[:2] = sorted(numbers[:2])
+        is_constant = node.op.name == "constant"
+        operands = _hashable(node.attrs["value"]) if is_constant else (node.op.name, *numbers)
         other = alone.setdefault(operands, node)
         if other is node:
             continue
@@ -50,19 +44,14 @@ def _share(graph: Graph, nodes: Iterable[Node]) -> int:
     return count
 
 
+def share_constants(graph: Graph) -> int:
+    """Constants with equal arrays -> one constant"""
+    return eliminate_common_subexpressions(graph, sorted(graph.nodes_of(["constant"]), key=GRAPH_ORDER))
+
+
 def eliminate_dead_code(graph: Graph) -> int:
     """Remove nodes whose results nothing uses."""
     return graph.prune()
-
-
-def _operands(node: Node) -> Any:
-    """A key for a node's operation and operands; for a constant, a key for its array."""
-    if node.op.name == "constant":
-        return _hashable(node.attrs["value"])
-    operands: list[Any] = [id(v) for v in node.inputs]
-    if node.op.commutative:
-        operands[:2] = sorted(operands[:2])
-    return (node.op.name, *operands)
 
 
 def _attributes(node: Node) -> tuple[Any, ...]:
@@ -94,21 +83,12 @@ MAX_ELEMENTS = 1 << 26
 def fold_constants(graph: Graph) -> int:
     """op(constants) -> constant, except for a dequantize of at most 8 bits whose user may fuse with it
 
-    A dequantize of wider integers, such as a bias, is folded, because no partition includes it. Large masks are not
-    folded, because kernels compute a mask's elements as they need them.
+    The user of a dynamic_dequantize or dequantize_linear must be a matmul or conv_transpose. A dequantize of wider
+    integers, such as a bias, is folded, because no partition includes it. Large masks are not folded, because kernels
+    compute a mask's elements as they need them.
     """
-    return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
-
-
-def _fuses(node: Node) -> bool:
-    """Whether a dequantize of a constant may become part of a partition.
-
-    For dynamic_dequantize and dequantize_linear, a matmul or conv_transpose must read the result.
-    """
-    if node.op.name == "dequantize":
-        return taken(node)
-    return node.op.name in ("dynamic_dequantize", "dequantize_linear") and taken(node) and any(
-        user.op.name in ("matmul", "conv_transpose") for user in readers(node))
+    return _fold(graph, lambda node: not (node.op.name in (*DEQUANTIZES, "dequantize_linear") and taken(node) and (
+        node.op.name == "dequantize" or any(user.op.name in ("matmul", "conv_transpose") for user in readers(node)))))
 
 
 def fold_dequantized_operands(graph: Graph) -> int:
@@ -121,7 +101,7 @@ def fold_dequantized_operands(graph: Graph) -> int:
 
 def fold_dequantized_constants(graph: Graph) -> int:
     """dequantize(constant) -> constant after the fusions, if the dequantize did not fuse"""
-    return _fold(graph, lambda node: node.op.name != "constant")
+    return _fold(graph, lambda node: True)
 
 
 def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:

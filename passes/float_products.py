@@ -1,14 +1,26 @@
-"""Change the precision of float matmuls and convolutions: f16 to f32, and f32 to bf16 if the user asks for it."""
+"""Rewrite float matmuls and convolutions: weights of 4 or 8 bits that kernels read compressed, and the precision.
+
+Exporters write a reshape, a transpose or a cast between the dequantize of weights and the matmul. Rewrites move the
+dequantize next to the matmul. Weights that share a scale form a group. If the last group is shorter than the others, it
+is padded. The precision changes from f16 to f32, and from f32 to bf16 if the user asks for it.
+"""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Graph, Node, Value
-from graphq.passes.compressed_weights import WEIGHTS, stays_compressed, uncast
+from graphq.kernels.matmul_compressed.lower import FINEST
+from graphq.kernels.matmul_compressed.pack import BITS
+from graphq.ops.quant import DEQUANTIZES
+from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
+
+WEIGHTS = (*DEQUANTIZES, "dequantize_linear")
+"""Operations that may dequantize weights. ONNX files use dequantize_linear if blocks do not divide an axis."""
 
 MIN_ROWS = 8
 """An f16 layer with this many rows or more is computed in f32.
@@ -19,6 +31,241 @@ matter more.
 Measured on Zen 4, including the casts: f16 takes 1.3 to 1.6 times as long as f32 with 8 rows, 1.6 times with 64, and
 the same time with one row. bf16 is widened by a shift and takes no longer.
 """
+
+
+class OfWeights(Rewrite):
+    """Base class of rewrites of one operation on constant weights that an operation of WEIGHTS dequantizes."""
+
+    operations: tuple[str, ...]
+
+    def pattern(self, g: PatternBuilder) -> PatternLike:
+        """One of `operations` after one of WEIGHTS."""
+        return g.any_of(*self.operations)(g.any_of(*WEIGHTS)(..., attrs=ANY), attrs=ANY)
+
+    def candidate(self, node: Node) -> bool:
+        """Whether the first operand is dequantized from a constant."""
+        source = next(node.operands).node
+        return source is not None and source.op.name in WEIGHTS and next(source.operands).data is not None
+
+
+class MoveWeights(OfWeights):
+    """static_reshape(dequantize(w, scales, zps)) -> dynamic_dequantize(w, scales, zps) of reshaped constants
+
+    Transposes are handled in the same way, and so are the other operations of WEIGHTS. Each element keeps its scale.
+    """
+
+    operations = "static_reshape", "static_transpose"
+
+    def check(self, match: Match) -> str | None:
+        """All operands must be constants. A reshape must not split groups, nor follow a dequantize_linear."""
+        node = match.nodes[1]
+        if "block_size" in node.attrs and not (node.attrs["block_size"] and match.root.op.name == "static_transpose"):
+            return ""
+        if any(v.data is None for v in node.operands):
+            return "scales and zero points are not constant"
+        if not match.root.output.type.known or node.attrs.get("group_axis") is not None:
+            return ""
+        return None if _moved(match) is not None else f"groups of {list(_groups(node))} would be split in " \
+                                                      f"{match.root.output.type}"
+
+    def replace(self, g: Graph, match: Match) -> Value:
+        node, groups = match.nodes[1], _moved(match)
+        assert groups is not None
+        dims = match.root.output.type.dims
+        counts = [d // size for d, size in zip(dims, groups, strict=True)]
+        order = transpose_order(match.root) if match.root.op.name == "static_transpose" else None
+        w, *numbers = _constants(node)
+        moved = [np.ascontiguousarray(x.transpose(order)) if order is not None else x.reshape(shape)
+                 for x, shape in ((w, dims), *((x, counts) for x in numbers))]
+        if order is not None and "block_size" in node.attrs:
+            axis = order.index(node.attrs["axis"] % len(order))
+            return g.dequantize_linear(*map(g.add_constant, moved), **{**node.attrs, "axis": axis})
+        return g.dynamic_dequantize(*map(g.add_constant, moved), qtype="per_group", group_shape=list(groups),
+                                    dtype=match.root.output.dtype)
+
+
+class GatherWeights(Rewrite):
+    """gather(dequantize(w, scales, zps), i) -> dynamic_dequantize(gather(w, i), gather(scales, i), gather(zps, i))
+
+    A table of embeddings is therefore never dequantized as a whole. dynamic_dequantize is handled in the same way.
+    """
+
+    def pattern(self, g: PatternBuilder, i: Var) -> PatternLike:
+        return g.gather(g.any_of(*DEQUANTIZES)(..., attrs=ANY), i, attrs=ANY)
+
+    def check(self, i: Value, match: Match) -> str | None:
+        """All operands must be constants, and no two indices along the axis may share a scale."""
+        node = match.nodes[1]
+        if any(v.data is None for v in node.operands) or i.shape is None or node.attrs.get("group_axis") is not None:
+            return ""
+        groups = _groups(node)
+        return None if groups[match.root.attrs["axis"] % len(groups)] == 1 else "indices share scales"
+
+    def replace(self, g: Graph, i: Value, match: Match) -> Value:
+        node = match.nodes[1]
+        groups = _groups(node)
+        axis = match.root.attrs["axis"] % len(groups)
+        picked = [g.gather(g.add_constant(x), i, axis=axis) for x in _constants(node)]
+        assert i.shape is not None
+        return g.dynamic_dequantize(*picked, qtype="per_group", dtype=node.output.dtype,
+                                    group_shape=[*groups[:axis], *[1] * len(i.shape), *groups[axis + 1:]])
+
+
+class CastDequantizedWeights(OfWeights):
+    """type_cast(dequantize(w, scales, zps)) of constants -> dynamic_dequantize(w, scales, zps) to the type of the cast
+
+    The other operations of WEIGHTS are handled in the same way. Results do not change: both round the f32 product of
+    weight and scale once.
+    """
+
+    operations = ("type_cast",)
+
+    def check(self, match: Match) -> str | None:
+        node = match.nodes[1]
+        if any(v.data is None for v in node.operands) or node.attrs.get("group_axis") is not None:
+            return "scales and zero points are not constant"
+        return None if node.output.dtype == f32 else ""
+
+    def replace(self, g: Graph, match: Match) -> Value:
+        node = match.nodes[1]
+        if "block_size" in node.attrs:
+            return g.add_node(node.op, node.inputs, {**node.attrs, "dtype": match.root.output.dtype})[0]
+        return g.dynamic_dequantize(*map(g.add_constant, _constants(node)), qtype="per_group",
+                                    group_shape=list(_groups(node)), dtype=match.root.output.dtype)
+
+
+class PadWeights(Rewrite):
+    """matmul(x, dequantize(w)) -> matmul(pad(x, zeros), dynamic_dequantize(pad(w))), with whole groups along k
+
+    k is the summed axis. Kernels with float activations read compressed weights only if the group size along k is a
+    multiple of FINEST and divides k. Zeros at the end of a sum change nothing in kernels
+    (`kernels.numbers.float_sums`). The reference's sums may change, because NumPy chooses their order by their length.
+    A cast may follow the dequantize.
+    """
+
+    tolerance = 1e-6
+
+    def pattern(self, g: PatternBuilder, x: Var, bias: Var) -> PatternLike:
+        plain = g.any_of(*(getattr(g, name)(..., attrs=ANY) for name in WEIGHTS))
+        w = g.any_of(plain, g.type_cast(plain, attrs=ANY))
+        return g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
+
+    def candidate(self, node: Node) -> bool:
+        w = uncast(node.operand(1)).node
+        return w is not None and any(True for _ in w.operands) and next(w.operands).data is not None
+
+    def check(self, x: Value, match: Match) -> str | None:
+        """The weights must be a matrix of 4 or 8 bits. The padding, once dequantized, must be finite."""
+        if x.node is not None and x.node.op.name in DEQUANTIZES or match.root.attrs["transpose_a"]:
+            return ""
+        node = _weights(match)
+        w, along = next(node.operands), 1 if match.root.attrs["transpose_b"] else 0
+        if w.dtype.name not in BITS or len(w.type.dims) != 2 or 0 in w.type.dims or \
+                any(v.data is None for v in node.operands) or not x.shape or not node.attrs.get("block_size", 1):
+            return ""
+        if _padded(node, along) is None:
+            return ""
+        _, scales, *zps = _constants(node)
+        with np.errstate(all="ignore"):
+            added = ((np.zeros((1, 1)) - sum(zps)).astype(np.float32) * scales.astype(np.float32)).astype(
+                node.output.dtype.numpy).astype(x.dtype.numpy)
+        return None if np.isfinite(added).all() else "padding would multiply zeros by infinite weights"
+
+    def replace(self, g: Graph, x: Value, bias: Value | None, match: Match) -> Value:
+        node, along = _weights(match), 1 if match.root.attrs["transpose_b"] else 0
+        groups = _padded(node, along)
+        assert groups is not None and x.shape is not None
+        w, *numbers = _constants(node)
+        more = -w.shape[along] % groups[along]
+        w = np.pad(w, [(0, more if k == along else 0) for k in range(2)])
+        zeros = [0] * (len(x.shape) - 1)
+        x = g.pad(x, pads_begin=[*zeros, 0], pads_end=[*zeros, more])
+        y = g.dynamic_dequantize(*map(g.add_constant, (w, *numbers)), qtype="per_group", group_shape=list(groups),
+                                 dtype=node.output.dtype)
+        y = y if y.dtype == x.dtype else g.type_cast(y, dtype=x.dtype)
+        return g.add_node(match.root.op, [x, y, bias], match.root.attrs)[0]
+
+
+def _padded(node: Node, along: int) -> tuple[int, ...] | None:
+    """The weights' group shape after padding along axis `along`; None if padding is not needed or does not help."""
+    dims, groups = next(node.operands).type.dims, list(_groups(node))
+    if any(d % size for k, (d, size) in enumerate(zip(dims, groups, strict=True)) if k != along):
+        return None
+    if groups[along] >= dims[along]:
+        groups[along] = -(-dims[along] // FINEST) * FINEST
+    return None if dims[along] % groups[along] == 0 or groups[along] % FINEST else tuple(groups)
+
+
+def uncast(w: Value) -> Value:
+    """The operand of the cast `w`, or `w` itself if it is not a cast."""
+    return next(w.node.operands) if w.node is not None and w.node.op.name == "type_cast" else w
+
+
+def stays_compressed(w: Value, transposed: bool) -> bool:
+    """Whether kernels read `w` compressed: a dequantized constant whose group size along k is a multiple of FINEST."""
+    node = w.node
+    if node is None or node.op.name != "dynamic_dequantize" or any(v.data is None for v in node.operands):
+        return False
+    source, groups = next(node.operands), _groups(node)
+    return source.dtype.name in BITS and len(groups) == 2 and groups[1 if transposed else 0] % FINEST == 0
+
+
+def _weights(match: Match) -> Node:
+    node = uncast(match.root.operand(1)).node
+    assert node is not None
+    return node
+
+
+def _groups(node: Node) -> tuple[int, ...]:
+    """The group shape: the number of elements along each axis that share a scale."""
+    dims, attrs = next(node.operands).type.dims, node.attrs
+    if attrs.get("block_size"):
+        return tuple(attrs["block_size"] if k == attrs["axis"] % len(dims) else 1 for k in range(len(dims)))
+    if attrs["qtype"] == "per_group":
+        return tuple(attrs["group_shape"])
+    channel = attrs["axis"] % len(dims) if attrs["qtype"] == "per_channel" else -1
+    return tuple(1 if k == channel else d for k, d in enumerate(dims))
+
+
+def _constants(node: Node) -> list[np.ndarray]:
+    """The weights, scales, and zero points if any. The scales and zero points have one element per group."""
+    w, *numbers = (v.data for v in node.operands if v.data is not None)
+    counts = [-(-d // size) for d, size in zip(w.shape, _groups(node), strict=True)]
+    if node.op.name == "dequantize":
+        zps = node.attrs["zps"]
+        numbers = [np.asarray(node.attrs["scales"], np.float32), *([] if zps is None else [np.asarray(zps, np.int32)])]
+    return [w, *(x.reshape(counts) for x in numbers)]
+
+
+def _moved(match: Match) -> tuple[int, ...] | None:
+    """The group shape after the reshape or transpose; None if a reshape would split groups."""
+    groups, dims = _groups(match.nodes[1]), next(match.nodes[1].operands).type.dims
+    if match.root.op.name == "static_transpose":
+        return tuple(groups[k] for k in transpose_order(match.root))
+    return reshaped_groups(dims, groups, match.root.output.type.dims)
+
+
+def reshaped_groups(dims: Sequence[int], groups: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """The group shape after a reshape from `dims` to `wanted`; None if the reshape splits groups."""
+    parts: list[tuple[int, bool]] = []
+    for n, inside in (x for d, size in zip(dims, groups, strict=True) for x in ((d // size, False), (size, True))):
+        if parts and parts[-1][1] == inside:  # merge, because both parts are groups or both are elements
+            parts[-1] = parts[-1][0] * n, inside
+        elif n > 1:
+            parts.append((n, inside))
+    sizes = []
+    for left in wanted:
+        size = 1
+        while left > 1:
+            (n, inside), *parts = parts
+            taken = min(n, left)
+            if n % taken or left % taken or size > 1:
+                return None
+            if taken < n:
+                parts = [(n // taken, inside), *parts]
+            size, left = size * taken if inside else size, left // taken
+        sizes.append(size)
+    return tuple(sizes)
 
 
 class OfProducts(Rewrite):

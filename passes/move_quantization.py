@@ -48,63 +48,70 @@ class TransposeBeforeDequantize(Rewrite):
         return g.add_node(node.op, [x, *node.inputs[1:]], {**node.attrs, "axis": axis})[0]
 
 
-class ReshapeBeforeDequantize(Rewrite):
-    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)): this dequantize may fuse with the next layer"""
+class Swap(Rewrite):
+    """Base class of rewrites outer(inner(x)) -> inner(outer(x)) of operations with one operand."""
+
+    inner: tuple[str, ...]
+    outer: tuple[str, ...]
 
     def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
-        return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
+        """One of `outer` after one of `inner`."""
+        return g.any_of(*self.outer)(g.any_of(*self.inner)(x, attrs=ANY), attrs=ANY)
+
+    def changed(self, x: Value, inner: Node, outer: Node) -> Mapping[str, Any]:
+        """The attributes that the swap changes. No attribute of `inner` has the name of an attribute of `outer`."""
+        return {}
+
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        outer, inner = match.nodes
+        changed = self.changed(x, inner, outer)
+        for node in match.nodes:
+            x = g.add_node(node.op, [x], {name: changed.get(name, a) for name, a in node.attrs.items()})[0]
+        return x
+
+
+class ReshapeBeforeDequantize(Swap):
+    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)): this dequantize may fuse with the next layer"""
+
+    inner, outer = ("dequantize",), ("static_reshape",)
 
     def check(self, x: Value, match: Match) -> str | None:
         return _channels_stay(match.node("dequantize"), x.type, match.root.output.type)
 
-    def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        attrs = match.node("dequantize").attrs
-        axis = _kept_axis(attrs, x.type, match.root.output.type)
-        return g.dequantize(g.static_reshape(x, **match.root.attrs), **{**attrs, "axis": axis})
+    def changed(self, x: Value, inner: Node, outer: Node) -> Mapping[str, Any]:
+        return {"axis": _kept_axis(inner.attrs, x.type, outer.output.type)}
 
 
-class QuantizeBeforeReshape(Rewrite):
-    """quantize(static_reshape(y)) -> static_reshape(quantize(y)): quantize may fuse with a layer before the reshape"""
+class QuantizeBeforeReshape(Swap):
+    """quantize(static_reshape(x)) -> static_reshape(quantize(x)): quantize may fuse with a layer before the reshape"""
 
-    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
-        return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
+    inner, outer = ("static_reshape",), ("quantize",)
 
-    def check(self, y: Value, match: Match) -> str | None:
-        return _channels_stay(match.root, match.root.output.type, y.type)
+    def check(self, x: Value, match: Match) -> str | None:
+        return _channels_stay(match.root, match.root.output.type, x.type)
 
-    def replace(self, g: Graph, y: Value, match: Match) -> Value:
-        axis = _kept_axis(match.root.attrs, match.root.output.type, y.type)
-        quantized = g.quantize(y, **{**match.root.attrs, "axis": axis})
-        return g.static_reshape(quantized, **match.node("static_reshape").attrs)
+    def changed(self, x: Value, inner: Node, outer: Node) -> Mapping[str, Any]:
+        return {"axis": _kept_axis(outer.attrs, outer.output.type, x.type)}
 
 
-class QuantizeBeforeTranspose(Rewrite):
-    """quantize(static_transpose(y)) -> static_transpose(quantize(y)): 8-bit data moves"""
+class QuantizeBeforeTranspose(Swap):
+    """quantize(static_transpose(x)) -> static_transpose(quantize(x)): 8-bit data moves"""
 
-    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
-        return g.quantize(g.static_transpose(y), attrs=ANY)
+    inner, outer = ("static_transpose",), ("quantize",)
 
-    def replace(self, g: Graph, y: Value, match: Match) -> Value:
-        order, attrs = transpose_order(match.node("static_transpose")), match.root.attrs
-        axis = attrs["axis"]
-        if attrs["qtype"] == "per_channel":
-            axis = order[axis]
-        return g.static_transpose(g.quantize(y, **{**attrs, "axis": axis}), order=order)
+    def changed(self, x: Value, inner: Node, outer: Node) -> Mapping[str, Any]:
+        per_channel = outer.attrs["qtype"] == "per_channel"
+        return {"axis": transpose_order(inner)[outer.attrs["axis"]]} if per_channel else {}
 
 
-class CastBeforeMoves(Rewrite):
-    """type_cast(static_reshape(y)) -> static_reshape(type_cast(y)), also for transposes and expand: less data moves"""
+class CastBeforeMoves(Swap):
+    """type_cast(static_reshape(x)) -> static_reshape(type_cast(x)), also for transposes and expand: less data moves"""
 
-    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
-        return g.type_cast(g.any_of("static_reshape", "static_transpose", "expand")(y, attrs=ANY), attrs=ANY)
+    inner, outer = ("static_reshape", "static_transpose", "expand"), ("type_cast",)
 
-    def check(self, y: Value, match: Match) -> str | None:
+    def check(self, x: Value, match: Match) -> str | None:
         dtype = match.root.attrs["dtype"]
-        return None if dtype.itemsize < y.dtype.itemsize else f"{dtype} is not narrower than {y.dtype}"
-
-    def replace(self, g: Graph, y: Value, match: Match) -> Value:
-        move = next(n for n in match.nodes if n is not match.root)
-        return g.add_node(move.op, [g.type_cast(y, **match.root.attrs)], move.attrs)[0]
+        return None if dtype.itemsize < x.dtype.itemsize else f"{dtype} is not narrower than {x.dtype}"
 
 
 class GatherBeforeDequantize(Rewrite):
@@ -131,11 +138,10 @@ class GatherBeforeDequantize(Rewrite):
         return g.dequantize(g.gather(x, i, axis=axis), **attrs)
 
 
-class PickBeforeDequantize(Rewrite):
+class PickBeforeDequantize(Swap):
     """slice(dequantize(x)) -> dequantize(slice(x)), and the same for expand"""
 
-    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
-        return g.any_of("slice", "expand")(g.dequantize(x, attrs=ANY), attrs=ANY)
+    inner, outer = ("dequantize",), ("slice", "expand")
 
     def check(self, x: Value, match: Match) -> str | None:
         node, root = match.node("dequantize"), match.root
@@ -149,52 +155,43 @@ class PickBeforeDequantize(Rewrite):
             return f"dequantize has a scale for each element of dimension {axis}"
         return None
 
-    def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        attrs = match.node("dequantize").attrs
-        if attrs["qtype"] == "per_channel":
-            assert x.shape is not None and match.root.output.shape is not None
-            axis = attrs["axis"] % len(x.shape) - len(x.shape) + len(match.root.output.shape)
-            attrs = {**attrs, "axis": axis}
-        return g.dequantize(g.add_node(match.root.op, [x], match.root.attrs)[0], **attrs)
+    def changed(self, x: Value, inner: Node, outer: Node) -> Mapping[str, Any]:
+        if inner.attrs["qtype"] == "per_tensor" or x.shape is None or outer.output.shape is None:
+            return {}
+        return {"axis": inner.attrs["axis"] % len(x.shape) - len(x.shape) + len(outer.output.shape)}
 
 
-class PadBeforeDequantize(Rewrite):
+class PadBeforeDequantize(Swap):
     """pad(dequantize(x), value=v) -> dequantize(pad(x, value=q)), if an integer q dequantizes to exactly v
 
     Pads that repeat elements of x are always rewritten.
     """
 
-    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
-        return g.pad(g.dequantize(x, attrs=ANY), attrs=ANY)
+    inner, outer = ("dequantize",), ("pad",)
 
     def check(self, x: Value, match: Match) -> str | None:
         if x.dtype not in (s8, u8):
             return f"{x.dtype} is not an 8-bit integer type"
-        node, pad = match.node("dequantize"), match.root.attrs
+        node, pad = match.node("dequantize"), match.root
         if node.attrs["qtype"] != "per_tensor":
             return "dequantize has a scale for each channel"
-        if pad["mode"] == "constant" and self._integer(x, node, pad["value"]) is None:
-            return f"no {x.dtype} dequantizes to {pad['value']:g}"
-        return None
+        value = self.changed(x, node, pad)["value"]
+        return f"no {x.dtype} dequantizes to {pad.attrs['value']:g}" if value is None else None
 
-    def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        node, pad = match.node("dequantize"), match.root.attrs
-        value = self._integer(x, node, pad["value"]) if pad["mode"] == "constant" else 0
-        return g.dequantize(g.pad(x, **{**pad, "value": value}), **node.attrs)
-
-    def _integer(self, x: Value, node: Node, value: float) -> int | None:
-        """The integer that dequantizes to exactly `value`; None if no integer does. -0.0 is not 0.0."""
+    def changed(self, x: Value, inner: Node, outer: Node) -> Mapping[str, Any]:
+        """The value of the pad: None if no integer dequantizes to exactly the given value. -0.0 is not 0.0."""
+        if outer.attrs["mode"] != "constant":
+            return {"value": 0}
         every = np.arange(x.dtype.min, x.dtype.max + 1).astype(x.dtype.numpy)
-        numbers, wanted = dequantize.reference(every, **node.attrs), np.float32(value)
+        numbers, wanted = dequantize.reference(every, **inner.attrs), np.float32(outer.attrs["value"])
         same = (numbers == wanted) & (np.signbit(numbers) == np.signbit(wanted))
-        return next((int(q) for q in every[same]), None)
+        return {"value": next((int(q) for q in every[same]), None)}
 
 
-class QuantizeBeforePad(Rewrite):
-    """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), where q is the quantized v"""
+class QuantizeBeforePad(Swap):
+    """quantize(pad(x, value=v)) -> pad(quantize(x), value=q), where q is the quantized v"""
 
-    def pattern(self, g: PatternBuilder, y: Var) -> PatternLike:
-        return g.quantize(g.pad(y, attrs=ANY), attrs=ANY)
+    inner, outer = ("pad",), ("quantize",)
 
     def check(self, match: Match) -> str | None:
         attrs = match.root.attrs
@@ -202,10 +199,8 @@ class QuantizeBeforePad(Rewrite):
             return "quantize has a scale for each channel"
         return None if attrs["dtype"].kind == "int" else f"{attrs['dtype']} is not an integer type"
 
-    def replace(self, g: Graph, y: Value, match: Match) -> Value:
-        pad, attrs = match.node("pad").attrs, match.root.attrs
-        value = int(quantize.reference(np.asarray(pad["value"], np.float32), **attrs))
-        return g.pad(g.quantize(y, **attrs), **{**pad, "value": value})
+    def changed(self, x: Value, inner: Node, outer: Node) -> Mapping[str, Any]:
+        return {"value": int(quantize.reference(np.asarray(inner.attrs["value"], np.float32), **outer.attrs))}
 
 
 class ConcatBeforeDequantize(Rewrite):

@@ -2,56 +2,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from graphq.dtypes import DType, f32, s4, s8, u4, u8
+from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
-
-
-def positive_axis(graph: Graph) -> int:
-    """softmax(x, axis=-1) -> softmax(x, axis=r-1), and the same for per-channel quantize and dequantize
-
-    Per-tensor quantize and dequantize ignore their axis; it becomes 1, the default. This is not a Rewrite, because its
-    pattern would match most nodes of a quantized model, though few need a change.
-    """
-    count = 0
-    for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
-        axis, shape = node.attrs["axis"], node.outputs[0].shape
-        if node.attrs.get("qtype") == "per_tensor":
-            normal = 1
-        elif shape is None or len(node.outputs) > 1:
-            continue
-        else:
-            normal = axis % len(shape)
-        if normal == axis:
-            continue
-        with graph.before(node):
-            new = _again(graph, node, axis=normal)
-        graph.replace_uses(node.output, new)
-        graph.prune([node])
-        count += 1
-    return count
-
-
-class UniformChannelsArePerTensor(Rewrite):
-    """quantize(x, per_channel, scales=[s, s, ...]) -> quantize(x, scales=[s]), and the same for dequantize"""
-
-    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
-        return g.any_of("quantize", "dequantize")(x, attrs=ANY, qtype="per_channel")
-
-    def candidate(self, node: Node) -> bool:
-        scales, zps = node.attrs["scales"], node.attrs["zps"] or (0,)
-        return all(x and x.count(x[0]) == len(x) for x in (scales, zps))
-
-    def replace(self, g: Graph, match: Match) -> Value:
-        a = match.root.attrs
-        return _again(g, match.root, qtype="per_tensor", axis=1, scales=a["scales"][:1],
-                      zps=None if a["zps"] is None else a["zps"][:1])
 
 
 class VectorAsColumn(Rewrite):
@@ -140,48 +96,8 @@ class CubeAsProducts(Rewrite):
         return g.multiply(g.square(x), x)
 
 
-def _again(g: Graph, node: Node, **changed: object) -> Value:
-    return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]
-
-
-WIDER = {s4: s8, u4: u8}
-"""The 8-bit type for each 4-bit type: integers are converted if no kernel reads 4 bits."""
-
 MAX_SUM = 2**31 // 255**2
 """A sum of at most this many products fits into s32. The operands of a product are differences of 8-bit integers."""
-
-
-class DequantizeByGroups(Rewrite):
-    """dequantize(x) with scales for groups along group_axis -> dynamic_dequantize(x, scales, zps?) per_group
-
-    Other passes and kernels handle groups only in the second form.
-    """
-
-    def pattern(self, g: PatternBuilder, x: Var) -> PatternLike:
-        return g.dequantize(x, attrs=ANY)
-
-    def candidate(self, node: Node) -> bool:
-        return node.attrs["group_axis"] is not None
-
-    def check(self, x: Value) -> str | None:
-        return None if x.type.known else f"the shape of {x.type} is not known"
-
-    def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        attrs, dims = match.root.attrs, list(x.type.dims)
-        axis, split = attrs["axis"] % len(dims), attrs["group_axis"] % len(dims)
-        groups = len(attrs["scales"]) // dims[axis]
-        counts = [1] * len(dims)
-        counts[axis], counts[split] = dims[axis], groups
-        order = sorted((split, axis))  # the axes as in x; `scales` has [group, channel]
-
-        def blocks(numbers: Sequence[float], dtype: DTypeLike) -> Value:
-            by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])
-            return g.constant((by_group if order == [split, axis] else by_group.T).reshape(counts))
-
-        scales = blocks(attrs["scales"], np.float32)
-        zps = () if attrs["zps"] is None else (blocks(attrs["zps"], x.dtype.numpy),)
-        return g.dynamic_dequantize(x, scales, *zps, qtype="per_group",
-                                    group_shape=[d // n for d, n in zip(dims, counts, strict=True)])
 
 
 class RowScalesAsGroups(Rewrite):
@@ -207,66 +123,6 @@ class RowScalesAsGroups(Rewrite):
         assert x.shape is not None and x.shape[1] is not None
         x = g.dynamic_dequantize(x, scales, qtype="per_group", group_shape=[1, x.shape[1]], dtype=attrs["dtype"])
         return g.add_node(match.root.op, [x, w, bias], match.root.attrs)[0]
-
-
-class StaticDequantize(Rewrite):
-    """dynamic_dequantize(x, scales, zps?) with constant scales and zero points -> dequantize(x), for s8 and u8
-
-    Constants of 4 bits are converted to 8 bits, except for weights of a matmul: matmul kernels read 4 bits.
-    """
-
-    def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:
-        return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
-
-    def check(self, x: Value, scales: Value, zps: Value, match: Match) -> str | None:
-        if match.root.output.dtype != f32:
-            return f"the result is {match.root.output.dtype}"
-        if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
-            return "matmul kernels read 4 bits" if x.data is not None else f"x is {x.dtype} and not constant"
-        return _refuses(match.root, WIDER.get(x.dtype, x.dtype), scales, zps, zeros=True)
-
-    def replace(self, g: Graph, x: Value, scales: Value, zps: Value, match: Match) -> Value:
-        if x.dtype in WIDER:
-            assert x.data is not None
-            x = g.constant(x.data.astype(WIDER[x.dtype].numpy))
-        return g.dequantize(x, **_attributes(match.root, scales, zps))
-
-
-class StaticQuantize(Rewrite):
-    """dynamic_quantize(x, scales, zps?) with constant scales and zero points -> quantize(x), to s8 and u8"""
-
-    def pattern(self, g: PatternBuilder, x: Var, scales: Var, zps: Var) -> PatternLike:
-        return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
-
-    def check(self, scales: Value, zps: Value, match: Match) -> str | None:
-        return _refuses(match.root, match.root.attrs["dtype"], scales, zps, zeros=False)
-
-    def replace(self, g: Graph, x: Value, scales: Value, zps: Value, match: Match) -> Value:
-        return g.quantize(x, dtype=match.root.attrs["dtype"], **_attributes(match.root, scales, zps))
-
-
-def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None, *, zeros: bool) -> str | None:
-    """Why (de)quantize cannot have these scales and zero points; None if it can. `zeros` allows scales of 0."""
-    if dtype.name not in ("s8", "u8"):
-        return f"the integers are {dtype}"
-    if node.attrs["qtype"] == "per_group":
-        return "scales are per group"
-    if scales.data is None or zps is not None and zps.data is None:
-        return "scales or zero points are not constant"
-    wide = scales.data.astype(np.float32)
-    if not np.isfinite(wide).all() or not zeros and not wide.all():
-        return "a scale is not finite, or it is 0"
-    numbers = np.zeros(1) if zps is None or zps.data is None else zps.data.astype(np.int64)
-    if not ((numbers >= dtype.min) & (numbers <= dtype.max)).all():
-        return f"zero points are not in the range of {dtype}"
-    return None
-
-
-def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
-    assert scales.data is not None
-    numbers = None if zps is None or zps.data is None else zps.data.reshape(-1).tolist()
-    return {"qtype": node.attrs["qtype"], "axis": node.attrs["axis"], "zps": numbers,
-            "scales": scales.data.astype(np.float32).reshape(-1).tolist()}
 
 
 class ConvIntegerAsConvolution(Rewrite):

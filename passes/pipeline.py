@@ -17,7 +17,7 @@ from graphq.ir.interpret import constant_bytes
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import Consistent, verify
 from graphq.kernels.families import FAMILIES
-from graphq.passes import compressed_weights, move_quantization, normal_forms, requantize, simplify_moves
+from graphq.passes import float_products, move_quantization, normal_forms, requantize, simplify_moves
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import (
     eliminate_common_subexpressions,
@@ -26,45 +26,41 @@ from graphq.passes.cleanup import (
     fold_dequantized_constants,
     fold_dequantized_operands,
 )
-from graphq.passes.float_products import RoundProducts, WidenProducts
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks
-from graphq.passes.leave_ties import leave_ties
+from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks, leave_ties
 from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
 from graphq.passes.ranges_by_row import RangesByRow
-from graphq.passes.shared_heads import MoveRepeat, ShareHeads
-from graphq.passes.split_groups import SplitGroups
 from graphq.rewrite.fixpoint import SPELLINGS, After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalize = Fixpoint(
     "canonicalize",
-    normal_forms.DequantizeByGroups(),  # first, because the other passes do not handle group_axis
+    requantize.DequantizeByGroups(),  # first, because the other passes do not handle group_axis
     simplify_moves.DropNoopReshape(),
     simplify_moves.MergeReshapes(),
     simplify_moves.MergeTransposes(),
     simplify_moves.DropNoopTranspose(),
     move_quantization.TransposeBeforeDequantize(),
     move_quantization.ReshapeBeforeDequantize(),
-    compressed_weights.MoveWeights(),
-    compressed_weights.CastDequantizedWeights(),
+    float_products.MoveWeights(),
+    float_products.CastDequantizedWeights(),
     move_quantization.QuantizeBeforeReshape(),
     move_quantization.QuantizeBeforeTranspose(),
     move_quantization.CastBeforeMoves(),
     simplify_moves.TransposeAsReshape(),
-    normal_forms.positive_axis,
-    normal_forms.UniformChannelsArePerTensor(),
+    requantize.positive_axis,
+    requantize.UniformChannelsArePerTensor(),
     normal_forms.SplitBiasOfRows(),
     normal_forms.DropMultiplyByOne(),
     normal_forms.DropRepeatedRelu(),
     normal_forms.CubeAsProducts(),
     normal_forms.RowScalesAsGroups(),
-    normal_forms.StaticDequantize(),
-    normal_forms.StaticQuantize(),
+    requantize.StaticDequantize(),
+    requantize.StaticQuantize(),
     normal_forms.ConvIntegerAsConvolution(),
     move_quantization.GatherBeforeDequantize(),
-    compressed_weights.GatherWeights(),
+    float_products.GatherWeights(),
     move_quantization.PickBeforeDequantize(),
     move_quantization.PadBeforeDequantize(),
     move_quantization.QuantizeBeforePad(),
@@ -74,8 +70,8 @@ canonicalize = Fixpoint(
     requantize.DropLimitAfterDequantize(),
     requantize.RequantizePicked(),
     simplify_moves.FoldPadIntoConvolution(),
-    MoveRepeat(),
-    ShareHeads(),
+    simplify_moves.MoveRepeat(),
+    simplify_moves.ShareHeads(),
 )
 """The pass that rewrites equivalent graphs to one form; later passes then need fewer patterns."""
 
@@ -86,9 +82,9 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     fold_constants,
     fold_scales,
-    compressed_weights.PadWeights(),
-    compressed_weights.CastDequantizedWeights(),  # again, after transposes of constants are folded
-    WidenProducts(),
+    float_products.PadWeights(),
+    float_products.CastDequantizedWeights(),  # again, after transposes of constants are folded
+    float_products.WidenProducts(),
     NormalizeChannelsAsPool(),
     channels_last,
     duplicate_dequantize,  # again, because TransposeBeforeDequantize needs a dequantize with one user
@@ -102,15 +98,15 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     NormalizeGroupsAsRows(),
     RowsLast(),
-    SplitGroups(),
+    requantize.SplitGroups(),
     duplicate_masks,
     *(Fuse(f.name, floats=True) for f in FAMILIES if f.floats),
     eliminate_dead_code,
 )
 
-_WIDEN = next(k for k, p in enumerate(PIPELINE) if isinstance(p, WidenProducts))
+_WIDEN = next(k for k, p in enumerate(PIPELINE) if isinstance(p, float_products.WidenProducts))
 PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
-    "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], RoundProducts(), *PIPELINE[_WIDEN:])}
+    "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], float_products.RoundProducts(), *PIPELINE[_WIDEN:])}
 """The passes for each `precision` that `graphq.compile` takes; "bf16" adds RoundProducts."""
 
 _SAVED: tuple[Pass, ...] = (*PRECISIONS["bf16"], RangesByRow, leave_ties)
@@ -150,8 +146,11 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
         if count and "passes" in debug:
             print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=SHORT)}\n", file=sys.stderr)
         recount(partial(constant_bytes, graph))
-        if check and (count or graph.nodes != nodes or step is passes[-1]):
-            _verify_after(step, graph, consistent)
+        try:
+            if check and (count or graph.nodes != nodes or step is passes[-1]):
+                verify(graph, consistent)
+        except VerifyError as e:
+            raise VerifyError(f"after pass {pass_name(step)}: {e}") from None
     return refusals
 
 
@@ -169,11 +168,9 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
     """The names of passes, for `named`. Raises GraphError for a pass that a saved model cannot name."""
     for step in passes:
         known = _NAMED.get(pass_name(step))
-        if isinstance(step, Fixpoint):
-            found = repr(step) == repr(known)
-        else:
-            found = step is known or isinstance(step, Rewrite) and type(step) is type(known)
-        if not found:
+        same = repr(step) == repr(known) if isinstance(step, Fixpoint) else \
+            step is known or isinstance(step, Rewrite) and type(step) is type(known)
+        if not same:
             raise GraphError("a saved model may have RangesByRow, leave_ties and the passes of PIPELINE and "
                              f"PRECISIONS, not {pass_name(step)}")
     return list(map(pass_name, passes))
@@ -182,10 +179,3 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
     """The passes with these names, as in a saved model. Raises KeyError for an unknown name."""
     return tuple(_NAMED[SPELLINGS.get(name, name)] for name in names)
-
-
-def _verify_after(step: Pass, graph: Graph, consistent: Consistent) -> None:
-    try:
-        verify(graph, consistent)
-    except VerifyError as e:
-        raise VerifyError(f"after pass {pass_name(step)}: {e}") from None

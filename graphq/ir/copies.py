@@ -10,7 +10,7 @@ from graphq.base.sizes import Later
 from graphq.dtypes import f64
 from graphq.errors import GraphError
 from graphq.ir.graph import Graph
-from graphq.ir.interpret import add_known, computed, known
+from graphq.ir.interpret import add_known, check_order, computed, known
 from graphq.ir.names import suggestion
 from graphq.ir.node import Node, Property, Value
 from graphq.ir.op import Op
@@ -88,7 +88,9 @@ def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
     elif any(v.data is None for v in node.operands) and all(v is None or known(v) is not None for v in operands):
-        outs = _computed(graph, node, operands)
+        types = node.op.types([None if v is None else v.type for v in operands], node.attrs)
+        results = computed(node.op, operands, node.attrs, types)
+        outs = None if results is None else tuple(add_known(graph, x) for x in results)
     if outs is None:
         return None
     for value, old in zip(outs, node.outputs, strict=True):
@@ -97,16 +99,8 @@ def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
     return outs
 
 
-def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
-    results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
-    return None if results is None else tuple(add_known(graph, x) for x in results)
-
-
 def flat(graph: Graph) -> tuple[Any, ...]:
     """Flatten a graph into the arguments of `rebuilt`. Raises VerifyError if nodes are out of order."""
-    from graphq.ir.verify import check_order
-
     check_order(graph)
     numbers = {v: k for k, v in enumerate(graph.values)}
     inputs: list[FlatInput] = [(str(v.name), v.type, v.property) for v in graph.inputs]
@@ -139,7 +133,11 @@ def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
     """
     given = node.attrs if attrs is None else attrs
     if node.op.name == "partition":
-        outs = graph.add_node(node.op, operands, {**given, "body": _body_for(given["body"], operands)})
+        body: Graph = given["body"]
+        types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
+        if any(v.type != types.get(str(v.name)) for v in body.inputs):
+            body = body.specialize(types)
+        outs = graph.add_node(node.op, operands, {**given, "body": body})
     elif attrs is None:
         outs = graph.add_again(node, operands)
     else:
@@ -154,8 +152,3 @@ def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
             graph.rename(value, name)
     graph.nodes[-1].meta = meta
     return outs
-
-
-def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
-    types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
-    return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialize(types)

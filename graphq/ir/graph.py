@@ -75,8 +75,11 @@ class Graph(Operations):
             kind = as_dtype(dtype)
         except GraphError as e:
             raise GraphError(f"{where}: {e}") from None
-        type = TensorType(kind, check_dims(shape, where))
-        value = Value(self, type, None, 0, self._claim(name, where), property)
+        return self.add_input(name, TensorType(kind, check_dims(shape, where)), property)
+
+    def add_input(self, name: str, type: TensorType, property: Property = "undef") -> Value:
+        """Add a graph input of a type that needs no check. Raises GraphError for a name that is in use."""
+        value = Value(self, type, None, 0, self._claim(name, f"input '{name}'"), property)
         self.inputs.append(value)
         return value
 
@@ -153,7 +156,7 @@ class Graph(Operations):
         self._own(new, "replace_uses")
         if old is new:
             return
-        chosen = list(old.uses if uses is None else dict.fromkeys(uses))
+        chosen = dict.fromkeys(old.uses if uses is None else uses)
         if old.type != new.type and not (new.type.refines(old.type) and _keep_types(chosen, new.type)):
             raise GraphError(f"replace_uses: {self.label(old)}: {old.type} may not become "
                              f"{self.label(new)}: {new.type}")
@@ -170,8 +173,7 @@ class Graph(Operations):
             else:
                 k = use.number
                 use.node.inputs = (*use.node.inputs[:k], new, *use.node.inputs[k + 1:])
-        gone = set(chosen)
-        old.uses = [u for u in old.uses if u not in gone]
+        old.uses = [u for u in old.uses if u not in chosen]
         new.uses.extend(chosen)
         if not old.uses and old.name is not None and new.name is None and new.node is not None:
             new.name, old.name = old.name, None
@@ -244,7 +246,7 @@ class Graph(Operations):
     def copy(self) -> Graph:
         """An independent copy. It shares only the read-only arrays of constants and the bodies of partitions."""
         out = Graph(self.name)
-        new = {v: out.input(str(v.name), dtype=v.dtype, shape=v.shape, property=v.property) for v in self.inputs}
+        new = {v: out.add_input(str(v.name), v.type, v.property) for v in self.inputs}
         for node in self.nodes:  # no checks here: the nodes were checked when they were added
             outs = out._append(node.op, tuple([None if v is None else new[v] for v in node.inputs]), node.attrs,
                                [v.type for v in node.outputs], None)
@@ -352,9 +354,6 @@ class Graph(Operations):
             return None if x is None else frozen(x, where, real=real)
         raise GraphError(f"{where}: an operand must be a value of this graph, an array or a number, got {x!r}")
 
-    def _show(self, x: Value | np.ndarray | None, type: TensorType | None) -> str:
-        return "none" if x is None else f"{self.labels.mention(x)}: {type}" if isinstance(x, Value) else str(type)
-
     def _own(self, value: Value, where: str) -> None:
         if not isinstance(value, Value):
             raise GraphError(f"{where}: expected a value of graph '{self.name}', got {value!r}")
@@ -383,7 +382,8 @@ class Graph(Operations):
             for t in outs:
                 check_size(t.shape or (), "result")
         except GraphqError as e:
-            args = ", ".join(self._show(x, t) for x, t in zip(given, types, strict=True))
+            args = ", ".join("none" if x is None else f"{self.labels.mention(x)}: {t}" if isinstance(x, Value) else
+                             str(t) for x, t in zip(given, types, strict=True))
             hint = op.formats_that_fit(types, attrs) if complete else ""
             raise type(e)(f"{where}({args}): {e}{hint}") from None
         if name is not None:

@@ -18,12 +18,11 @@ from graphq.base.budget import SMALL, expect, reserve
 from graphq.base.progress import progress
 from graphq.base.sizes import Later, assumed, is_open, later, number
 from graphq.dtypes import DType, as_dtype
-from graphq.errors import GraphError, GraphqError, InputError
+from graphq.errors import GraphError, GraphqError, InputError, VerifyError
 from graphq.ir.graph import Graph, Node
 from graphq.ir.node import Value
 from graphq.ir.op import REQUIRED, Attribute, Op
 from graphq.ir.tensor_type import Dim, TensorType
-from graphq.ir.verify import check_order
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -211,7 +210,12 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
 def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping[str, Any]) -> list[np.ndarray]:
     """Run one node's reference. Its results are converted to the inferred dtypes and must have the inferred shapes."""
     if not all(v.type.known for v in node.operands):
-        _check_operands(graph, node, args)
+        types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
+                 for v, x in zip(node.inputs, args, strict=True))
+        try:
+            node.op.infer(*types, **node.attrs)
+        except GraphError as e:
+            raise GraphError(f"{graph.describe(node)}: {e}") from None
     nbytes = sum(v.type.nbytes for v in node.outputs if v.type.known)
     if nbytes > SMALL:  # small results are not checked, because `describe` is slow
         expect(nbytes, f"{graph.describe(node)}: the result")
@@ -231,15 +235,6 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
     return arrays
 
 
-def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
-    types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
-             for v, x in zip(node.inputs, args, strict=True))
-    try:
-        node.op.infer(*types, **node.attrs)
-    except GraphError as e:
-        raise GraphError(f"{graph.describe(node)}: {e}") from None
-
-
 def pack_outputs(names: Iterable[str], results: Sequence[np.ndarray]) -> Any:
     """The result of a call: an array, or for several outputs a dict of arrays by output name."""
     return results[0] if len(results) == 1 else dict(zip(names, results, strict=True))
@@ -254,6 +249,20 @@ def require_outputs(graph: Graph) -> None:
     """Raise GraphError unless the graph returns something."""
     if not graph.outputs:
         raise GraphError(f"graph '{graph.name}' has no outputs; call g.output(value, name=...)")
+
+
+def check_order(graph: Graph) -> None:
+    """Raise VerifyError with the node unless every operand is a graph input or the result of an earlier node."""
+    known: set[Value] = set(graph.inputs)
+    for node in graph.nodes:
+        for k, v in enumerate(node.inputs):
+            if v is not None and v not in known:
+                raise VerifyError(f"{graph.describe(node)}: operand {k} is used before its definition, or removed: "
+                                  "a cycle or bad order")
+        known.update(node.outputs)
+    for name, v in zip(graph.output_names, graph.outputs, strict=True):
+        if v not in known:
+            raise VerifyError(f"output '{name}' is not a value of the graph")
 
 
 def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:

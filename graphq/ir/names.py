@@ -105,11 +105,6 @@ class Labels:
         if not self.kept:
             self._numbers = None
 
-    def trace(self) -> None:
-        """Keep the numbers of unnamed values, and start a history of passes in `origins`."""
-        self.keep()
-        self.origins = {v: (v, None) for v in self.graph.values}
-
     def stands(self, new: Value, old: Value, order: Sequence[int] | None = None) -> None:
         """Record that `new` equals `old` or, with `order`, `static_transpose(old, order)`."""
         if self.origins is not None:
@@ -120,8 +115,13 @@ class Labels:
         if self.kept and self._numbers and old in self._numbers:
             self._numbers.setdefault(new, self._numbers[old])
 
-    def keep(self) -> None:
-        """Keep the numbers of unnamed values from now on. A replacement gets the number of the value it replaces."""
+    def keep(self, *, trace: bool = False) -> None:
+        """Keep the numbers of unnamed values from now on. A replacement gets the number of the value it replaces.
+
+        With `trace`, start a history of passes in `origins`.
+        """
+        if trace:
+            self.origins = {v: (v, None) for v in self.graph.values}
         self._numbers = None
         for v in self.graph.values:
             if v.name is None:

@@ -40,7 +40,10 @@ def indexed(value: Value, key: Any) -> Value:
             if k != slice(None):
                 limits[axis] = _slice(k, value.shape[axis], where)
         else:
-            limits[axis] = _single(index(k), value.shape[axis], where)
+            at, size = index(k), value.shape[axis]
+            if size is not None and not -size <= at < size:
+                raise GraphError(f"{where}: must be in [{-size}, {size - 1}], got {at}")
+            limits[axis] = at, at + 1 or _END, 1
         axis += 1
     if limits:
         starts, ends, steps = zip(*limits.values(), strict=True)
@@ -69,12 +72,6 @@ def _complete(keys: tuple[Any, ...], rank: int, where: str) -> list[Any]:
     if rest < 0 or len(at) > 1:
         raise GraphError(f"{where}: takes {rank} indices and one ..., got {len(keys)}")
     return [*keys[:at[0]], *[slice(None)] * rest, *keys[at[0] + 1:]]
-
-
-def _single(k: int, size: Dim, where: str) -> tuple[int, int, int]:
-    if size is not None and not -size <= k < size:
-        raise GraphError(f"{where}: must be in [{-size}, {size - 1}], got {k}")
-    return k, k + 1 or _END, 1
 
 
 def _slice(k: slice, size: Dim, where: str) -> tuple[int, int, int]:

@@ -256,11 +256,6 @@ _KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", 
           "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax", "softmax": "SoftMax"}
 
 
-def onednn_kind(name: str) -> str:
-    """oneDNN's spelling of an op's name: "bias_add" -> "BiasAdd"."""
-    return _KINDS.get(name) or "".join(part.capitalize() for part in name.split("_"))
-
-
 def register_op(
     *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
     resolve: Callable[..., tuple[Value, ...] | None] | None = None, lanes: Callable[..., Any] | None = None,
@@ -283,10 +278,10 @@ def register_op(
                 attributes[p.name] = Attribute(p.name, hints[p.name], default)
             else:
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
-        op = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise, resolve,
+        kind = _KINDS.get(name) or "".join(part.capitalize() for part in name.split("_"))  # bias_add -> BiasAdd
+        op = Op(name, kind, tuple(operands), attributes, f, infer, commutative, elementwise, resolve,
                 lanes, bound, exact, layout, rows, onnx)
-        _check_lanes(op)
-        _check_bound(op)
+        _check_rules(op)
         OPS[name] = op
         add_builder(op)
         return op
@@ -323,7 +318,12 @@ def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:
                              "attributes are keyword-only")
 
 
-def _check_lanes(op: Op) -> None:
+def _check_rules(op: Op) -> None:
+    if isinstance(op.bound, str) and op.bound not in typing.get_args(PairRule):
+        raise GraphError(f"op '{op.name}': a bound must be a Curve, a function, or one of "
+                         f"{', '.join(typing.get_args(PairRule))}, got {op.bound!r}")
+    if callable(op.bound):
+        _check_keywords(op, "bound", op.bound)
     if op.lanes is None:
         return
     if not op.elementwise:
@@ -335,14 +335,6 @@ def _check_lanes(op: Op) -> None:
         raise GraphError(f"op '{op.name}': its lane rule takes ({', '.join(p.name for p in taken)}), but its operands "
                          f"are ({', '.join(p.name for p in op.operands)})")
     _check_keywords(op, "lane rule", op.lanes)
-
-
-def _check_bound(op: Op) -> None:
-    if isinstance(op.bound, str) and op.bound not in typing.get_args(PairRule):
-        raise GraphError(f"op '{op.name}': a bound must be a Curve, a function, or one of "
-                         f"{', '.join(typing.get_args(PairRule))}, got {op.bound!r}")
-    if callable(op.bound):
-        _check_keywords(op, "bound", op.bound)
 
 
 def _check_keywords(op: Op, what: str, rule: Callable[..., Any]) -> None:
@@ -384,10 +376,11 @@ def normalize(annotation: Any, value: Any, name: str) -> Any:
             raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
         return value
     if origin in (list, tuple):
-        if not isinstance(value, list | tuple) and (isinstance(value, str | bytes | Mapping | Set)
-                                                    or not _iterable(value)):
+        values: tuple[Any, ...] | None = None
+        with suppress(TypeError):
+            values = None if isinstance(value, str | bytes | Mapping | Set) else tuple(value)
+        if values is None:
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
-        values = tuple(value)
         if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # fast path for thousands of scales
             return values
         return tuple(normalize(args[0], v, name) for v in values)
@@ -423,14 +416,6 @@ def _scalar(annotation: Any, value: Any, name: str) -> Any:
         return value
     wanted = getattr(annotation, "__name__", str(annotation))
     raise GraphError(f"attribute '{name}' must be of type {wanted}, got {value!r}")
-
-
-def _iterable(value: Any) -> bool:
-    try:
-        iter(value)
-    except TypeError:
-        return False
-    return True
 
 
 def walk_ops() -> Iterator[Op]:

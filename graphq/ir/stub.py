@@ -12,7 +12,7 @@ import numpy as np
 
 from graphq.dtypes import DType
 from graphq.ir.graph import Graph
-from graphq.ir.op import Op, TensorParameter, walk_ops
+from graphq.ir.op import Op, walk_ops
 
 PATH = Path(__file__).with_name("operations.pyi")
 
@@ -44,7 +44,8 @@ def stub() -> str:
 
 
 def _method(op: Op) -> str:
-    operands = [_operand(p) for p in op.operands]
+    operands = [f"*{p.name}: Number | None" if p.variadic else f"{p.name}: Number" + " | None = None" * p.optional
+                for p in op.operands]
     parameters = ["self", *operands, *([] if op.variadic else ["/", "*"])]
     for a in op.signature.parameters.values():
         if a.kind is a.KEYWORD_ONLY:
@@ -63,12 +64,6 @@ def _filled(head: str, parameters: list[str], tail: str) -> str:
             lines.append(indent)
         lines[-1] += part
     return "\n".join(lines)
-
-
-def _operand(p: TensorParameter) -> str:
-    if p.variadic:
-        return f"*{p.name}: Number | None"
-    return f"{p.name}: Number" + " | None = None" * p.optional
 
 
 def _annotation(annotation: Any) -> str:

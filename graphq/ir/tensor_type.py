@@ -59,7 +59,7 @@ class TensorType:
     @property
     def nbytes(self) -> int:
         """The bytes of a dense array of this type."""
-        return self.size * self.dtype.itemsize
+        return math.prod(self.dims) * self.dtype.itemsize
 
 
 def shapes_agree(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None, *, ones: bool = False) -> bool:
@@ -95,11 +95,6 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
         raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
 
 
-def _real(value: Any) -> Any:
-    """Convert an int to a float: NumPy would keep a large int as an object. Raises OverflowError beyond f64's range."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = f32) -> np.ndarray:
     """A read-only copy of an array as `dtype` (see `_converted`), or the array itself if nothing can change it.
 
@@ -107,8 +102,9 @@ def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = 
     dtype `real`. All other values keep their dtype.
     """
     wanted = dtype or real
-    try:
-        array = np.asarray(_real(value) if wanted.kind == "float" else value)
+    try:  # an int becomes a float, because NumPy would keep a large int as an object
+        real_int = wanted.kind == "float" and isinstance(value, int) and not isinstance(value, bool)
+        array = np.asarray(float(value) if real_int else value)
     except OverflowError:
         raise GraphError(f"{where}: an int of {value.bit_length()} bits does not fit into {wanted}") from None
     except Exception as e:  # an object's own __array__ may raise anything

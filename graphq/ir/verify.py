@@ -6,6 +6,7 @@ from operator import is_
 
 from graphq.errors import GraphqError, VerifyError
 from graphq.ir.graph import Graph, Node, Use, Value
+from graphq.ir.interpret import check_order
 
 Consistent = dict[Node, tuple[object, ...]]
 """Nodes already verified, with the facts that the verdict depended on (`_facts`)."""
@@ -23,45 +24,31 @@ def verify(graph: Graph, consistent: Consistent | None = None) -> None:
         if v.node is not None or v.graph is not graph or not v.name or v in wanted:
             raise VerifyError(f"input {graph.label(v)}: not a named input of graph '{graph.name}', or listed twice")
         wanted[v] = set()
+    names = graph.output_names
+    if len(names) != len(graph.outputs) or len(set(names)) != len(names):
+        raise VerifyError(f"output names {names} do not fit {len(graph.outputs)} outputs")
+    check_order(graph)
     position = float("-inf")
     for node in graph.nodes:
         if node.removed or node.graph is not graph or node.position <= position:
             raise VerifyError(f"{graph.describe(node)}: removed, of another graph, or its position is out of order")
         position = node.position
         _define(graph, node, wanted, consistent)
-    _outputs(graph, wanted)
+    for k, v in enumerate(graph.outputs):
+        wanted[v].add(Use(None, k))
     for v, uses in wanted.items():
         if len(v.uses) != len(uses) or set(v.uses) != uses:
             raise VerifyError(f"{graph.label(v)}: recorded uses differ from the operands of nodes and the outputs")
-    names = [v.name for v in wanted if v.name is not None]
-    if len(set(names)) != len(names):
-        (name, count), = Counter(names).most_common(1)
-        raise VerifyError(f"the name '{name}' is given to {count} values")
-
-
-def check_order(graph: Graph) -> None:
-    """Raise VerifyError with the node unless every operand is a graph input or the result of an earlier node."""
-    known: set[Value] = set(graph.inputs)
-    for node in graph.nodes:
-        for k, v in enumerate(node.inputs):
-            if v is not None and v not in known:
-                raise VerifyError(f"{graph.describe(node)}: operand {k} is used before its definition, or removed: "
-                                  "a cycle or bad order")
-        known.update(node.outputs)
-    for name, v in zip(graph.output_names, graph.outputs, strict=True):
-        if v not in known:
-            raise VerifyError(f"output '{name}' is not a value of the graph")
+    for name, count in Counter(v.name for v in wanted if v.name is not None).most_common(1):
+        if count > 1:
+            raise VerifyError(f"the name '{name}' is given to {count} values")
 
 
 def _define(graph: Graph, node: Node, wanted: dict[Value, set[Use]], consistent: Consistent) -> None:
     """Check one node. `wanted` maps the values defined so far to their uses; the node's outputs and uses are added."""
     for k, v in enumerate(node.inputs):
-        if v is None:
-            continue
-        if v not in wanted:
-            raise VerifyError(f"{graph.describe(node)}: operand {k} is used before its definition, or removed: "
-                              "a cycle or bad order")
-        wanted[v].add(Use(node, k))
+        if v is not None:
+            wanted[v].add(Use(node, k))
     for k, out in enumerate(node.outputs):
         if out.node is not node or out.index != k or out.graph is not graph:
             raise VerifyError(f"{graph.describe(node)}: output {k} does not point back to its node")
@@ -104,13 +91,3 @@ def _types(node: Node) -> None:
     types = node.op.types([None if v is None else v.type for v in node.inputs], node.attrs)
     if types != tuple(o.type for o in node.outputs):
         raise VerifyError(f"inferred types are {', '.join(map(str, types))}")
-
-
-def _outputs(graph: Graph, wanted: dict[Value, set[Use]]) -> None:
-    names = graph.output_names
-    if len(names) != len(graph.outputs) or len(set(names)) != len(names):
-        raise VerifyError(f"output names {names} do not fit {len(graph.outputs)} outputs")
-    for k, (v, name) in enumerate(zip(graph.outputs, names, strict=True)):
-        if v not in wanted:
-            raise VerifyError(f"output '{name}' is not a value of the graph")
-        wanted[v].add(Use(None, k))

@@ -137,7 +137,7 @@ MOST_VALUES = 8
 
 
 def _is_small(value: Value | GraphInput) -> bool:
-    return value.dtype in (s32, s64) and value.type.known and 0 < value.type.size <= MOST_VALUES
+    return value.type.dtype in (s32, s64) and value.type.known and 0 < value.type.size <= MOST_VALUES
 
 
 def signature_of(graph: Graph, arrays: Mapping[str, np.ndarray] | None = None) -> Signature:

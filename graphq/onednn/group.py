@@ -49,6 +49,7 @@ class Group(Fusion):
         return "a further result leaves the group and comes back into it"
 
     def members(self, match: Match) -> list[Node]:
+        """The nodes of the match and the nodes that they absorb, in graph order."""
         return sorted(absorbing(match.nodes), key=GRAPH_ORDER)
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:

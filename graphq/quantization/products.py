@@ -158,7 +158,7 @@ def prepared(graph: Graph) -> Graph:
         raise GraphError(f"expected a Graph, got {graph!r}")
     out = copied(graph, in_f32)
     for part in with_bodies(out):
-        part.labels.trace()
+        part.labels.keep(trace=True)
         for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(),
                      eliminate_dead_code, share_constants):
             step(part)

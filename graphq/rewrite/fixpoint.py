@@ -22,7 +22,7 @@ class History:
     def __init__(self, graph: Graph) -> None:
         self.before = self.after = graph
         self.given = graph.values
-        graph.labels.trace()
+        graph.labels.keep(trace=True)
 
     def fork(self) -> Graph:
         """Return the graph `after`. The first call makes it, as a copy of `before` with the same labels."""
@@ -64,8 +64,7 @@ class Fixpoint:
         last: dict[Pass, list[Refusal]] = {}  # each pass's near misses in its last run
         for step in cycle(self.passes):
             count, last[step] = apply(step, graph, parts=False, after=after)
-            total += count
-            unchanged = 0 if count else unchanged + 1
+            total, unchanged = total + count, 0 if count else unchanged + 1
             if unchanged >= len(self.passes):
                 break
         return total, [miss for misses in last.values() for miss in misses]
@@ -135,11 +134,15 @@ def single_passes(passes: Sequence[Pass]) -> list[Pass]:
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
     """Leave out the passes with these names, also inside a Fixpoint. Raises GraphError for a name that no pass has."""
-    names = tuple(SPELLINGS.get(name, name) for name in names)
-    missing = set(names).difference(map(pass_name, _every(passes)))
-    if missing:
+    gone = {SPELLINGS.get(name, name) for name in names}
+    if missing := gone.difference(map(pass_name, _every(passes))):
         raise GraphError(f"no pass is named '{min(missing)}'")
-    return _without(passes, frozenset(names))
+
+    def kept(steps: Sequence[Pass]) -> tuple[Pass, ...]:
+        return tuple(Fixpoint(step.name, *kept(step.passes)) if isinstance(step, Fixpoint) else step
+                     for step in steps if pass_name(step) not in gone)
+
+    return kept(passes)
 
 
 def _every(passes: Sequence[Pass]) -> Iterator[Pass]:
@@ -147,9 +150,3 @@ def _every(passes: Sequence[Pass]) -> Iterator[Pass]:
     for step in passes:
         yield step
         yield from _every(step.passes) if isinstance(step, Fixpoint) else ()
-
-
-def _without(passes: Sequence[Pass], names: frozenset[str]) -> tuple[Pass, ...]:
-    kept = (step for step in passes if pass_name(step) not in names)
-    return tuple(Fixpoint(step.name, *_without(step.passes, names)) if isinstance(step, Fixpoint) else step
-                 for step in kept)

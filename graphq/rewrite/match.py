@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -49,22 +49,25 @@ class Match(NamedTuple):
         return Match(self.root, Nodes(dict.fromkeys((*self.nodes, *nodes))), self.values, self.bindings)
 
 
+@dataclass
 class Matcher:
     """A matcher for one pattern. `missed` and `reason` are the nodes and the reason of the last call's nearest miss.
 
     A miss is a refused match of the whole pattern. With `parts`, a match of only a part of the pattern is also a miss.
     """
 
-    def __init__(self, pattern: PatternLike, *, several_results: bool = False, parts: bool = True) -> None:
-        self.pattern, self.several_results, self.parts = pattern, several_results, parts
-        self.missed, self.reason, self.weak = tuple[Node, ...](), _no_reason, False
+    pattern: PatternLike
+    several_results: bool = False
+    parts: bool = True
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
         """Yield all matches of the pattern whose last node is `root`."""
-        self.missed, self.reason, self.weak, self.graph = (), _no_reason, False, graph
+        self.missed: tuple[Node, ...] = ()
+        self.reason: Reason = str
+        self.weak, self.graph = False, graph
         if len(root.outputs) != 1:
             return
-        for m in self._value(self.pattern, root.output, Match(root)):
+        for m in self._all([(self.pattern, root.output)], Match(root)):
             if root not in m.nodes:
                 continue
             reason = self._escapes(m)
@@ -87,32 +90,37 @@ class Matcher:
         """Return a reason if a value inside the match is also used outside of the match, else None."""
         if len(m.nodes) == 1:
             return None
-        members = set(m.nodes)
+        g, members = self.graph, set(m.nodes)
         for node in m.nodes:
             if node is m.root or node.op.name == "constant":
                 continue
             outputs = node.outputs[:1] if self.several_results else node.outputs
             for user in (u.node for out in outputs for u in out.uses):
                 if user not in members:
-                    return partial(_also_used, self.graph, node, user)
+                    return lambda: f"{g.describe(node)} is also " + (
+                        "an output of the graph" if user is None else f"used by {g.describe(user)}")
         return None
 
-    def _value(self, p: PatternLike | None, value: Value | None, m: Match) -> Iterator[Match]:
+    def _all(self, pairs: list[tuple[PatternLike | None, Value | None]], m: Match) -> Iterator[Match]:
+        """Yield the matches that extend `m` by a match of each pattern at the value next to it."""
+        if not pairs:
+            yield m
+            return
+        (p, value), *rest = pairs
         if p is None or value is None:
             if p is None and value is None:
-                yield m
+                yield from self._all(rest, m)
         elif isinstance(p, Var):
             if m.values.get(p.name, value) is value:
-                yield Match(m.root, m.nodes, {**m.values, p.name: value}, m.bindings)
+                yield from self._all(rest, Match(m.root, m.nodes, {**m.values, p.name: value}, m.bindings))
             else:
                 self._fail(m, lambda: f"'{p.name}' would be two different values")
         elif isinstance(p, AnyOf):
             for choice in p.alternatives:
-                yield from self._value(choice, value, m)
-        elif isinstance(p, Repeat):
-            yield from self._repeat(p, value, m)
+                yield from self._all([(choice, value), *rest], m)
         else:
-            yield from self._node(p, value, m)
+            for first in self._repeat(p, value, m) if isinstance(p, Repeat) else self._node(p, value, m):
+                yield from self._all(rest, first)
 
     def _node(self, p: OpPattern, value: Value, m: Match) -> Iterator[Match]:
         node = value.node
@@ -131,13 +139,14 @@ class Matcher:
             return
         if len(p.operands) != len(node.inputs):
             # The reason is weak, because another alternative of the pattern may have this number of operands.
-            self._fail(here, partial(_other_count, self.graph, node, len(p.operands)), weak=True)
+            g, got, wanted = self.graph, len(node.inputs), len(p.operands)
+            self._fail(here, lambda: f"{g.describe(node)} has {got} operands, the pattern {wanted}", weak=True)
             return
         orders = [node.inputs]
         if node.op.commutative and node.inputs[0] is not node.inputs[1]:
             orders.append((node.inputs[1], node.inputs[0], *node.inputs[2:]))
         for order in orders:
-            yield from self._operands(p.operands, order, here)
+            yield from self._all(list(zip(p.operands, order, strict=True)), here)
 
     def _expected(self, p: OpPattern, value: Value) -> str:
         found = f"input {value.name}" if value.node is None else f"{value.node.op.name} ({self.graph.label(value)})"
@@ -156,14 +165,6 @@ class Matcher:
                 return lambda: f"{g.describe(node)}: attribute '{name}' is {got!r}, not {wanted!r}"
         return None
 
-    def _operands(self, patterns: tuple[PatternLike | None, ...], values: tuple[Value | None, ...],
-                  m: Match) -> Iterator[Match]:
-        if not patterns:
-            yield m
-            return
-        for first in self._value(patterns[0], values[0], m):
-            yield from self._operands(patterns[1:], values[1:], first)
-
     # -- repeat -----------------------------------------------------------------------------------------------
 
     def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
@@ -172,7 +173,7 @@ class Matcher:
             region, _ = self._region(p, value, m, p.max)
             yield m.plus(*region)
             return
-        yield from self._value(p.inner, value, m)
+        yield from self._all([(p.inner, value)], m)
         region, closed = self._region(p, value, m, 2 * p.max)
         found = False
         for inner, path in self._paths(p.inner, region, value, m):
@@ -180,7 +181,7 @@ class Matcher:
             if len(path) <= p.max:
                 yield inner.plus(*path)
             else:
-                self._fail(inner.plus(*path), partial(_too_long, p.max))
+                self._fail(inner.plus(*path), lambda: f"more than {p.max} operations in a row")
         if not found and not closed:
             self._explain_open(p, value, m)
 
@@ -199,7 +200,7 @@ class Matcher:
         """Yield each match of `inner` at an operand of the region, and the region's nodes on the way to `value`."""
         inside = set(region)
         for start in dict.fromkeys(v for n in region for v in n.operands if v.node not in inside):
-            for found in self._value(inner, start, m):
+            for found in self._all([(inner, start)], m):
                 path: dict[Node, None] = {}
                 for node in sorted(region, key=GRAPH_ORDER):
                     if any(v is start or v.node in path for v in node.operands):
@@ -275,23 +276,6 @@ def roots(p: PatternLike | None, graph: Graph, *, near: bool) -> Collection[Node
 def _users(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
     return {u.node for n in nodes for out in n.outputs for u in out.uses
             if u.node is not None and u.node.op.name in ops}
-
-
-def _no_reason() -> str:
-    return ""
-
-
-def _also_used(graph: Graph, node: Node, user: Node | None) -> str:
-    where = "an output of the graph" if user is None else f"used by {graph.describe(user)}"
-    return f"{graph.describe(node)} is also {where}"
-
-
-def _too_long(most: int) -> str:
-    return f"more than {most} operations in a row"
-
-
-def _other_count(graph: Graph, node: Node, count: int) -> str:
-    return f"{graph.describe(node)} has {len(node.inputs)} operands, the pattern {count}"
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -3,35 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
-from typing import Any
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.ir.op import OPS
-from graphq.rewrite.rule import Match, Rewrite
-
-
-def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
-    """Add a partition of nodes that together have one result. Returns the partition's result.
-
-    Raises GraphError if the nodes have several results, or are not convex (`is_convex`).
-    """
-    return _partition(graph, *extract(graph, nodes), anchor)
-
-
-def _partition(graph: Graph, body: Graph, operands: list[Value], result: Value, anchor: str) -> Value:
-    attrs = {"body": body, "anchor": anchor, "ties": "settled"}
-    return graph.add_checked(OPS["partition"], operands, attrs, [result.type])[0]
-
-
-def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
-    """Copy nodes with one result into a body graph (see `carve`). Raises GraphError if they have several results."""
-    body, operands, results = carve(graph, nodes)
-    if len(results) != 1:
-        have = ", ".join(map(graph.label, results)) or "none"
-        raise GraphError(f"a partition needs one result, these {len(body.nodes)} nodes have {have}")
-    return body, operands, results[0]
+from graphq.rewrite.rule import Rewrite
 
 
 def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list[Value]]:
@@ -56,8 +32,8 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
     taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
     free = (name for k in count() if (name := f"i{k}") not in taken)
     body = Graph("body")
-    new = {v: body.input(v.name or next(free), dtype=v.dtype, shape=v.shape,
-                         property="constant" if v.data is not None else v.property) for v in operands}
+    new = {v: body.add_input(v.name or next(free), v.type, "constant" if v.data is not None else v.property)
+           for v in operands}
     for node in members:
         values = [None if v is None else new[v] for v in node.inputs]
         outs = body.add_checked(node.op, values, node.attrs, [o.type for o in node.outputs], name=node.outputs[0].name)
@@ -87,46 +63,17 @@ def _detour(graph: Graph, members: list[Node]) -> list[Node]:
         for user in (u.node for out in node.outputs for u in out.uses):
             if user in inside:
                 if outer is not None:
-                    return _path(before, outer)
+                    path = [outer]
+                    while (previous := before[path[0]]) is not None:
+                        path.insert(0, previous)
+                    return path
             elif user is not None and user.position < last and user not in before:
                 before[user] = outer
                 work.append((user, user))
     return []
 
 
-def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
-    path: list[Node] = []
-    node: Node | None = end
-    while node is not None:
-        path.append(node)
-        node = before[node]
-    return path[::-1]
-
-
 class Fusion(Rewrite):
-    """A rewrite that puts the nodes of a match into a partition of the kernel family `anchor`."""
+    """A rewrite that puts the nodes of a match, and nodes before them, into a partition of the family `anchor`."""
 
     anchor: str
-
-    def absorbs(self, node: Node) -> bool:
-        """Whether `node` also joins the partition. The node computes an operand of a member, and has no other user."""
-        return False
-
-    def members(self, match: Match) -> list[Node]:
-        """The matched nodes and the nodes that they absorb."""
-        members = list(match.nodes)
-        for node in members:  # absorbed nodes are appended, so the loop visits them as well
-            members += [v.node for v in node.operands if v.node is not None and v.node not in members
-                        and len(v.uses) == 1 and self.absorbs(v.node)]
-        return members
-
-    def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value], Value]:
-        """The body of the partition, its operands and its result, computed once for `check` and `replace`."""
-        if "extracted" not in notes:
-            notes["extracted"] = extract(g, self.members(match))
-        body, operands, result = notes["extracted"]
-        return body, operands, result
-
-    def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """Add the partition and return its result."""
-        return _partition(g, *self.extracted(g, match, notes), self.anchor)

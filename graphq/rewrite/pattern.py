@@ -74,13 +74,14 @@ class PatternBuilder:
         def build(*operands: PatternLike | None, attrs: Any = None, **given: Any) -> OpPattern:
             if attrs not in (None, ANY):
                 raise GraphError(f"pattern: attrs= takes only ANY, got {attrs!r}; give attributes by keyword")
+            wanted = {op.name: _wanted(op, given, attrs is ANY) for op in ops}
             if operands == (...,):
-                return OpPattern({op.name: _wanted(op, given, attrs is ANY) for op in ops}, None)
+                return OpPattern(wanted, None)
             for x in operands:
                 _expect_pattern(x)
             while operands and operands[-1] is None:
                 operands = operands[:-1]
-            return OpPattern({op.name: _wanted(op, given, attrs is ANY) for op in ops}, operands)
+            return OpPattern(wanted, operands)
 
         return build
 

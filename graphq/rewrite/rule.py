@@ -31,7 +31,7 @@ from graphq.base.locks import lazy_property
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.rewrite.match import Match, Matcher, Nodes, Reason, roots
+from graphq.rewrite.match import Match, Matcher, Nodes, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 __all__ = ["ANY", "Match", "Matcher", "Nodes", "Pass", "PatternBuilder", "PatternLike", "Refusal", "Rewrite", "Var"]
@@ -70,6 +70,9 @@ class Rewrite:
     check: Callable[..., str | None] = lambda self: None
     """Return a reason to refuse a match, or None. The empty reason "" also refuses, but is not reported."""
 
+    candidate: Callable[..., bool] = lambda self, node: True
+    """Return whether a node may be the root of a match or a near miss: a quick test before the pattern is tried."""
+
     replace: Callable[..., Value]
     """Return the value that replaces the root, of the same type. Nodes that it adds are placed before the root."""
 
@@ -78,10 +81,6 @@ class Rewrite:
 
     several_results: bool = False
     """Whether a matched node's second and later outputs (softmax's statistics) may be used outside of the match."""
-
-    def candidate(self, node: Node) -> bool:
-        """Whether a node may be the root of a match or a near miss: a quick test before the pattern is tried."""
-        return True
 
     @property
     def name(self) -> str:
@@ -103,8 +102,21 @@ class Rewrite:
         found = self._roots(graph, parts)
         if not found:
             return 0, []
-        work = _Work(self, graph, parts, explain)
-        return work.run(found), work.refusals()
+        matcher = Matcher(self._form.pattern, several_results=self.several_results, parts=parts)
+        misses: dict[Node, Refusal] | None = {} if explain else None  # the nearest miss at each node
+        total, rounds, size = 0, 0, len(graph.nodes)
+        with graph.labels.stable():
+            while count := sum([self._visit(graph, matcher, node, misses) for node in found if not node.removed]):
+                total, rounds = total + count, rounds + 1
+                if total > 10 * size + 100 or rounds > 2 * size + 100:
+                    raise GraphError(f"{self.name} was applied {total} times to {size} nodes: it undoes itself")
+                found = self._roots(graph, parts)
+        alike: dict[str, list[Refusal]] = {}
+        for node, miss in (misses or {}).items():
+            if not node.removed:
+                alike.setdefault(miss.reason, []).insert(0, miss)
+        return total, [max(of_one, key=lambda m: m.depth)._replace(nodes=tuple(n for m in of_one for n in m.nodes))
+                       for of_one in alike.values()]
 
     def _roots(self, graph: Graph, near: bool) -> list[Node]:
         """The nodes that can be the root of a match, or with `near` of a near miss, the last node first."""
@@ -112,11 +124,43 @@ class Rewrite:
         tried = filter(self.candidate, graph.nodes if found is None else found)
         return sorted(tried, key=GRAPH_ORDER, reverse=True)
 
+    def _visit(self, graph: Graph, matcher: Matcher, node: Node, misses: dict[Node, Refusal] | None) -> bool:
+        """Rewrite the first match at `node` that `check` does not refuse; without one, record the nearest miss."""
+        refused: tuple[tuple[Node, ...], str] | None = None
+        for m in matcher.matches(graph, node):
+            given: dict[str, Any] = {**m.values, "match": m, "g": graph, "notes": {}}
+            reason = self.check(**{name: given.get(name) for name in self._form.check})
+            if reason is None:
+                self._rewrite(graph, m, given)
+                return True
+            if not isinstance(reason, str):
+                raise GraphError(f"{self.name}.check must return a reason or None, got {reason!r}")
+            nodes = m.nodes if reason else ()
+            if refused is None or len(nodes) > len(refused[0]):
+                refused = nodes, reason
+        missed, why = refused or (matcher.missed, "")
+        if misses is not None and len(missed) > (misses[node].depth if node in misses else 0):
+            misses[node] = Refusal(self.name, graph.describe(node), why or matcher.reason(), len(missed), missed)
+        return False
+
+    def _rewrite(self, graph: Graph, m: Match, given: dict[str, Any]) -> None:
+        node = m.root
+        try:
+            with graph.before(node, m.nodes):
+                new = self.replace(**{name: given.get(name) for name in self._form.replace})
+            if not isinstance(new, Value):
+                raise GraphError(f"replace must return a value, got {new!r}")
+            if new is node.output:
+                raise GraphError("replace returned the value that it replaces; let check refuse instead")
+            graph.replace_uses(node.output, new)
+        except GraphError as e:
+            raise GraphError(f"{self.name} at {graph.describe(node)}: {e}") from e
+        graph.prune([node])
+
     @lazy_property
     def _form(self) -> _RewriteForm:
         _, *names = _parameters(self, "pattern")
-        reserved = GIVEN & set(names)
-        if reserved:
+        if reserved := GIVEN & set(names):
             raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
         known = {*names, *GIVEN}
         pattern = self.pattern(PatternBuilder(), *(Var(n) for n in names))
@@ -127,73 +171,6 @@ class _RewriteForm(NamedTuple):
     pattern: PatternLike
     check: tuple[str, ...]
     replace: tuple[str, ...]
-
-
-class _Work:
-    """One application of a rewrite to a graph. `misses` has the nearest miss at each node."""
-
-    def __init__(self, rewrite: Rewrite, graph: Graph, parts: bool, explain: bool) -> None:
-        self.rewrite, self.graph, self.parts, self.explain = rewrite, graph, parts, explain
-        self.form = rewrite._form
-        self.matcher = Matcher(self.form.pattern, several_results=rewrite.several_results, parts=parts)
-        self.misses: dict[Node, Refusal] = {}
-
-    def run(self, found: list[Node]) -> int:
-        """Visit the nodes `found`, and then all possible roots again, until no node matches; count the rewrites."""
-        total, rounds, size = 0, 0, len(self.graph.nodes)
-        with self.graph.labels.stable():
-            while count := sum([self._visit(node) for node in found if not node.removed]):
-                total, rounds = total + count, rounds + 1
-                if total > 10 * size + 100 or rounds > 2 * size + 100:
-                    raise GraphError(f"{self.rewrite.name} was applied {total} times to {size} nodes: it undoes itself")
-                found = self.rewrite._roots(self.graph, self.parts)
-        return total
-
-    def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
-        given = {"match": m, "g": self.graph, "notes": notes}
-        return {name: given[name] if name in given else m.values.get(name) for name in names}
-
-    def _visit(self, node: Node) -> bool:
-        """Rewrite the first match at `node` that `check` does not refuse; without one, record the nearest miss."""
-        refused: tuple[tuple[Node, ...], Reason] | None = None
-        for m in self.matcher.matches(self.graph, node):
-            notes: dict[str, Any] = {}
-            reason = self.rewrite.check(**self._given(self.form.check, m, notes))
-            if reason is None:
-                self._rewrite(node, m, notes)
-                return True
-            if not isinstance(reason, str):
-                raise GraphError(f"{self.rewrite.name}.check must return a reason or None, got {reason!r}")
-            nodes = m.nodes if reason else ()
-            if refused is None or len(nodes) > len(refused[0]):
-                refused = nodes, lambda reason=reason: reason
-        missed, why = refused or (self.matcher.missed, self.matcher.reason)
-        if self.explain and len(missed) > (self.misses[node].depth if node in self.misses else 0):
-            self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), len(missed), missed)
-        return False
-
-    def _rewrite(self, node: Node, m: Match, notes: dict[str, Any]) -> None:
-        name, graph = self.rewrite.name, self.graph
-        try:
-            with graph.before(node, m.nodes):
-                new = self.rewrite.replace(**self._given(self.form.replace, m, notes))
-            if not isinstance(new, Value):
-                raise GraphError(f"replace must return a value, got {new!r}")
-            if new is node.output:
-                raise GraphError("replace returned the value that it replaces; let check refuse instead")
-            graph.replace_uses(node.output, new)
-        except GraphError as e:
-            raise GraphError(f"{name} at {graph.describe(node)}: {e}") from e
-        graph.prune([node])
-
-    def refusals(self) -> list[Refusal]:
-        """For each reason, the near miss with the most matched nodes. Near misses at removed nodes are left out."""
-        alike: dict[str, list[Refusal]] = {}
-        for node, miss in self.misses.items():
-            if not node.removed:
-                alike.setdefault(miss.reason, []).insert(0, miss)
-        return [max(misses, key=lambda m: m.depth)._replace(nodes=tuple(n for m in misses for n in m.nodes))
-                for misses in alike.values()]
 
 
 def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter]:

@@ -165,11 +165,17 @@ def _same_attributes(node: Node, copy: Node) -> bool:
     return node.op is copy.op and a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
 
 
+def _links(body: Graph) -> list[list[int | None]]:
+    """For each node, and for the outputs, the numbers of the values that it reads."""
+    numbers: dict[Value | None, int] = {v: k for k, v in enumerate(body.values)}
+    return [[numbers.get(v) for v in read] for read in (*(n.inputs for n in body.nodes), body.outputs)]
+
+
 def _same(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, Graph) and isinstance(b, Graph):
-        return len(a.nodes) == len(b.nodes) and all(map(_same_attributes, a.nodes, b.nodes))
+        return len(a.nodes) == len(b.nodes) and all(map(_same_attributes, a.nodes, b.nodes)) and _links(a) == _links(b)
     return type(a) is type(b) and repr(a) == repr(b)

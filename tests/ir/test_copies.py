@@ -13,7 +13,7 @@ from graphq.ir.copies import check_names, returning
 from graphq.ir.op import OPS
 from graphq.ir.text import to_text
 from graphq.ir.verify import verify
-from graphq.rewrite.partition import fuse
+from graphq.rewrite.partition import carve
 
 
 def everything():
@@ -69,12 +69,12 @@ def test_specialize_refuses():
 
 
 def test_specialize_takes_bodies_along(g):
-    from graphq.rewrite.partition import fuse
-
     x = g.input("a", dtype="f32", shape=(None, 4))
     y = g.relu(x)
-    g.replace_uses(y, fuse(g, [y.node], "eltwise"))
-    z = fuse(g, [y.node], "eltwise")
+    body, operands, _ = carve(g, [y.node])
+    g.replace_uses(y, g.partition(*operands, body=body, anchor="eltwise"))
+    body, operands, _ = carve(g, [y.node])
+    z = g.partition(*operands, body=body, anchor="eltwise")
     g.output(z, name="z")
     g.prune()
     h = g.specialize({"a": TensorType(DTYPES["f32"], (2, 4))})
@@ -92,7 +92,8 @@ def test_pickle_and_copies(again):
     s, t = g.softmax(g.relu(y, name="r"), keep_stats=True)
     g.nodes[-1].meta = {"id": 3}
     g.set_outputs([s, t, x], ["s", "t", "raw"])
-    fuse(g, [n for n in g.nodes if n.op.name in ("dequantize", "matmul")], "matmul")
+    body, operands, _ = carve(g, [n for n in g.nodes if n.op.name in ("dequantize", "matmul")])
+    g.partition(*operands, body=body, anchor="matmul")
     h = again(g)
     verify(h)
     assert to_text(h) == to_text(g) and h is not g and h.nodes[0] is not g.nodes[0]

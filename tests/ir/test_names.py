@@ -55,7 +55,7 @@ def test_origins_are_those_of_the_first_that_is_noted(g, x):
     a = g.relu(x)
     g.labels.stands(a, x)
     assert g.labels.origins is None
-    g.labels.trace()
+    g.labels.keep(trace=True)
     assert g.labels.origins == {x: (x, None), a: (a, None)} and g.labels.kept
     new = g.static_transpose(a, order=[1, 0])
     g.labels.stands(new, a, [1, 0])

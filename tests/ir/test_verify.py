@@ -5,9 +5,10 @@ import pytest
 from graphq.dtypes import f32, s8
 from graphq.errors import VerifyError
 from graphq.ir import Graph, Node, TensorType, Use, Value
+from graphq.ir.interpret import check_order
 from graphq.ir.op import OPS
-from graphq.ir.verify import check_order, verify
-from graphq.rewrite.partition import fuse
+from graphq.ir.verify import verify
+from graphq.rewrite.partition import carve
 
 SEEN = {}
 """The nodes that verify found consistent in this process."""
@@ -179,8 +180,8 @@ def test_attributes_in_normal_form(g):
 
 
 def test_bodies(g):
-    y = fuse(g, g.nodes[:2], "eltwise")
-    body = y.node.attrs["body"]
+    body, operands, _ = carve(g, g.nodes[:2])
+    g.partition(*operands, body=body, anchor="eltwise")
     verify(g, SEEN)
     body.nodes[1].output.uses.clear()
     broken(g, r"%0 = partition\(x\) : f32\[2\]: in 'body': %b: recorded uses differ")

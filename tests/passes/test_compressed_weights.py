@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.passes.compressed_weights import (
+from graphq.passes.float_products import (
     CastDequantizedWeights,
     GatherWeights,
     MoveWeights,

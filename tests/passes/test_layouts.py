@@ -125,7 +125,7 @@ def test_moved():
     back = moved(g, made, to_first(3))
     assert back.node.op.name == "static_reshape" and back.shape == (None, 3, 1)
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    g.labels.trace()
+    g.labels.keep(trace=True)
     constant = g.constant(array)
     made = moved(g, constant, to_last(3))
     assert np.array_equal(made.data, array.transpose(0, 2, 1)) and g.labels.origins[made] == (constant, to_last(3))

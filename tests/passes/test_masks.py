@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.passes import duplicate_masks
-from graphq.passes.masks import is_large_mask, is_mask
+from graphq.passes.fuse import is_large_mask, is_mask
 from graphq.testing import check_pass
 
 INPUTS = ("x: f32[2,6,7], m: boolean[6,7], r: s32[6,1], c: s32[7], wide: s64[7], big: f32[1000,300], "

@@ -16,15 +16,8 @@ from graphq.passes import (
     UniformChannelsArePerTensor,
     positive_axis,
 )
-from graphq.passes.normal_forms import (
-    ConvIntegerAsConvolution,
-    DequantizeByGroups,
-    RowScalesAsGroups,
-    SplitBiasOfRows,
-    StaticDequantize,
-    StaticQuantize,
-    VectorAsColumn,
-)
+from graphq.passes.normal_forms import ConvIntegerAsConvolution, RowScalesAsGroups, SplitBiasOfRows, VectorAsColumn
+from graphq.passes.requantize import DequantizeByGroups, StaticDequantize, StaticQuantize
 from graphq.rewrite.rule import ANY
 from graphq.testing import check_pass
 

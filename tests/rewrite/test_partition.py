@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.ir.text import parse, to_text
 from graphq.ir.verify import verify
-from graphq.rewrite.partition import carve, extract, fuse, is_convex
+from graphq.rewrite.partition import carve, is_convex
 
 
 def graph(text):
@@ -22,10 +22,10 @@ def pick(g, *ops):
     return [n for n in g.nodes if n.op.name in ops]
 
 
-def test_extract():
+def test_carve():
     g = graph("%0 = relu(x)\n %a = add(%0, y)\n %q = multiply(%a, z)\n %3 = exp(%q)\n return %3")
-    body, operands, result = extract(g, pick(g, "add", "multiply"))
-    assert [g.label(v) for v in operands] == ["%0", "y", "z"] and g.label(result) == "%q"
+    body, operands, results = carve(g, pick(g, "add", "multiply"))
+    assert [[g.label(v) for v in values] for values in (operands, results)] == [["%0", "y", "z"], ["%q"]]
     assert to_text(body) == """graph body(i0: f32[2,4], y: f32[4], z: f32[2,4] constant) {
   %a = add(i0, y) : f32[2,4]
   %q = multiply(%a, z) : f32[2,4]
@@ -38,16 +38,16 @@ def test_extract():
 def test_extract_takes_nodes_in_any_order_and_once():
     g = graph("%0 = relu(x)\n %1 = tanh(%0)\n return %1")
     a, b = g.nodes
-    assert to_text(extract(g, [b, a, b])[0]) == to_text(extract(g, [a, b])[0])
+    assert to_text(carve(g, [b, a, b])[0]) == to_text(carve(g, [a, b])[0])
 
 
 def test_constants_stay_outside():
     g = Graph()
     x = g.input("x", dtype="f32", shape=(2,))
     g.output(g.add(g.relu(x), np.ones(2, np.float32)))
-    body, operands, _ = extract(g, pick(g, "relu", "add"))
+    body, operands, _ = carve(g, pick(g, "relu", "add"))
     assert [v.property for v in body.inputs] == ["undef", "constant"] and operands[1].data is not None
-    inner, _, _ = extract(g, g.nodes)
+    inner, _, _ = carve(g, g.nodes)
     assert [n.op.name for n in inner.nodes] == ["relu", "constant", "add"]
 
 
@@ -59,25 +59,26 @@ def test_names_of_inputs_do_not_clash():
       %i3 = add(%i1, %1)
       return %i3
     }""")
-    body, operands, _ = extract(g, pick(g, "add"))
+    body, operands, _ = carve(g, pick(g, "add"))
     assert [v.name for v in body.inputs] == ["i2", "i0", "i4"]  # i1 and i3 are results inside
     verify(body)
 
 
 def test_an_operand_used_twice_is_one_input():
     g = graph("%0 = add(x, x)\n %1 = multiply(%0, x)\n return %1")
-    body, operands, _ = extract(g, g.nodes)
+    body, operands, _ = carve(g, g.nodes)
     assert len(body.inputs) == 1 and [len(v.uses) for v in body.inputs] == [3]
 
 
-def test_fuse_and_its_reference():
+def test_a_partition_and_its_reference():
     g = graph("%0 = relu(x)\n %1 = add(%0, y)\n %2 = exp(%1)\n return %2, x as same")
     x = np.full((2, 4), -1, np.float32)
     inputs = {"x": x, "y": np.arange(4, dtype=np.float32), "z": x}
     want = gq.reference(g, inputs)
     nodes = pick(g, "relu", "add")
     with g.before(pick(g, "exp")[0]):
-        new = fuse(g, nodes, "eltwise")
+        body, operands, _ = carve(g, nodes)
+        new = g.partition(*operands, body=body, anchor="eltwise")
     g.replace_uses(nodes[-1].output, new)
     assert g.prune() == 2 and [n.op.name for n in g.nodes] == ["partition", "exp"]
     verify(g)
@@ -86,23 +87,21 @@ def test_fuse_and_its_reference():
     assert to_text(parse(to_text(g))) == to_text(g) and new.node.attrs["anchor"] == "eltwise"
 
 
-def test_several_results_are_refused():
-    g = graph("%0 = relu(x)\n %1 = tanh(%0)\n return %0, %1")
-    with pytest.raises(GraphError, match="a partition needs one result, these 2 nodes have %0, %1"):
-        extract(g, g.nodes)
-    g = graph("%0 = relu(x)\n %1 = tanh(%0)\n %2 = exp(%0)\n return %1, %2")
-    with pytest.raises(GraphError, match="these 2 nodes have %0, %1"):
-        fuse(g, g.nodes[:2], "eltwise")
-    g = graph("%0, %s = softmax(x, keep_stats=true)\n return %0, %s")
-    with pytest.raises(GraphError, match="these 1 nodes have %0, %s"):
-        fuse(g, g.nodes, "softmax")
+@pytest.mark.parametrize("text,count", [
+    ("%0 = relu(x)\n %1 = tanh(%0)\n return %0, %1", 2),
+    ("%0 = relu(x)\n %1 = tanh(%0)\n %2 = exp(%0)\n return %1, %2", 2),
+    ("%0, %1 = softmax(x, keep_stats=true)\n return %0, %1", 1)])
+def test_several_results(text, count):
+    g = graph(text)
+    body, _, results = carve(g, g.nodes[:count])
+    assert [g.label(v) for v in results] == ["%0", "%1"] and len(body.outputs) == 2
+    verify(body)
 
 
 def test_a_partition_without_results_or_nodes():
     g = graph("%0 = relu(x)\n %1 = tanh(%0)\n return x")
-    with pytest.raises(GraphError, match="these 0 nodes have none"):
-        extract(g, [])
-    assert extract(g, g.nodes)[2] is g.nodes[1].output  # nothing uses it: the last node's result
+    assert carve(g, [])[1:] == ([], [])
+    assert carve(g, g.nodes)[2] == [g.nodes[1].output]  # nothing uses it: the last node's result
 
 
 def test_foreign_and_removed_nodes():
@@ -111,7 +110,7 @@ def test_foreign_and_removed_nodes():
     g.prune()
     for bad in (node, h.nodes[0]):
         with pytest.raises(GraphError, match="a partition of graph 'graph' cannot have this relu: it is not a node"):
-            extract(g, [bad])
+            carve(g, [bad])
 
 
 def test_convexity():
@@ -120,13 +119,13 @@ def test_convexity():
     assert is_convex(g, pick(g, "relu", "softmax"))
     with pytest.raises(GraphError, match=r"not convex: a path leaves these 2 nodes and enters them again through "
                        r"%1 = softmax\(%0\) : f32\[2,4\]$"):
-        extract(g, pick(g, "relu", "add"))
+        carve(g, pick(g, "relu", "add"))
 
 
 def test_nodes_between_that_lie_on_no_path():
     g = graph("%0 = relu(x)\n %1 = exp(y)\n %2 = tanh(%0)\n %3 = add(%2, %1)\n return %3")
     assert is_convex(g, pick(g, "relu", "tanh"))
-    body, operands, _ = extract(g, pick(g, "relu", "tanh", "add"))
+    body, operands, _ = carve(g, pick(g, "relu", "tanh", "add"))
     assert len(operands) == 2 and len(body.nodes) == 3
 
 
@@ -154,7 +153,7 @@ def test_convexity_against_networkx_on_random_graphs():
 
 def test_operands_must_be_what_the_body_takes():
     g = graph("%0 = relu(x)\n return %0")
-    body, _, _ = extract(g, g.nodes)
+    body, _, _ = carve(g, g.nodes)
     y = g.inputs[1]
     for operands in ([y], [], [y, y]):
         with pytest.raises(GraphError, match=r"partition\(.*operands are \(.*\), the body takes \(f32\[2,4\]\)"):

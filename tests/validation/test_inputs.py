@@ -232,7 +232,7 @@ def test_the_first_refusal_is_said():
     g = gq.parse("graph(x: f32[?]) {\n %0 = static_reshape(x, shape=[7,11])\n return %0\n}")
     size = module.SAME[0]
     with pytest.raises(GraphError, match=rf"runs with no open dimensions of {size}, .*: .*\[{size}\]"):
-        with_sizes(g, nothing)
+        sized_copies(g)
 
 
 def test_shapes_that_are_given():

@@ -40,7 +40,7 @@ from graphq.onnx.protos.fallback import (
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import FLOATS, Shape, show
-from graphq.passes.masks import is_large_mask
+from graphq.passes.fuse import is_large_mask
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"
 Importer: TypeAlias = "Callable[[Call], Outputs]"

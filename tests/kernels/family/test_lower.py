@@ -13,7 +13,7 @@ from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.unsupported import Axes, Unsupported, called_axes
 from graphq.kernels.lanes.expression import acc
 from graphq.passes import Fuse
-from graphq.rewrite.partition import extract
+from graphq.rewrite.partition import carve
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_quantize_whose_reciprocal_is_no_f32_is_refused_after_an_anchor():
     x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), scales=[0.5])
     w = g.dequantize(g.constant(np.ones((8, 8), np.int8)), scales=[0.5])
     g.output(g.quantize(g.matmul(x, w), dtype="u8", scales=[1e-39]))
-    body, operands, _ = extract(g, [n for n in g.nodes if n.op.name != "constant"])
+    body, operands, _ = carve(g, [n for n in g.nodes if n.op.name != "constant"])
     reason = family_named("matmul").refuses(body, [v.data for v in operands])
     assert str(reason) == "1/scale of a quantize is not a finite f32"
     with pytest.raises(Unsupported, match="1/scale of a quantize"):

@@ -9,7 +9,7 @@ from levels import at_each_width, pairs_at_each_width
 
 import graphq as gq
 from graphq.kernels.families import family_named
-from graphq.rewrite.partition import extract
+from graphq.rewrite.partition import carve
 from graphq.testing import random_inputs
 
 RNG = np.random.default_rng(11)
@@ -91,7 +91,7 @@ def test_sums_start_from_a_constant_bias(bias, wanted):
         g.input("b", shape=(5,), dtype="f32")
     y = g.matmul(x, w, g.tanh(start) if bias == "computed" else start)
     g.output(g.quantize(y, dtype="u8", scales=[0.1]))
-    body, operands, _ = extract(g, [n for n in g.nodes if n.op.name != "constant"])
+    body, operands, _ = carve(g, [n for n in g.nodes if n.op.name != "constant"])
     products = family_named("matmul").lower(body, [v.data for v in operands]).products
     assert products.starts_at_bias == wanted
     np.testing.assert_array_equal(products.sum.start, numbers if wanted else [0])
@@ -262,7 +262,7 @@ def test_why_a_source_of_many_scales_is_refused(dims, axis, transposed, summed):
     x = g.dequantize(g.input("x", shape=dims, dtype="u8"), qtype="per_channel", axis=axis, scales=np.ones(dims[axis]))
     y = g.matmul(x, g.dequantize(g.constant(np.ones((8, 5), np.int8)), scales=[0.5]), transpose_a=transposed)
     g.output(y)
-    body, operands, _ = extract(g, [n for n in g.nodes if n.op.name != "constant"])
+    body, operands, _ = carve(g, [n for n in g.nodes if n.op.name != "constant"])
     reason = str(family_named("matmul").refuses(body, [v.data for v in operands]))
     assert ("its scale would vary inside the sum" in reason) == summed
     assert ("kernels take one scale and zero point for the input" in reason) != summed
