@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
-from graphq.onednn.topology import in_order
 
 _ALL_OPERANDS = ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "SquaredDifference", "GreaterEqual",
                  "Select", "Concat", "DynamicDequantize")
@@ -17,7 +16,7 @@ def batch_tensors(file: GraphFile) -> dict[int, int]:
     """
     used = {t.id for op in file.ops for t in op.inputs}
     batch: dict[int, int] = {}
-    for op in reversed(in_order(file, "--mb")):
+    for op in reversed(file.in_order("--mb")):
         for t in op.outputs:
             if t.id not in used and t.shape and t.shape[0] is not None:
                 batch.setdefault(t.id, t.shape[0])

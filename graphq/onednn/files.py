@@ -18,7 +18,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import quote, unquote
 
 from graphq.base.paths import path_of
@@ -31,7 +30,6 @@ from graphq.ir.tensor_type import shapes_agree
 from graphq.onednn import kinds
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
 from graphq.onednn.reader import read_graph_file
-from graphq.onednn.topology import in_order, interface, tensors
 
 log = logging.getLogger("graphq")
 
@@ -47,11 +45,6 @@ def name_of(node: Node) -> str | None:
 
 def _listed(ports: Sequence[Value]) -> str:
     return "|".join("" if v.name is None or ID.fullmatch(v.name) else quote(v.name, safe="/:") for v in ports)
-
-
-def states_names(record: FileOp) -> bool:
-    """Whether the record's name lists the names of results and operands."""
-    return bool(_NAMED.fullmatch(record.name))
 
 
 def names_of(ops: Iterable[FileOp]) -> Mapping[int, str]:
@@ -112,8 +105,8 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
     """Convert a document, called `where` in errors, to a graph. `adjust` may change an op whose operands are known."""
-    ordered, known = in_order(file, where), tensors(file, where)
-    inputs, outputs = interface(file, where)
+    ordered, known = file.in_order(where), file.tensors(where)
+    inputs, outputs = file.interface(where)
     graph = Graph(name or Path(where).stem or "graph")
     names = names_of(file.ops)
     readers: dict[int, list[tuple[FileOp, int]]] = {}
@@ -151,20 +144,18 @@ def _add(graph: Graph, record: FileOp, values: dict[int, Value], names: Mapping[
     except GraphqError as e:
         raise GraphError(f"{where}: {e}") from None
     if len(outs) != len(record.outputs):
-        _refuse(where, f"outputs: the file declares {len(record.outputs)}, the operation has {len(outs)}")
+        raise GraphError(f"{where}: outputs: the file declares {len(record.outputs)}, the operation has {len(outs)}")
     for k, (value, t) in enumerate(zip(outs, record.outputs, strict=True)):
         if value.dtype != t.dtype:
-            _refuse(where, f"outputs[{k}].dtype: the file declares {t.dtype}, the operation gives {value.dtype}")
+            raise GraphError(f"{where}: outputs[{k}].dtype: the file declares {t.dtype}, the operation gives "
+                             f"{value.dtype}")
         if not shapes_agree(t.shape, value.shape):
-            _refuse(where, f"outputs[{k}].shape: the file declares {t.type}, the operation gives {value.type}")
+            raise GraphError(f"{where}: outputs[{k}].shape: the file declares {t.type}, the operation gives "
+                             f"{value.type}")
         graph.rename(value, _name(names, t.id))
         values[t.id] = value
     node = graph.nodes[-1]
     node.meta = {"id": record.id, "name": record.name, "attrs": node.attrs}
-
-
-def _refuse(where: str, message: str) -> NoReturn:
-    raise GraphError(f"{where}: {message}")
 
 
 def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
@@ -211,7 +202,7 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
                        for values, before in ((operands, old.inputs if old else ()),
                                               (node.outputs, old.outputs if old else ())))
     kind = old.kind if old else kinds.kind_of(node)
-    own = old.name if old and not states_names(old) else None if old else node.meta.get("name")
+    own = node.meta.get("name") if old is None else None if _NAMED.fullmatch(old.name) else old.name
     name = name_of(node) or own or f"{node.op.name}_{id}"
     return FileOp(id, name, kind, _attributes(node, old), inputs, outputs)
 
@@ -255,7 +246,7 @@ def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> Grap
     for v in graph.outputs:
         if ids[v] not in made:
             raise GraphError(f"save: no op computes output {graph.label(v)}; the format has no place for it")
-    got_inputs, got_outputs = interface(file, f"graph '{graph.name}'")
+    got_inputs, got_outputs = file.interface(f"graph '{graph.name}'")
     if [k for k in got_inputs if k not in constants] == inputs and got_outputs == outputs:
         return file
     header = {**file.header, "input_ports": (*inputs, *sorted(constants & used)), "output_ports": tuple(outputs)}

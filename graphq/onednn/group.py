@@ -202,25 +202,21 @@ class GroupAnchor(Group):
     """f?(anchor(...)) -> partition; f? is an optional chain of elementwise operations, casts and moves"""
 
     def __init__(self, op: str) -> None:
-        self.op = op
-
-    @property
-    def anchor(self) -> str:  # type: ignore[override]
-        return self.op
+        self.anchor = op
 
     @property
     def name(self) -> str:
-        return f"{type(self).__name__}({self.op})"
+        return f"{type(self).__name__}({self.anchor})"
 
     def pattern(self, g):
-        after = (*AFTER, "batch_norm_inference") if self.op in NORMED else AFTER
-        return g.repeat(after, getattr(g, self.op)(..., attrs=ANY), max=MAX_CHAIN)
+        after = (*AFTER, "batch_norm_inference") if self.anchor in NORMED else AFTER
+        return g.repeat(after, getattr(g, self.anchor)(..., attrs=ANY), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
-        last = match.node(self.op)
+        last = match.node(self.anchor)
         for node in match.nodes:
             if node is not last and _size(node) != _size(last):
-                return f"{node.op.name} gives {node.output.type}, the {self.op} {last.outputs[0].type}"
+                return f"{node.op.name} gives {node.output.type}, the {self.anchor} {last.outputs[0].type}"
         return None
 
 

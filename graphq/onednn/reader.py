@@ -35,27 +35,21 @@ _HEADER = {"engine_kind": ("any", "cpu", "gpu"), "fpmath_mode": ("strict", "bf16
 
 def read_graph_file(path: str | os.PathLike[str]) -> GraphFile:
     """Read the document in the file `path`; raises ParseError, naming file, op and field."""
-    text = read_text(path)
-    return parse_graph_file(text, os.fspath(path))
+    return parse_graph_file(read_text(path), os.fspath(path))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """Read the UTF-8 text of a regular file of at most MAX_BYTES; raises ParseError for any other file."""
     name = str(path_of(path))
     try:
-        return _read_bytes(name).decode("utf-8")
+        with regular_file(name) as (file, nbytes):
+            if nbytes > MAX_BYTES:
+                fail(name, f"larger than {MAX_BYTES} bytes")
+            return file.read(nbytes).decode("utf-8")
     except UnicodeDecodeError as e:
         fail(name, f"not UTF-8 at byte {e.start}")
-
-
-def _read_bytes(path: str) -> bytes:
-    try:
-        with regular_file(path) as (file, nbytes):
-            if nbytes > MAX_BYTES:
-                fail(path, f"larger than {MAX_BYTES} bytes")
-            return file.read(nbytes)
     except OSError as e:
-        raise ParseError(f"{shown(path)[1:-1]}: {e.strerror or e}") from e
+        raise ParseError(f"{shown(name)[1:-1]}: {e.strerror or e}") from e
 
 
 def parse_graph_file(text: str, where: str) -> GraphFile:

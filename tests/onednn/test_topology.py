@@ -3,7 +3,8 @@ import pytest
 
 from graphq.errors import GraphError
 from graphq.onednn.document import FileOp, GraphFile, LogicalTensor, dense_stride
-from graphq.onednn.topology import in_order, interface, tensors
+
+in_order, interface, tensors = GraphFile.in_order, GraphFile.interface, GraphFile.tensors
 
 
 def tensor(id, shape=(2,), dtype="f32"):
