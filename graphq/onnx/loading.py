@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import onnx
 import onnx.inliner
@@ -42,13 +42,10 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
     model = _with_microsoft(_ordered(model))
     try:
         check_model(model)
-    except Exception as e:  # ValidationError, C++ exceptions of several classes, text that is not UTF-8
-        _refuse(where, e)
-    if model.functions:
-        try:
+        if model.functions:
             model = onnx.inliner.inline_local_functions(model)
-        except Exception as e:  # C++ exceptions have several Python classes
-            _refuse(where, e)
+    except Exception as e:  # ValidationError, C++ exceptions of several classes, text that is not UTF-8
+        raise GraphError(f"{where}: {str(e).strip()[:500]}") from None
     return model, folder, where
 
 
@@ -173,28 +170,20 @@ def _check_count(model: ModelProto, where: str) -> None:
         raise GraphError(f"{where}: more than {MAX_NODES} nodes")
 
 
-def _refuse(where: str, error: Exception) -> NoReturn:
-    raise GraphError(f"{where}: {str(error).strip()[:500]}") from None
-
-
 def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
     """Load an ONNX model (see `graphq.load_onnx`)."""
     with budget(memory):
         try:
             model, folder, where = read_model(source)
-            return _loaded(model, folder, where)
+            try:
+                return _graph(model, folder, where)
+            except (GraphError, CompileError) as e:
+                raise type(e)(f"{where}: {e}") from None
+            except RecursionError:
+                raise GraphError(f"{where}: nested too deeply") from None
         except MemoryError as e:
             name = source if isinstance(source, str | os.PathLike) else "model"
             raise CompileError(f"{name}: not enough memory{f': {e}' if str(e) else ''}") from None
-
-
-def _loaded(model: ModelProto, folder: str | None, where: str) -> Graph:
-    try:
-        return _graph(model, folder, where)
-    except (GraphError, CompileError) as e:
-        raise type(e)(f"{where}: {e}") from None
-    except RecursionError:
-        raise GraphError(f"{where}: nested too deeply") from None
 
 
 def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
@@ -220,12 +209,9 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
         _check_output(declared, value.type, makers.get(declared.name, "its input or initializer"))
     graph.set_outputs(outputs, [v.name for v in proto.output])
     graph.prune()
-    graph.meta = ({"dimensions": dimensions} if dimensions else {}) | ({ELSEWHERE: True} if _is_split(model) else {})
+    split = any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(model))
+    graph.meta = ({"dimensions": dimensions} if dimensions else {}) | ({ELSEWHERE: True} if split else {})
     return graph
-
-
-def _is_split(model: ModelProto) -> bool:
-    return any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(model))
 
 
 def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:

@@ -1,18 +1,24 @@
-"""save_onnx: write a Graph as an ONNX model, with partitions as local functions."""
+"""save_onnx: write a Graph as an ONNX model, with partitions as local functions, and convert it to older operator sets.
+
+An older operator may lack attributes, take axes as an attribute instead of an operand, and accept fewer types. A node
+that the older operator cannot express is refused, for example if an attribute that the operator lacks does not have its
+default value.
+"""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 import onnx
-from onnx import ModelProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphq.base.paths import path_of
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node
 from graphq.onnx.exporters.writer import IR_VERSION, OPSET, GraphWriter, exports, names_of
-from graphq.onnx.older import to_opset
 from graphq.onnx.protos.checker import check_model
+from graphq.onnx.protos.fallback import bodies
 from graphq.onnx.protos.tensors import value_info
 
 DOMAIN = "graphq.partition"
@@ -85,3 +91,102 @@ def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
     except onnx.checker.ValidationError as e:
         raise GraphError(f"save: {e}") from None
     return model
+
+
+OLDEST = 13
+"""The oldest operator set of saved models: the first with per-channel scales."""
+VALUES = {("Pad", "wrap"): 19, ("Resize", "half_pixel_symmetric"): 19, ("GridSample", "linear"): 20,
+          ("GridSample", "cubic"): 20, ("ScatterElements", "min"): 18, ("ScatterElements", "max"): 18,
+          ("ScatterND", "min"): 18, ("ScatterND", "max"): 18}
+"""For an operator and a value of one of its attributes, the first operator set with that value."""
+CHANGED = {"GroupNormalization": 21}
+"""Operators whose operands changed their meaning, and the operator set of the change."""
+
+
+def to_opset(model: ModelProto, opset: int) -> None:
+    """Convert a model in place to an older operator set, or raise GraphError with the set that a node needs."""
+    if isinstance(opset, bool) or not isinstance(opset, int) or not OLDEST <= opset <= OPSET:
+        raise GraphError(f"save: opset must be from {OLDEST} to {OPSET}, got {opset!r}")
+    if opset == OPSET:
+        return
+    if model.functions:
+        raise GraphError(f"save: partitions need opset {OPSET}; save the graph before compilation")
+    graphs = list(_graphs(model.graph))
+    types, constants = _types(model), {t.name: t for g in graphs for t in g.initializer}
+    for node in (n for g in graphs for n in g.node):
+        if node.domain:
+            continue
+        problem = _convert(node, opset, types, constants)
+        if problem is not None:
+            needed = next(v for v in range(opset + 1, OPSET + 1) if _convert(node, v, types, constants) is None)
+            raise GraphError(f"save: {node.op_type} '{node.output[0]}': {problem} in opset {opset}; "
+                             f"it needs opset {needed}")
+    read = {name for g in graphs for node in g.node for name in node.input} | {v.name for g in graphs for v in g.output}
+    for g in graphs:
+        kept = [t for t in g.initializer if t.name in read]
+        del g.initializer[:]
+        g.initializer.extend(kept)
+    next(i for i in model.opset_import if not i.domain).version = opset
+    model.ir_version = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and all graphs inside it. In a saved model, names of values are unique across these graphs."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from _graphs(body)
+
+
+def _types(model: ModelProto) -> dict[str, str]:
+    graphs = list(_graphs(onnx.shape_inference.infer_shapes(model).graph))
+    numbers = {v.name: v.type.tensor_type.elem_type for g in graphs for v in (*g.input, *g.value_info, *g.output)}
+    numbers |= {t.name: t.data_type for g in graphs for t in g.initializer}
+    return {name: f"tensor({TensorProto.DataType.Name(k).lower()})" for name, k in numbers.items()}
+
+
+def _convert(node: NodeProto, opset: int, types: Mapping[str, str], constants: Mapping[str, TensorProto]) -> str | None:
+    """Convert a node to an older operator set; returns the reason if that is impossible, else None."""
+    new = onnx.defs.get_schema(node.op_type, OPSET)
+    try:
+        old = onnx.defs.get_schema(node.op_type, opset)
+    except onnx.defs.SchemaError:
+        return "there is no such operator"
+    if old.since_version == new.since_version:
+        return None
+    if opset < CHANGED.get(node.op_type, 0):
+        return "the operator means something else"
+    slots = [(k, name, old.inputs, node.input) for k, name in enumerate(node.input)]
+    axes = constants.get(node.input[1]) if len(node.input) == 2 and "axes" in old.attributes else None
+    if axes is not None:
+        slots.pop()
+    if len(slots) > old.max_input:
+        return f"there is no operand '{new.inputs[old.max_input].name}'"
+    for k, name, formal, _ in (*slots, *((k, name, old.outputs, node.output) for k, name in enumerate(node.output))):
+        if name in types and types[name] not in formal[min(k, len(formal) - 1)].types:
+            return f"'{name}' cannot be {types[name]}"
+    later = [a for a in node.attribute if a.name not in old.attributes]
+    for a in later:
+        if a != _default(new, a.name) and not _without_effect(a.name, node, constants):
+            return f"there is no attribute '{a.name}'"
+    for a in node.attribute:
+        if opset < VALUES.get((node.op_type, a.s.decode("utf-8", "replace")), 0):
+            return f"'{a.name}' cannot be '{a.s.decode()}'"
+    for a in later:
+        node.attribute.remove(a)
+    if axes is not None:
+        node.input.pop()
+        node.attribute.append(helper.make_attribute("axes", numpy_helper.to_array(axes).tolist()))
+    return None
+
+
+def _without_effect(attribute: str, node: NodeProto, constants: Mapping[str, TensorProto]) -> bool:
+    """Whether the attribute is `allowzero` and has no effect, because the shape is a constant without zeros."""
+    numbers = constants.get(node.input[1]) if len(node.input) > 1 else None
+    return attribute == "allowzero" and numbers is not None and bool((numpy_helper.to_array(numbers) != 0).all())
+
+
+def _default(schema: onnx.defs.OpSchema, name: str) -> onnx.AttributeProto:
+    value = onnx.AttributeProto()
+    value.CopyFrom(schema.attributes[name].default_value)
+    return value

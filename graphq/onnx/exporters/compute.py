@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,30 @@ from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.op import OPS
 from graphq.kernels.numbers.recurrent import offset_of
-from graphq.onnx.exporters.writer import MICROSOFT, GraphWriter, exports, rank
+from graphq.onnx.exporters.writer import GraphWriter, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD
+from graphq.onnx.importers.importer import MICROSOFT
 from graphq.onnx.importers.norm import REDUCTIONS
 from graphq.onnx.protos.tensors import element_of
 
 FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
+
+
+ROWS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
+    "conv_integer": ("ConvInteger", lambda a: {"group": a["groups"], **_windows(a)}),
+    "gelu": ("Gelu", lambda a: {"approximate": "none" if a["mode"] == "gelu_erf" else "tanh"}),
+    "static_transpose": ("Transpose", lambda a: {"perm": [k % len(a["order"]) for k in a["order"]]}),
+    "type_cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
+}
+"""Operations that become one operator with the same operands: the operator, and its attributes from the operation's."""
+
+
+@exports(*ROWS)
+def by_row(w: GraphWriter, node: Node) -> None:
+    """Write an operation of ROWS."""
+    op_type, attributes = ROWS[node.op.name]
+    w.node(node, op_type, **attributes(node.attrs))
 
 
 @exports("square", "squared_difference")
@@ -42,18 +61,6 @@ def with_scalars(w: GraphWriter, node: Node) -> None:
     names = ("beta",) if node.op.name == "pow" else ("min", "max")
     w.node(node, "Pow" if node.op.name == "pow" else "Clip",
            *(w.typed(node.inputs[0].dtype, node.attrs[n]) for n in names if node.inputs[0] is not None))
-
-
-@exports("gelu")
-def gelu(w: GraphWriter, node: Node) -> None:
-    """Write Gelu; the mode becomes its `approximate`."""
-    w.node(node, "Gelu", approximate="none" if node.attrs["mode"] == "gelu_erf" else "tanh")
-
-
-@exports("type_cast", "cast")
-def cast(w: GraphWriter, node: Node) -> None:
-    """Write Cast to the attribute's dtype."""
-    w.node(node, "Cast", to=element_of(node.attrs["dtype"]))
 
 
 @exports("prelu", "bias_add")
@@ -120,8 +127,7 @@ def _channels(w: GraphWriter, node: Node, op_type: str, weights: list[str], attr
     w.add("Transpose", [y], [w.name(node.output)], perm=[0, *range(2, r), 1])
 
 
-def _windows(node: Node) -> dict[str, Any]:
-    a = node.attrs
+def _windows(a: Mapping[str, Any]) -> dict[str, Any]:
     out = {"strides": a["strides"], "dilations": a.get("dilations") or [1] * len(a["strides"])}
     if a["auto_pad"] == "none":
         if min(a["pads_end"]) < 0:
@@ -137,7 +143,7 @@ def convolution(w: GraphWriter, node: Node) -> None:
     transposed = node.op.name == "conv_transpose"
     weights, form = node.inputs[1], node.attrs["weights_format"]
     assert weights is not None
-    attrs = {"group": node.attrs["groups"], **_windows(node)}
+    attrs = {"group": node.attrs["groups"], **_windows(node.attrs)}
     if transposed:
         if "auto_pad" in attrs:
             raise GraphError("auto_pad means something else in ONNX's ConvTranspose: use pads_begin and pads_end")
@@ -164,7 +170,7 @@ def pool(w: GraphWriter, node: Node) -> None:
     a = node.attrs
     if a["rounding_type"] == "ceil":
         raise GraphError("ONNX rounds sizes up by another rule: use rounding_type floor and larger pads_end")
-    attrs = {"kernel_shape": a["kernel"], **_windows(node)}
+    attrs = {"kernel_shape": a["kernel"], **_windows(a)}
     if node.op.name == "max_pool":
         return _channels(w, node, "MaxPool", [], attrs)
     dims = next(node.operands).shape or ()
@@ -176,25 +182,16 @@ def pool(w: GraphWriter, node: Node) -> None:
     _channels(w, node, "AveragePool", [], attrs | {"count_include_pad": int(not a["exclude_pad"])})
 
 
-@exports("batch_norm_inference")
-def batch_norm(w: GraphWriter, node: Node) -> None:
-    """Write BatchNormalization in its inference form."""
-    _channels(w, node, "BatchNormalization", [w.name(v) for v in node.inputs[1:]], {"epsilon": node.attrs["epsilon"]})
-
-
-@exports("group_norm")
-def group_norm(w: GraphWriter, node: Node) -> None:
-    """Write GroupNormalization; raises GraphError without a scale and bias, or with statistics as results."""
-    if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
+@exports("batch_norm_inference", "group_norm", "lrn")
+def norm(w: GraphWriter, node: Node) -> None:
+    """Write a normalization with channels first; GroupNormalization needs a scale and bias, and has no statistics."""
+    a = node.attrs
+    if node.op.name == "group_norm" and (a["keep_stats"] or len(node.inputs) < 3 or not a["use_affine"]):
         raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
-    _channels(w, node, "GroupNormalization", [w.name(v) for v in node.inputs[1:]],
-              {"epsilon": node.attrs["epsilon"], "num_groups": node.attrs["groups"]})
-
-
-@exports("lrn")
-def lrn(w: GraphWriter, node: Node) -> None:
-    """Write LRN with channels first."""
-    _channels(w, node, "LRN", [], {name: value for name, value in node.attrs.items() if name != "data_format"})
+    op_type, attrs = {"batch_norm_inference": ("BatchNormalization", {"epsilon": "epsilon"}),
+                      "group_norm": ("GroupNormalization", {"epsilon": "epsilon", "num_groups": "groups"}),
+                      "lrn": ("LRN", {name: name for name in a if name != "data_format"})}[node.op.name]
+    _channels(w, node, op_type, [w.name(v) for v in node.inputs[1:]], {name: a[of] for name, of in attrs.items()})
 
 
 @exports("layer_norm")
@@ -214,12 +211,6 @@ def reduction(w: GraphWriter, node: Node) -> None:
         return w.node(node, "Identity")
     name = next((theirs for theirs, ours in REDUCTIONS.items() if ours == node.op.name), "ReduceSum")
     w.node(node, name, w.integers(*node.attrs["axes"]), keepdims=int(node.attrs["keep_dims"]))
-
-
-@exports("conv_integer")
-def conv_integer(w: GraphWriter, node: Node) -> None:
-    """Write ConvInteger."""
-    w.node(node, "ConvInteger", group=node.attrs["groups"], **_windows(node))
 
 
 @exports("interpolate")

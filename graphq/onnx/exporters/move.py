@@ -19,13 +19,6 @@ def static_reshape(w: GraphWriter, node: Node) -> None:
         w.node(node, "Reshape", w.integers(*node.attrs["shape"]), allowzero=int(not node.attrs["special_zero"]))
 
 
-@exports("static_transpose")
-def static_transpose(w: GraphWriter, node: Node) -> None:
-    """Write Transpose, with axes counted from the front."""
-    order = node.attrs["order"]
-    w.node(node, "Transpose", perm=[k % len(order) for k in order])
-
-
 @exports("top_k")
 def top_k(w: GraphWriter, node: Node) -> None:
     """Write TopK, with k as an initializer."""

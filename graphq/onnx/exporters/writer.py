@@ -20,9 +20,6 @@ from graphq.onnx.protos.fallback import since_version, used_names
 OPSET, IR_VERSION = 21, 10
 """Operator set and file format version of saved models: the first versions with 4-bit types and blocked scales."""
 
-MICROSOFT = "com.microsoft"
-"""The domain of ONNX Runtime's own operators."""
-
 Exporter: TypeAlias = "Callable[[GraphWriter, Node], None]"
 
 EXPORTERS: dict[str, Exporter] = {}

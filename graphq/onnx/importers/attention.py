@@ -9,8 +9,8 @@ import numpy as np
 from graphq.dtypes import boolean, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, Value
-from graphq.onnx.importers.composed import standard, written
-from graphq.onnx.importers.eltwise import cast_to, one
+from graphq.onnx.importers.composed import one, standard, written
+from graphq.onnx.importers.eltwise import cast_to
 from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.rules import FLOATS

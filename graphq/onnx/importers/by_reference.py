@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphq.dtypes import bf16, f16, f32
+from graphq.dtypes import bf16, f16
 from graphq.ir import Dim, Value
-from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.composed import by_f32, standard
 from graphq.onnx.importers.importer import ML, Call, Outputs, imports, width
 from graphq.onnx.importers.shape import limited
 
@@ -20,11 +20,9 @@ from graphq.onnx.importers.shape import limited
 @imports("Det", "DeformConv")
 def in_f32(c: Call) -> Outputs:
     """Import Det and DeformConv. f16 and bf16 are computed in f32, because the reference would round partial sums."""
-    x, g = c.input(0), c.graph
-    if x.dtype not in (bf16, f16):
+    if c.input(0).dtype not in (bf16, f16):
         return None
-    wide = [v if v is None else g.type_cast(v, dtype=f32) for v in c.inputs]
-    return g.type_cast(standard(c, c.node.op_type, wide, **c.attrs)[0], dtype=x.dtype)
+    return by_f32(c, lambda *operands: standard(c, c.node.op_type, operands, **c.attrs)[0], *c.inputs)
 
 
 @imports("RoiAlign")

@@ -1,7 +1,7 @@
-"""Express an operator by another ONNX operator, or by a function in ONNX's text form."""
+"""Tools of importers: express an operator by another one, or by a function in ONNX's text form; constants, casts."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import onnx.parser
 from onnx import FunctionProto, helper
 
+from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Value
 from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
 from graphq.onnx.protos.fallback import name_within
@@ -52,3 +53,22 @@ def _prefix(c: Call) -> str:
 @lru_cache(64)
 def _parsed(text: str) -> FunctionProto:
     return onnx.parser.parse_function(f'<domain: "text", opset_import: ["": {OPSET}]> f {text}')
+
+
+def one(like: Value, value: float) -> np.ndarray:
+    """`value` as a scalar array of the dtype of `like`."""
+    return np.asarray(value).astype(like.dtype.numpy)
+
+
+def in_f32(c: Call, x: Value) -> Value:
+    """Cast `x`, of any float dtype, to f32."""
+    return x if x.dtype == f32 else c.graph.type_cast(x, dtype=f32)
+
+
+def by_f32(c: Call, build: Callable[..., Value], *operands: Value | None) -> Value:
+    """Apply `build` to the operands; f16 and bf16 are computed in f32 and rounded once, as in ONNX Runtime."""
+    x = operands[0]
+    if x is None or x.dtype not in (bf16, f16):
+        return build(*operands)
+    return c.graph.type_cast(build(*(v if v is None else c.graph.type_cast(v, dtype=f32) for v in operands)),
+                             dtype=x.dtype)

@@ -22,7 +22,8 @@ def if_(c: Call) -> Outputs:
     cond = c.data(0)
     if cond is not None:
         branch = branches[0 if cond.any() else 1]
-        return import_graph(c.graph, branch, _initialized(c, branch, c.graph, c.scope.inner()))
+        inner = Scope(c.scope.opsets, {**c.scope.values}, c.scope.folder)
+        return import_graph(c.graph, branch, _initialized(c, branch, c.graph, inner))
     captured = list(dict.fromkeys(v for b in branches for v in _captured(c, b)))
     bodies = [_body(c, b, [], captured) for b in branches]
     values = [c.scope.values[name] for name in captured]

@@ -10,7 +10,6 @@ from graphq.dtypes import f32, f64
 from graphq.errors import GraphError
 from graphq.ir import Dim, Value
 from graphq.onnx.importers.importer import Call, Outputs, imports
-from graphq.onnx.importers.shape import known
 from graphq.ops.window import output_sizes, span
 
 AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower", "VALID": "valid"}
@@ -114,13 +113,13 @@ def stft(c: Call) -> Outputs:
         x = g.static_reshape(x, shape=[0, -1, 1], special_zero=True)
     if x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
         return None
-    length = int(known(c, 3).reshape(())) if c.has(3) else known(c, 2).size
+    length = int(c.array(3).reshape(())) if c.has(3) else c.array(2).size
     if x.shape[1] is not None and length > x.shape[1]:
         c.refuse(f"a frame of {length} samples is longer than the signal {x.type}")
     bins = length // 2 + 1 if c.attr("onesided", 1) else length
     if length < 1 or 2 * bins * length > MOST:
         return None
-    window = known(c, 2).astype(np.float64) if c.has(2) else np.ones(length)
+    window = c.array(2).astype(np.float64) if c.has(2) else np.ones(length)
     if window.shape != (length,):
         c.refuse(f"the window must have the frame's length {length}, got {list(window.shape)}")
     angle = 2 * np.pi / length * (np.outer(np.arange(bins), np.arange(length)) % length)
@@ -128,7 +127,7 @@ def stft(c: Call) -> Outputs:
     real, imaginary = (cosines, -sines), (sines, cosines)  # weights for the real and the imaginary part of a sample
     weights = np.stack([np.concatenate(part) for part in (real, imaginary)[:x.shape[2]]], axis=1)
     frames = g.convolution(g.static_transpose(x, order=[0, 2, 1]), g.constant(weights.astype(np.float32)),
-                           strides=[int(known(c, 1).reshape(()))], pads_begin=[0], pads_end=[0], dilations=[1],
+                           strides=[int(c.array(1).reshape(()))], pads_begin=[0], pads_end=[0], dilations=[1],
                            data_format="NCX", weights_format="OIX")
     rows = g.static_reshape(g.static_transpose(frames, order=[0, 2, 1]), shape=[0, 0, 2, bins], special_zero=True)
     return g.static_transpose(rows, order=[0, 1, 3, 2])

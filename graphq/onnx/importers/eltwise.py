@@ -9,9 +9,8 @@ import numpy as np
 from graphq.dtypes import DType, bf16, boolean, f16, f32, s8, s16, s32, s64, u8, u16
 from graphq.ir import Value
 from graphq.ir.op import lookup
-from graphq.onnx.importers.composed import standard
-from graphq.onnx.importers.importer import Call, Outputs, aligned, imports, operation_of
-from graphq.onnx.importers.shape import dims_of
+from graphq.onnx.importers.composed import one, standard
+from graphq.onnx.importers.importer import Call, Outputs, aligned, imports, imports_each, operation_of
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.arithmetic import CASTABLE, NUMBERS
 from graphq.ops.rules import FLOATS
@@ -47,13 +46,6 @@ def variadic(c: Call) -> Outputs:
     return reduce(lambda a, b: _binary(c, function, a, b), [c.input(k) for k in range(len(c.inputs))])
 
 
-@imports("Neg")
-def neg(c: Call) -> Outputs:
-    """Import Neg as `x * -1`. This also changes the signs of zeros."""
-    x = c.input(0)
-    return _binary(c, "multiply", x, c.graph.add_constant(one(x, -1)))
-
-
 @imports("Abs")
 def abs_(c: Call) -> Outputs:
     """Import Abs. For integers it becomes the maximum of x and -x."""
@@ -64,12 +56,6 @@ def abs_(c: Call) -> Outputs:
         return None
     negative = c.graph.arithmetic(x, one(x, -1), function="multiply")
     return c.graph.arithmetic(x, negative, function="maximum")
-
-
-@imports("Mod")
-def mod(c: Call) -> Outputs:
-    """Import Mod: the result has the sign of the divisor or, with `fmod`, of the dividend."""
-    return c.graph.arithmetic(c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo")
 
 
 @imports("Pow")
@@ -161,7 +147,7 @@ def swish(c: Call) -> Outputs:
 @imports("PRelu")
 def prelu(c: Call) -> Outputs:
     """Import PRelu: the slope broadcasts to x as in NumPy; before version 7 a 1-D slope has one element per channel."""
-    channels = c.version < 7 and len(dims_of(c.input(1))) == 1 and dims_of(c.input(1)) != (1,)
+    channels = c.version < 7 and len(c.input(1).type.dims) == 1 and c.input(1).type.dims != (1,)
     return c.graph.prelu(c.input(0), c.input(1), per_channel_broadcast=channels, data_format="NCX")
 
 
@@ -170,19 +156,6 @@ def gelu(c: Call) -> Outputs:
     """Import Gelu. It is computed by erf, or by tanh if `approximate` is tanh."""
     modes: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {"none": "gelu_erf", "tanh": "gelu_tanh"}
     return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
-
-
-@imports("GreaterOrEqual")
-def greater_or_equal(c: Call) -> Outputs:
-    """Import GreaterOrEqual: `a >= b` is `b <= a`."""
-    return c.graph.less_equal(c.input(1), c.input(0))
-
-
-@imports("Where")
-def where(c: Call) -> Outputs:
-    """Import Where: `select` for floats, `choose` for other dtypes."""
-    build = c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose
-    return build(c.input(0), c.input(1), c.input(2))
 
 
 @imports("Identity", "Dropout")
@@ -194,20 +167,8 @@ def identity(c: Call) -> Outputs:
     return c.input(0)
 
 
-@imports("Cast")
-def cast(c: Call) -> Outputs:
-    """Import Cast. ONNX's reference runs casts of f8 and narrower dtypes, because Cast has more attributes for them."""
-    return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
-
-
-@imports("CastLike")
-def cast_like(c: Call) -> Outputs:
-    """Import CastLike: a cast to the dtype of the second input."""
-    return cast_to(c, c.input(0), c.input(1).dtype)
-
-
 def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
-    """Cast `x` to `dtype`; None if graphq has no such cast."""
+    """Cast `x` to `dtype`; None if graphq has no such cast, as for f8, where Cast has more attributes."""
     if dtype == x.dtype:
         return x
     if dtype in ROUNDED.get(x.dtype, ()):
@@ -217,11 +178,15 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
     return c.graph.cast(x, dtype=dtype) if {dtype, x.dtype} <= set(CASTABLE) else None
 
 
-def one(like: Value, value: float) -> np.ndarray:
-    """`value` as a scalar array of the dtype of `like`."""
-    return np.asarray(value).astype(like.dtype.numpy)
-
-
-def in_f32(c: Call, x: Value) -> Value:
-    """Cast `x`, of any float dtype, to f32."""
-    return x if x.dtype == f32 else c.graph.type_cast(x, dtype=f32)
+imports_each({
+    "Cast": lambda c: cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'")),
+    "CastLike": lambda c: cast_to(c, c.input(0), c.input(1).dtype),
+    "GreaterOrEqual": lambda c: c.graph.less_equal(c.input(1), c.input(0)),
+    # the result has the sign of the divisor or, with `fmod`, of the dividend
+    "Mod": lambda c: c.graph.arithmetic(
+        c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo"),
+    # x * -1 also changes the signs of zeros
+    "Neg": lambda c: _binary(c, "multiply", c.input(0), c.graph.add_constant(one(c.input(0), -1))),
+    "Where": lambda c: (c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose)(
+        c.input(0), c.input(1), c.input(2)),
+})

@@ -79,6 +79,12 @@ def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
     return declare
 
 
+def imports_each(importers: Mapping[str, Importer], domain: str = "") -> None:
+    """Register importers by operator; an importer of one expression needs no function of its own."""
+    for op_type, importer in importers.items():
+        imports(op_type, domain=domain)(importer)
+
+
 def operation_of(op_type: str) -> Op | None:
     """The operation whose `Op.onnx` is this operator of ONNX's own domain, or None."""
     return next((op for op in walk_ops() if op.onnx == op_type), None)
@@ -101,10 +107,6 @@ class Scope:
     opsets: Mapping[str, int]
     values: dict[str, Value] = field(default_factory=dict)
     folder: str | None = None
-
-    def inner(self) -> Scope:
-        """A copy of the scope, for a graph that is an attribute of a node."""
-        return Scope(self.opsets, dict(self.values), self.folder)
 
 
 @dataclass
@@ -139,14 +141,13 @@ class Call:
 
     def has(self, k: int) -> bool:
         """Whether input `k` is present."""
-        return k < len(self.inputs) and self.inputs[k] is not None
+        return self.optional(k) is not None
 
     def input(self, k: int) -> Value:
         """Input `k`; raises Refused if it is absent."""
-        if not self.has(k):
+        value = self.optional(k)
+        if value is None:
             self.refuse(f"input {k} is required")
-        value = self.inputs[k]
-        assert value is not None
         return value
 
     def optional(self, k: int) -> Value | None:
@@ -157,6 +158,13 @@ class Call:
         """The array of input `k` if it is a constant, else None."""
         value = self.optional(k)
         return None if value is None else value.data
+
+    def array(self, k: int) -> np.ndarray:
+        """The array of input `k`; raises GraphError if it is not a constant (yet), Refused if it is absent."""
+        data = self.input(k).data
+        if data is None:
+            raise GraphError(f"input {k} is not known before it runs")
+        return data
 
     def ints(self, name: str, k: int) -> tuple[int, ...] | None:
         """Integers from attribute `name` (older versions of an operator) or input `k` (newer versions).
@@ -328,7 +336,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
     inputs = tuple(scope.values[name] if name else None for name in node.input)
     if written and (wrong := clash(node, domain, version, inputs)) is not None:
         raise Refused(wrong)
-    first = len(graph.nodes)
+    first, outs, why = len(graph.nodes), None, ""
     try:
         outs = (importer or by_body)(Call(graph, node, scope, version, inputs))
     except Refused:
@@ -336,16 +344,14 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
     except GraphError as e:
         if domain == MICROSOFT:
             raise
-        return None, str(e)
+        why = str(e)
     except MALFORMED as e:
-        if domain == MICROSOFT:
-            raise Refused(f"malformed: {type(e).__name__}: {e}") from None
-        return None, f"malformed: {type(e).__name__}: {e}"  # if the node is faulty, ONNX's shape inference will say so
+        why = f"malformed: {type(e).__name__}: {e}"  # if the node is faulty, ONNX's shape inference will say so
     if outs is None:
-        lacking = f"graphq has no operation for {node.op_type}({_given(node, inputs)})"
+        why = why or f"graphq has no operation for {node.op_type}({_given(node, inputs)})"
         if domain == MICROSOFT:
-            raise Refused(lacking)
-        return None, lacking
+            raise Refused(why)
+        return None, why
     made = (outs,) if isinstance(outs, Value) else tuple(outs)
     return {name: v for name, v in zip(node.output, _fold(graph, first, made), strict=False) if name}, ""
 

@@ -11,10 +11,8 @@ import numpy as np
 from graphq.dtypes import f32
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.onnx.importers.composed import standard
-from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.composed import one, standard
 from graphq.onnx.importers.importer import ML, Call, Outputs, imports
-from graphq.onnx.importers.shape import dims_of
 from graphq.ops.rules import FLOATS
 
 
@@ -77,7 +75,7 @@ class Term(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """The size of each axis."""
-        return dict(zip(self.names, dims_of(self.value), strict=True))
+        return dict(zip(self.names, self.value.type.dims, strict=True))
 
 
 @imports("Einsum")
@@ -104,7 +102,7 @@ def _terms(c: Call) -> tuple[list[Term], tuple[str, ...]]:
     texts = left.split(",")
     if len(texts) != len(values):
         c.refuse(f"equation '{c.attr('equation')}' needs {len(texts)} operands, got {len(values)}")
-    terms = [Term(v, _named(c, text, len(dims_of(v)))) for text, v in zip(texts, values, strict=True)]
+    terms = [Term(v, _named(c, text, len(v.type.dims))) for text, v in zip(texts, values, strict=True)]
     dots = max((t.names for t in terms), key=lambda names: sum(n.startswith(".") for n in names))
     more = tuple(n for n in dots if n.startswith("."))
     if arrow:

@@ -12,43 +12,31 @@ from graphq.dtypes import bf16, f16, f32, f64, s32, s64
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.op import lookup
-from graphq.onnx.importers.composed import standard
-from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.composed import by_f32, in_f32, one, standard
 from graphq.onnx.importers.importer import MICROSOFT, ML, Call, Outputs, by_body, imports
-from graphq.onnx.importers.shape import dims_of
 from graphq.ops.rules import FLOATS, normal_axis
 
 REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "reduce_max", "ReduceMean": "reduce_mean",
               "ReduceMin": "reduce_min", "ReduceProd": "reduce_prod", "ReduceSum": "reduce_sum"}
 
 
-@imports(*REDUCTIONS)
+@imports(*REDUCTIONS, "ReduceSumSquare")
 def reduction(c: Call) -> Outputs:
-    """Import a reduction that graphq has as one operation."""
+    """Import a reduction that graphq has as one operation, and the sum of squares."""
+    if c.node.op_type == "ReduceSumSquare":
+        return _reduced(c, c.graph.square(c.input(0)), "ReduceSum")
     return _reduced(c, c.input(0), c.node.op_type)
 
 
-@imports("ReduceSumSquare")
-def sum_of_squares(c: Call) -> Outputs:
-    """Import ReduceSumSquare: `sum(x**2)`."""
-    return _reduced(c, c.graph.square(c.input(0)), "ReduceSum")
-
-
-@imports("ReduceLogSum")
+@imports("ReduceLogSum", "ReduceLogSumExp")
 def log_of_sum(c: Call) -> Outputs:
-    """Import ReduceLogSum: `log(sum(x))`."""
+    """Import ReduceLogSum: `log(sum(x))`, and ReduceLogSumExp by ONNX's function or, in old versions, its reference."""
     if c.input(0).dtype not in (*FLOATS, f64):
         c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
+    if c.node.op_type == "ReduceLogSumExp":
+        return by_body(c)
     total = _reduced(c, c.input(0), "ReduceSum")
     return None if total is None else c.graph.log(total)
-
-
-@imports("ReduceLogSumExp")
-def log_of_sum_of_powers(c: Call) -> Outputs:
-    """Import ReduceLogSumExp by ONNX's function; ONNX's reference runs versions without a function."""
-    if c.input(0).dtype not in (*FLOATS, f64):
-        c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
-    return by_body(c)
 
 
 def _reduced(c: Call, x: Value, name: str) -> Value | None:
@@ -82,13 +70,13 @@ def softmax(c: Call) -> Outputs:
     build = narrow if x.dtype != f32 else g.log_softmax if is_log else g.softmax
     if c.version >= 13:
         return build(x, axis=c.attr("axis", -1))
-    axis = normal_axis(c.attr("axis", 1), dims_of(x))
-    return build(x, axis=axis) if axis == len(dims_of(x)) - 1 else as_matrix(c, lambda x: build(x, axis=1))
+    axis = normal_axis(c.attr("axis", 1), x.type.dims)
+    return build(x, axis=axis) if axis == len(x.type.dims) - 1 else as_matrix(c, lambda x: build(x, axis=1))
 
 
 def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
     """Apply `build` to input 0; before version 13, to a matrix whose columns are the dimensions from `axis` on."""
-    x, dims = c.input(0), dims_of(c.input(0))
+    x, dims = c.input(0), c.input(0).type.dims
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
     return c.graph.static_reshape(build(flat), shape=dims)
@@ -125,12 +113,12 @@ def batch_normalization(c: Call) -> Outputs:
         flat = [g.static_reshape(x, shape=[0, -1], special_zero=True),
                 *(g.static_reshape(c.input(k), shape=[-1]) for k in range(1, 5))]
         y = standard(c, "BatchNormalization", flat, epsilon=c.attr("epsilon", 1e-5))[0]
-        return g.static_reshape(y, shape=dims_of(x))
+        return g.static_reshape(y, shape=x.type.dims)
     if x.dtype == f64:
         return None if c.version >= 14 else standard(c, "BatchNormalization", list(c.inputs),
                                                      epsilon=c.attr("epsilon", 1e-5))
     build = partial(g.batch_norm_inference, epsilon=c.attr("epsilon", 1e-5), data_format="NCX")
-    return _in_f32(c, build) if c.input(1).dtype == f16 else build(*(c.input(k) for k in range(5)))
+    return by_f32(c, build, *c.inputs) if c.input(1).dtype == f16 else build(*(c.input(k) for k in range(5)))
 
 
 @imports("MeanVarianceNormalization")
@@ -170,10 +158,10 @@ def layer_normalization(c: Call) -> Outputs:
             y = _same_shape(g.multiply(g.layer_norm(x, use_affine=False, **how), gamma), x)
             return y if beta is None else _same_shape(g.add(y, beta), x)
         if beta is None:
-            beta = g.add_constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
+            beta = g.add_constant(np.zeros(gamma.type.dims, gamma.dtype.numpy))
         return g.layer_norm(x, gamma, beta, **how)
 
-    return _in_f32(c, normalized)
+    return by_f32(c, normalized, *c.inputs)
 
 
 def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
@@ -193,23 +181,15 @@ def _same_shape(y: Value, x: Value) -> Value:
     return y
 
 
-def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
-    """Apply `build` to the operands; f16 and bf16 are computed in f32 and rounded once, as in ONNX Runtime."""
-    g, x = c.graph, c.input(0)
-    if x.dtype not in (bf16, f16):
-        return build(*c.inputs)
-    return g.type_cast(build(*(v if v is None else g.type_cast(v, dtype=f32) for v in c.inputs)), dtype=x.dtype)
-
-
 @imports("GroupNormalization", "InstanceNormalization")
 def group_normalization(c: Call) -> Outputs:
     """Import GroupNormalization with a scale per channel, and InstanceNormalization (one group per channel)."""
     instance = c.node.op_type == "InstanceNormalization"
     if not instance and (c.version < 21 or c.attr("stash_type", 1) != 1):
         return None
-    groups = dims_of(c.input(0))[1] if instance else c.attr("num_groups")
-    return _in_f32(c, lambda *operands: c.graph.group_norm(
-        *operands, groups=groups, keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
+    groups = c.input(0).type.dims[1] if instance else c.attr("num_groups")
+    return by_f32(c, partial(c.graph.group_norm, groups=groups, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),
+                             data_format="NCX"), *c.inputs)
 
 
 @imports("LRN")
@@ -218,7 +198,7 @@ def lrn(c: Call) -> Outputs:
     if c.input(0).dtype not in FLOATS:
         c.refuse(f"input 0 is {c.input(0).type}, but must be f32, bf16 or f16: ONNX's reference sums over the batch")
     attrs = {name: c.attr(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
-    return _in_f32(c, lambda x: c.graph.lrn(x, size=c.attr("size"), data_format="NCX", **attrs))
+    return by_f32(c, partial(c.graph.lrn, size=c.attr("size"), data_format="NCX", **attrs), *c.inputs)
 
 
 @imports("RMSNormalization")
@@ -242,8 +222,8 @@ def simplified_layer_normalization(c: Call) -> Outputs:
     if c.outputs < 2 or not isinstance(y, Value):
         return y
     g, x, axis = c.graph, c.input(0), c.attr("axis", -1)
-    wide = x if x.dtype == f32 else g.type_cast(x, dtype=f32)
-    axes = list(range(axis, 0 if axis < 0 else len(dims_of(x))))
+    wide = in_f32(c, x)
+    axes = list(range(axis, 0 if axis < 0 else len(x.type.dims)))
     mean = g.reduce_mean(g.square(wide), axes=axes, keep_dims=True)
     return [y, g.reciprocal(g.sqrt(g.add(mean, one(mean, c.attr("epsilon", 1e-5)))))]
 

@@ -13,11 +13,9 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.ir.interpret import add_known
 from graphq.ir.op import lookup
-from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.composed import one, standard
 from graphq.onnx.importers.conv import expect_fit, spatial, windows
-from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
-from graphq.onnx.importers.shape import dims_of, known
 from graphq.ops.open_arrays import scaled
 from graphq.ops.rules import FLOATS
 from graphq.ops.window import padding
@@ -128,7 +126,7 @@ def _with_places(c: Call) -> list[Value]:
         c.refuse(f"indices of maxima need windows of at most {MOST_PLACES} elements, got {attrs['kernel']}")
     if x.dtype in BYTES:
         x = g.cast(x, dtype=f32)
-    dims = dims_of(x)
+    dims = x.type.dims
     ends = _ends(x, attrs)[0] if attrs["rounding_type"] == "ceil" else attrs["pads_end"]
     pads = [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end in zip(
         dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], attrs["pads_begin"], ends, strict=True)]
@@ -200,7 +198,7 @@ def avg_pool(c: Call) -> Outputs:
 def global_pool(c: Call) -> Outputs:
     """Import a global pool as a pool whose window is the whole image; integer and f64 maxima become ReduceMax."""
     count = spatial(c.input(0))
-    sizes = dims_of(c.input(0))[2:]
+    sizes = c.input(0).type.dims[2:]
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
                              "pads_end": [0] * count, "data_format": "NCX"}
     if c.node.op_type == "GlobalMaxPool":
@@ -258,7 +256,7 @@ def resize(c: Call) -> Outputs:
     if sizes is not None and not sizes.type.known and x.shape is not None:  # ONNX would infer 0 elements for `sizes`
         vector = c.graph.static_reshape(sizes, shape=[len(c.attr("axes", x.shape))])
         return standard(c, "Resize", [*c.inputs[:3], vector], opset=c.scope.opsets[""], **c.attrs)
-    old = dims_of(x)
+    old = x.type.dims
     new, scales = _sizes(c, old)
     transformation = c.attr("coordinate_transformation_mode", "half_pixel")
     if old[:2] != new[:2] or len(old) < 3 or min(new) < 1 or c.attr("antialias", 0) \
@@ -290,7 +288,7 @@ def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float,
     elif "axes" in c.attrs:
         raise GraphError("axes are left to ONNX's reference")
     else:
-        scales = tuple(float(np.float32(s)) for s in known(c, 2))
+        scales = tuple(float(np.float32(s)) for s in c.array(2))
         new = tuple(number(scaled, d, s) for d, s in zip(old, scales, strict=False))
     if len(new) != len(old):
         raise GraphError(f"one size per axis is needed, got {len(new)} for rank {len(old)}")

@@ -12,7 +12,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 from graphq.onnx.importers.quant import dequantized, parameters
-from graphq.onnx.importers.shape import dims_of, parts
+from graphq.onnx.importers.shape import parts
 
 USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "DynamicQuantizeLSTM": ["Sigmoid", "Tanh", "Tanh"],
          "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
@@ -44,8 +44,8 @@ def layer(c: Call) -> Outputs:
 
 def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
     gates = _of_input(c, x, d)
-    return c.graph.lstm(_biased(c, gates, d), _of(c, 2, d), *_first(c, d), None, c.optional(4), _peepholes(c, d),
-                        reverse=reverse)
+    return c.graph.lstm(_biased(c, gates, d), _of(c, 2, d), _state(c, 5, d), _state(c, 6, d), None, c.optional(4),
+                        _of(c, 7, d) if c.has(7) else None, reverse=reverse)
 
 
 def _of_input(c: Call, x: Value, d: int) -> Value:
@@ -64,16 +64,8 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
     if not c.has(3):
         return gates
     both, g = _of(c, 3, d), c.graph
-    half = dims_of(both)[0] // 2
+    half = both.type.dims[0] // 2
     return g.add(gates, g.add(*parts(both, 0, [half, half])))
-
-
-def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
-    return _state(c, 5, d), _state(c, 6, d)
-
-
-def _peepholes(c: Call, d: int) -> Value | None:
-    return _of(c, 7, d) if c.has(7) else None
 
 
 def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
@@ -82,7 +74,7 @@ def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
     gates = _of_input(c, x, d)
     if c.has(3):
         both = _of(c, 3, d)
-        size = dims_of(both)[0] // 6
+        size = both.type.dims[0] // 6
         own, state, bias = parts(both, 0, [3 * size, 2 * size, size])
         gates = g.add(gates, g.add(own, g.concat(state, g.constant(np.zeros(size, np.float32)), axis=0)))
     return g.gru(gates, _of(c, 2, d), _state(c, 5, d), bias, c.optional(4), reverse=reverse,
@@ -121,21 +113,15 @@ def dynamic_quantize_lstm(c: Call) -> Outputs:
 
 def _quantized(c: Call, units: Value, _x: Value, d: int, reverse: bool) -> Sequence[Value]:
     g = c.graph
-    w, w_scale, w_zp = (g.constant(np.squeeze(_constant(c, k)[d])) for k in (1, 8, 9))
-    r, r_scale, r_zp = (np.squeeze(_constant(c, k)[d]) for k in (2, 10, 11))
+    w, w_scale, w_zp = (g.constant(np.squeeze(c.array(k)[d])) for k in (1, 8, 9))
+    r, r_scale, r_zp = (np.squeeze(c.array(k)[d]) for k in (2, 10, 11))
     gates = g.matmul(units, dequantized(c, w, parameters(c, w, w_scale, w_zp, -1, mixed=True)))
     integers = (r.astype(np.float32) - r_zp.astype(np.float32)).T
     if np.ptp(integers) > 255:
         c.refuse(f"input 2 minus its zero points must have 8 bits, got {integers.min():g} to {integers.max():g}")
-    return g.lstm(_biased(c, gates, d), g.constant(np.ascontiguousarray(integers)), *_first(c, d),
-                  g.constant(np.atleast_1d(r_scale)), c.optional(4), _peepholes(c, d), reverse=reverse)
-
-
-def _constant(c: Call, k: int) -> np.ndarray:
-    data = c.data(k)
-    if data is None:
-        raise GraphError(f"input {k} is not known before it runs")
-    return data
+    return g.lstm(_biased(c, gates, d), g.constant(np.ascontiguousarray(integers)), _state(c, 5, d),
+                  _state(c, 6, d), g.constant(np.atleast_1d(r_scale)), c.optional(4),
+                  _of(c, 7, d) if c.has(7) else None, reverse=reverse)
 
 
 def _directions(c: Call, direction: Direction) -> list[Value]:
@@ -186,7 +172,7 @@ def _of(c: Call, k: int, d: int) -> Value:
     x, g = c.input(k), c.graph
     if x.data is not None:
         return g.add_constant(x.data[d])
-    return g.static_reshape(g.slice(x, axes=[0], starts=[d], ends=[d + 1], steps=[1]), shape=dims_of(x)[1:])
+    return g.static_reshape(g.slice(x, axes=[0], starts=[d], ends=[d + 1], steps=[1]), shape=x.type.dims[1:])
 
 
 def _state(c: Call, k: int, d: int) -> Value | None:

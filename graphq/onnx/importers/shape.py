@@ -1,4 +1,4 @@
-"""Importers of operators that return, take or change shapes."""
+"""Importers of operators that return, take or change shapes, or move elements."""
 from __future__ import annotations
 
 import itertools
@@ -11,34 +11,24 @@ from graphq.base.budget import reserve
 from graphq.base.sizes import Later, assumed, later
 from graphq.dtypes import s64, u64
 from graphq.errors import GraphError
-from graphq.ir import Value, interpret
-from graphq.ir.interpret import add_known
-from graphq.onnx.importers.importer import Call, Outputs, Refused, imports
+from graphq.ir import Value
+from graphq.ir.interpret import add_known, known
+from graphq.onnx.importers.importer import Call, Outputs, Refused, imports, imports_each
 from graphq.onnx.protos.tensors import dense
 from graphq.ops.open_arrays import filled, numbers_between
-from graphq.ops.rules import normal_axis
-
-
-def dims_of(value: Value) -> tuple[int, ...]:
-    """The value's dimensions; raises GraphError if they are not known yet."""
-    return value.type.dims
-
-
-@imports("Shape")
-def shape(c: Call) -> Outputs:
-    """Import Shape: the operand's dimensions from `start` up to `end` (exclusive)."""
-    dims = dims_of(c.input(0))[slice(c.attr("start", 0), c.attr("end"))]
-    return add_known(c.graph, _s64(dims))
+from graphq.ops.rules import broadcast, normal_axis
 
 
 def _s64(numbers: int | Sequence[int]) -> np.ndarray | Later:
     return later(np.asarray, numbers, np.int64)
 
 
-@imports("Size")
-def size(c: Call) -> Outputs:
-    """Import Size: the number of elements of the operand, s64."""
-    return add_known(c.graph, _s64(math.prod(dims_of(c.input(0)))))
+imports_each({
+    "Concat": lambda c: c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1)),
+    "Scatter": lambda c: c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0)),
+    "Shape": lambda c: add_known(c.graph, _s64(c.input(0).type.dims[slice(c.attr("start", 0), c.attr("end"))])),
+    "Size": lambda c: add_known(c.graph, _s64(math.prod(c.input(0).type.dims))),
+})
 
 
 @imports("Constant")
@@ -64,7 +54,7 @@ def constant_of_shape(c: Call) -> Outputs:
 @imports("Range")
 def range_(c: Call) -> Outputs:
     """Import Range: `start + k * delta`, for max(ceil((limit - start) / delta), 0) elements."""
-    numbers = [interpret.known(c.input(k)) for k in range(3)]
+    numbers = [known(c.input(k)) for k in range(3)]
     if any(x is None for x in numbers):
         raise GraphError("start, limit and delta are not known before it runs")
     start, _, delta = map(assumed, numbers)
@@ -81,7 +71,7 @@ def one_hot(c: Call) -> Outputs:
     """
     c.expect(1, (), (1,))
     c.expect(2, (2,))
-    (depth,), x, g, dims = c.numbers(1), c.input(0), c.graph, list(dims_of(c.input(0)))
+    (depth,), x, g, dims = c.numbers(1), c.input(0), c.graph, list(c.input(0).type.dims)
     axis, one = c.attr("axis", -1), np.int64(1)
     if not -len(dims) - 1 <= axis <= len(dims):
         c.refuse(f"axis must be in [-r - 1, r] with r = {len(dims)}, got {axis}")
@@ -111,7 +101,7 @@ def reshape(c: Call) -> Outputs:
 @imports("Flatten")
 def flatten(c: Call) -> Outputs:
     """Import Flatten: a reshape to two dimensions, one for all dimensions before `axis` and one for the others."""
-    dims = dims_of(c.input(0))
+    dims = c.input(0).type.dims
     axis = c.attr("axis", 1)
     if not -len(dims) <= axis <= len(dims):
         c.refuse(f"axis must be in [-r, r] with r = {len(dims)}, got {axis}")
@@ -122,7 +112,7 @@ def flatten(c: Call) -> Outputs:
 @imports("Unsqueeze")
 def unsqueeze(c: Call) -> Outputs:
     """Import Unsqueeze: insert dimensions of 1 at `axes`, counted in the result."""
-    axes, dims = c.ints("axes", 1) or (), list(dims_of(c.input(0)))
+    axes, dims = c.ints("axes", 1) or (), list(c.input(0).type.dims)
     rank = len(dims) + len(axes)
     ones = (1,) * rank
     places = {normal_axis(a, ones, "axes") for a in axes}
@@ -134,7 +124,7 @@ def unsqueeze(c: Call) -> Outputs:
 @imports("Squeeze")
 def squeeze(c: Call) -> Outputs:
     """Import Squeeze: remove the dimensions of 1 at `axes`, or all dimensions of 1."""
-    axes, dims = c.ints("axes", 1), dims_of(c.input(0))
+    axes, dims = c.ints("axes", 1), c.input(0).type.dims
     places = {k for k, d in enumerate(dims) if d == 1} if axes is None else {normal_axis(a, dims, "axes") for a in axes}
     if any(dims[k] != 1 for k in places):
         c.refuse(f"dimensions at axes {list(axes or ())} of {c.input(0).type} must be 1")
@@ -147,17 +137,120 @@ def parts(x: Value, axis: int, sizes: Sequence[int]) -> Iterator[Value]:
         yield x.graph.slice(x, axes=[axis], starts=[end - n], ends=[end], steps=[1])
 
 
-def known(c: Call, k: int) -> np.ndarray:
-    """The array of input `k`; raises GraphError if it is not known yet."""
-    data = c.input(k).data
-    if data is None:
-        raise GraphError(f"input {k} is not known before it runs")
-    return data
-
-
 def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
     """Check the shape of a new constant. Raises Refused for negative dimensions, CompileError for too much memory."""
     if any(d < 0 for d in dims):
         raise Refused(f"a constant must have no negative dimensions, got shape {list(dims)}")
     reserve(math.prod(dims) * dtype.itemsize, f"a constant {dtype}{list(dims)}")
     return dims
+
+
+@imports("Transpose")
+def transpose(c: Call) -> Outputs:
+    """Import Transpose; without `perm` the dimensions are reversed."""
+    x = c.input(0)
+    rank = len(x.type.dims if x.shape is None else x.shape)
+    return c.graph.static_transpose(x, order=c.attr("perm", list(range(rank))[::-1]))
+
+
+@imports("GridSample")
+def grid_sample(c: Call) -> Outputs:
+    """Import GridSample; its modes have other names before version 20."""
+    mode = c.attr("mode", "linear")
+    return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+                               padding_mode=c.attr("padding_mode", "zeros"),
+                               align_corners=bool(c.attr("align_corners", 0)))
+
+
+@imports("Slice")
+def slice_(c: Call) -> Outputs:
+    """Import Slice; starts, ends, axes and steps are attributes before version 10 and constants since then."""
+    starts, ends = c.ints("starts", 1), c.ints("ends", 2)
+    if starts is None or ends is None:
+        c.refuse("starts and ends are required")
+    axes = c.ints("axes", 3) or range(len(starts))
+    steps = c.ints("steps", 4) or (1,) * len(starts)
+    return c.graph.slice(c.input(0), axes=axes, starts=starts, ends=ends, steps=steps)
+
+
+@imports("Split")
+def split(c: Call) -> Outputs:
+    """Import Split as one slice per output. Without sizes, outputs are equal, but the last may be smaller."""
+    dims, outputs = c.input(0).type.dims, len(c.node.output)
+    if c.attr("num_outputs", outputs) != outputs:
+        c.refuse(f"num_outputs must be the number of outputs, {outputs}, got {c.attr('num_outputs')}")
+    axis = normal_axis(c.attr("axis", 0), dims)
+    sizes = c.ints("split", 1)
+    if sizes is None:
+        each = -(-dims[axis] // outputs)
+        sizes = (*[each] * (outputs - 1), dims[axis] - each * (outputs - 1))
+    if sum(sizes) != dims[axis] or min(sizes) < 0 or len(sizes) != len(c.node.output):
+        c.refuse(f"sizes {list(sizes)} do not split {dims[axis]} elements into {len(c.node.output)} outputs")
+    return list(parts(c.input(0), axis, sizes))
+
+
+@imports("Expand")
+def expand(c: Call) -> Outputs:
+    """Import Expand: broadcast the operand with `shape`."""
+    shape, x = tuple(c.numbers(1)), c.input(0)
+    if min(shape, default=0) < 0:
+        c.refuse(f"a shape must have no negative dimensions, got {list(shape)}")
+    dims = x.type.dims
+    return x if broadcast(dims, shape) == dims else c.graph.expand(x, shape=shape)
+
+
+@imports("Pad")
+def pad(c: Call) -> Outputs:
+    """Import Pad in modes constant, edge, reflect and wrap; pads apply to `axes`, by default to all axes."""
+    pads, axes = c.ints("pads" if c.version > 1 else "paddings", 1), c.ints("axes", 3)
+    rank = len(c.input(0).type.dims)
+    if pads is None:
+        c.refuse("pads are required")
+    places = [normal_axis(a, (1,) * rank, "axes") for a in (range(rank) if axes is None else axes)]
+    if len(pads) != 2 * len(places):
+        c.refuse(f"pads must be {2 * len(places)} numbers, got {list(pads)}")
+    begin, end = [0] * rank, [0] * rank
+    for k, axis in enumerate(places):
+        begin[axis], end[axis] = pads[k], pads[k + len(places)]
+    value = float(c.array(2).reshape(())) if c.has(2) else float(c.attr("value", 0.0))
+    return c.graph.pad(c.input(0), pads_begin=begin, pads_end=end, mode=c.attr("mode", "constant"), value=value)
+
+
+@imports("Tile")
+def tile(c: Call) -> Outputs:
+    """Import Tile: add dimensions of 1, expand them, and merge them."""
+    dims, repeats = c.input(0).type.dims, c.numbers(1)
+    if c.version < 6:  # in old versions, input 1 is the number of repetitions, input 2 the axis
+        axis = c.numbers(2)[0] % len(dims)
+        repeats = [repeats[0] if k == axis else 1 for k in range(len(dims))]
+    if len(repeats) != len(dims) or min(repeats, default=0) < 0:
+        raise GraphError(f"repeats {repeats} do not fit {c.input(0).type}")
+    out = [d * r for d, r in zip(dims, repeats, strict=True)]
+    apart = c.graph.static_reshape(c.input(0), shape=[n for d in dims for n in (1, d)])
+    wide = c.graph.expand(apart, shape=[n for d, r in zip(dims, repeats, strict=True) for n in (r, d)])
+    return c.graph.static_reshape(wide, shape=out)
+
+
+@imports("DepthToSpace")
+def depth_to_space(c: Call) -> Outputs:
+    """Import DepthToSpace (modes DCR and CRD) as a reshape, a transpose and a reshape."""
+    n, channels, h, w = c.input(0).type.dims
+    b = c.attr("blocksize")
+    depth = channels // (b * b)
+    dcr = c.attr("mode", "DCR") == "DCR"
+    shape, order = ([n, b, b, depth, h, w], [0, 3, 4, 1, 5, 2]) if dcr else \
+        ([n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3])
+    x = c.graph.static_transpose(c.graph.static_reshape(c.input(0), shape=shape), order=order)
+    return c.graph.static_reshape(x, shape=[n, depth, h * b, w * b])
+
+
+@imports("SpaceToDepth")
+def space_to_depth(c: Call) -> Outputs:
+    """Import SpaceToDepth as a reshape, a transpose and a reshape."""
+    n, channels, h, w = c.input(0).type.dims
+    b = c.attr("blocksize")
+    if c.attr("mode", "DCR") != "DCR":
+        return None
+    x = c.graph.static_reshape(c.input(0), shape=[n, channels, h // b, b, w // b, b])
+    x = c.graph.static_transpose(x, order=[0, 3, 5, 1, 2, 4])
+    return c.graph.static_reshape(x, shape=[n, channels * b * b, h // b, w // b])

@@ -67,21 +67,19 @@ def name_within(node: NodeProto, prefix: str) -> None:
     for names in (node.input, node.output):
         names[:] = [prefix + name if name else "" for name in names]
     node.name = prefix + node.op_type
-    for a in node.attribute:
-        for graph in (*a.graphs, *([a.g] if a.HasField("g") else [])):
-            for named in (*graph.input, *graph.output, *graph.initializer):
-                named.name = prefix + named.name
-            for inner in graph.node:
-                name_within(inner, prefix)
+    for graph in bodies(node):
+        for named in (*graph.input, *graph.output, *graph.initializer):
+            named.name = prefix + named.name
+        for inner in graph.node:
+            name_within(inner, prefix)
 
 
 def leave_out(node: NodeProto, absent: Collection[str]) -> None:
     """Remove the inputs that `absent` names, also in graphs among the node's attributes."""
     node.input[:] = ["" if name in absent else name for name in node.input]
-    for a in node.attribute:
-        for graph in (*a.graphs, *([a.g] if a.HasField("g") else [])):
-            for inner in graph.node:
-                leave_out(inner, absent)
+    for graph in bodies(node):
+        for inner in graph.node:
+            leave_out(inner, absent)
 
 
 def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:
@@ -226,7 +224,8 @@ def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[
     shapes are as expected. Raises GraphError if ONNX refuses the operands at the example's sizes.
     """
     data: np.ndarray = assumed(model)
-    example, proto = infer(data.tobytes(), tuple([_in_example(t) for t in types])), parsed(data.tobytes())
+    assumptions = (t if t.shape is None else TensorType(t.dtype, tuple(map(assumed, t.shape))) for t in types)
+    example, proto = infer(data.tobytes(), tuple(assumptions)), parsed(data.tobytes())
     operands = {slot.name for slot in proto.graph.input}
     fixed = [x for x in proto.graph.initializer if x.name not in operands]
     del proto.graph.initializer[:]
@@ -246,10 +245,6 @@ def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[
             for axis, d in enumerate(t.shape)]))
     plain(number(operator.eq, found, tuple(out)))
     return tuple([TensorType(t.dtype, dims) for t, dims in zip(example, out, strict=True)])
-
-
-def _in_example(type: TensorType) -> TensorType:
-    return type if type.shape is None else TensorType(type.dtype, tuple(map(assumed, type.shape)))
 
 
 def _dimension(shapes: Sequence[Sequence[int]], output: int, axis: int) -> int:

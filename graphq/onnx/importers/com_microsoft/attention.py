@@ -10,8 +10,7 @@ from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.com_microsoft.transformer import hidden
-from graphq.onnx.importers.composed import NEWER, standard
-from graphq.onnx.importers.eltwise import in_f32
+from graphq.onnx.importers.composed import NEWER, in_f32, standard
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.shape import parts
 from graphq.ops.attention import capacity_of

@@ -4,6 +4,7 @@ An operator becomes dequantize, the float operation, and quantize. Packed weight
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,8 +12,7 @@ import numpy as np
 from graphq import dtypes as t
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.onnx.importers.composed import standard
-from graphq.onnx.importers.eltwise import in_f32, one
+from graphq.onnx.importers.composed import in_f32, one, standard
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.matmul import expect_bias
 from graphq.onnx.importers.pool import channels_first
@@ -89,21 +89,21 @@ def qlinear_concat(c: Call) -> Outputs:
     return result(c, y, 0, c.input(2).dtype)
 
 
-@imports("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
+UNARY: Mapping[str, Callable[[Call, Value], Value]] = {
+    "QLinearLeakyRelu": lambda c, x: c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01)),
+    "QLinearReduceMean": lambda c, x: c.graph.reduce_mean(
+        x, axes=c.attr("axes"), keep_dims=bool(c.attr("keepdims", 1))),
+    "QLinearSigmoid": lambda c, x: c.graph.sigmoid(x),
+    # over `axis`, or over all dimensions from `axis` on if attribute `opset` is below 13
+    "QLinearSoftmax": lambda c, x: standard(c, "Softmax", [x], opset=min(c.positive("opset"), 13),
+                                            axis=c.attr("axis", -1))[0]}
+"""The f32 functions of quantized operators with one operand."""
+
+
+@imports(*UNARY, domain=MICROSOFT)
 def qlinear_unary(c: Call) -> Outputs:
     """Import a quantized function of one operand: dequantize, compute in f32, quantize."""
-    x = at(c, 0)
-    y = c.graph.sigmoid(x) if c.node.op_type == "QLinearSigmoid" else \
-        c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01))
-    return result(c, y, 3, c.input(0).dtype)
-
-
-@imports("QLinearSoftmax", domain=MICROSOFT)
-def qlinear_softmax(c: Call) -> Outputs:
-    """Import QLinearSoftmax: over `axis`, or over all dimensions from `axis` on if attribute `opset` is below 13."""
-    opset, axis = c.positive("opset"), c.attr("axis", -1)
-    y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
-    return result(c, y, 3, c.input(0).dtype)
+    return result(c, UNARY[c.node.op_type](c, at(c, 0)), 3, c.input(0).dtype)
 
 
 @imports("QLinearAveragePool", domain=MICROSOFT)
@@ -133,13 +133,6 @@ def qlinear_global_average_pool(c: Call) -> Outputs:
     first = 1 if c.attr("channels_last", 0) else 2
     axes = list(range(first, first + len(x.shape) - 2))
     return result(c, c.graph.reduce_mean(x, axes=axes, keep_dims=True), 3, c.input(0).dtype)
-
-
-@imports("QLinearReduceMean", domain=MICROSOFT)
-def qlinear_reduce_mean(c: Call) -> Outputs:
-    """Import QLinearReduceMean: the f32 mean over `axes`, quantized."""
-    y = c.graph.reduce_mean(at(c, 0), axes=c.attr("axes"), keep_dims=bool(c.attr("keepdims", 1)))
-    return result(c, y, 3, c.input(0).dtype)
 
 
 @imports("QLinearWhere", domain=MICROSOFT)

@@ -7,13 +7,11 @@ import numpy as np
 
 from graphq.dtypes import s8, s32, s64, u8, u32
 from graphq.ir import Value
-from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.composed import one, standard
 from graphq.onnx.importers.conv import spatial, windows
-from graphq.onnx.importers.eltwise import one
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, imports_each, width
 from graphq.onnx.importers.matmul import expect_bias, plus_bias, product
 from graphq.onnx.importers.pool import channels_first
-from graphq.onnx.importers.shape import known
 from graphq.onnx.protos.tensors import element_of
 
 
@@ -23,13 +21,6 @@ def alike(c: Call) -> Outputs:
     for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
         c.input(k)
     return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
-
-
-@imports("GatherND", domain=MICROSOFT)
-def gather_nd(c: Call) -> Outputs:
-    """Import GatherND, with indices of s32 or s64."""
-    places = c.input(1)
-    return standard(c, "GatherND", [c.input(0), places if places.dtype == s64 else c.graph.cast(places, dtype=s64)])
 
 
 @imports("Pad", domain=MICROSOFT)
@@ -65,7 +56,7 @@ def _reshaped(c: Call, x: Value, dims: list[int]) -> Value:
 def expand_dims(c: Call) -> Outputs:
     """Import ExpandDims: insert a dimension of 1 at a constant axis of the result."""
     c.expect(1, (), (1,))
-    return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(known(c, 1).astype(np.int64).reshape(1))])
+    return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(c.array(1).astype(np.int64).reshape(1))])
 
 
 @imports("Unique", domain=MICROSOFT)
@@ -108,12 +99,6 @@ def bias_add(c: Call) -> Outputs:
     c.expect(1, (width(c.input(0)),))
     c.expect(2, c.input(0).shape)
     return c.graph.add(c.graph.add(c.input(0), c.input(1)), c.input(2))
-
-
-@imports("BiasSoftmax", domain=MICROSOFT)
-def bias_softmax(c: Call) -> Outputs:
-    """Import BiasSoftmax: the softmax of x + bias over the dimensions from `axis` on; the bias broadcasts."""
-    return standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11, axis=c.attr("axis", 1))
 
 
 @imports("BiasSplitGelu", domain=MICROSOFT)
@@ -173,12 +158,6 @@ def fused_conv(c: Call) -> Outputs:
     return activated(c, y, name, dict(zip(names, given, strict=False)))
 
 
-@imports("NhwcMaxPool", domain=MICROSOFT)
-def nhwc_max_pool(c: Call) -> Outputs:
-    """Import NhwcMaxPool: MaxPool of channels-last integers."""
-    return channels_first(c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0])
-
-
 @imports("FusedGemm", domain=MICROSOFT)
 def fused_gemm(c: Call) -> Outputs:
     """Import FusedGemm: Gemm and an activation."""
@@ -225,3 +204,14 @@ def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
         limits = [c.graph.add_constant(np.asarray(attrs[n]).astype(y.dtype.numpy)) for n in ("min", "max")]
         return standard(c, name, [y, *limits])[0]
     return standard(c, name, [y], **{n: v for n, v in attrs.items() if n in ACTIVATIONS[name]})[0]
+
+
+imports_each({
+    # the softmax over the dimensions from `axis` on, as in operator set 11
+    "BiasSoftmax": lambda c: standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11,
+                                      axis=c.attr("axis", 1)),
+    "GatherND": lambda c: standard(c, "GatherND", [
+        c.input(0), c.input(1) if c.input(1).dtype == s64 else c.graph.cast(c.input(1), dtype=s64)]),
+    "NhwcMaxPool": lambda c: channels_first(
+        c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0]),
+}, domain=MICROSOFT)

@@ -9,8 +9,7 @@ from graphq.ir import Value
 from graphq.ir.names import listing
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.attention import up_to_own
-from graphq.onnx.importers.composed import standard, written
-from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.composed import by_f32, one, standard, written
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.quant import dequantized, parameters
 from graphq.onnx.importers.shape import parts
@@ -57,14 +56,12 @@ def skip_layer_normalization(c: Call) -> Outputs:
 
 
 def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
-    g = c.graph
-    wide, gamma = (v if x.dtype == f32 else g.type_cast(v, dtype=f32) for v in (x, gamma))
-    if beta is None:
-        beta = g.constant(np.zeros(gamma.type.dims, np.float32))
-    elif x.dtype != f32:
-        beta = g.type_cast(beta, dtype=f32)
-    y = g.layer_norm(wide, gamma, beta, keep_stats=False, epsilon=epsilon, begin_norm_axis=-1)
-    return y if x.dtype == f32 else g.type_cast(y, dtype=x.dtype)
+    def normalized(x: Value, gamma: Value, beta: Value | None) -> Value:
+        if beta is None:
+            beta = c.graph.constant(np.zeros(gamma.type.dims, np.float32))
+        return c.graph.layer_norm(x, gamma, beta, keep_stats=False, epsilon=epsilon, begin_norm_axis=-1)
+
+    return by_f32(c, normalized, x, gamma, beta)
 
 
 @imports("EmbedLayerNormalization", domain=MICROSOFT)
@@ -157,7 +154,9 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
              for size, part in zip(sizes, parts(projected, 2, sizes), strict=True))
     q, k, v = (g.static_transpose(x, order=[0, 2, 1, 3]) for x in split)
     if past is not None:
-        k, v = (g.concat(_unstacked(c, past, n), x, axis=2) for n, x in enumerate((k, v)))
+        apart = (g.slice(past, axes=[0], starts=[n], ends=[n + 1], steps=[1]) for n in range(2))
+        k, v = (g.concat(*standard(c, "Squeeze", [part, g.constant(np.asarray([0]))]), x, axis=2)
+                for part, x in zip(apart, (k, v), strict=True))
     scale = c.attr("scale", 0.0) or 1 / np.sqrt(sizes[0] // count)
     scores = g.matmul(q, k, transpose_b=True)
     scores = g.multiply(scores, one(scores, scale))
@@ -170,16 +169,10 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
         scores = g.select(up_to_own(c, scores, before), scores, one(scores, -np.inf))
     y = g.matmul(g.softmax(scores, axis=-1), v)
     y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
-    return [y, g.concat(*(_stackable(c, x) for x in (k, v)), axis=0)] if c.outputs > 1 else y
-
-
-def _unstacked(c: Call, past: Value, k: int) -> Value:
-    part = c.graph.slice(past, axes=[0], starts=[k], ends=[k + 1], steps=[1])
-    return standard(c, "Squeeze", [part, c.graph.constant(np.asarray([0]))])[0]
-
-
-def _stackable(c: Call, x: Value) -> Value:
-    return standard(c, "Unsqueeze", [x, c.graph.constant(np.asarray([0]))])[0]
+    if c.outputs < 2:
+        return y
+    both = (standard(c, "Unsqueeze", [x, g.constant(np.asarray([0]))])[0] for x in (k, v))
+    return [y, g.concat(*both, axis=0)]
 
 
 BEFORE = """(scores) => (before) {
