@@ -9,8 +9,7 @@ from graphq.ir import Node
 from graphq.kernels.concat.family import CONCAT
 from graphq.kernels.conv.family import CONVOLUTION
 from graphq.kernels.eltwise.family import ELTWISE
-from graphq.kernels.family.anchored import RANGES
-from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.lower import RANGES, Lowered
 from graphq.kernels.family.record import Family
 from graphq.kernels.interpolate.family import INTERPOLATE
 from graphq.kernels.matmul.family import MATMUL
@@ -58,4 +57,5 @@ def lower_partition(node: Node, level: Level | None = None) -> Lowered:
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     lowered = attach(body, family_named(node.attrs["anchor"]).lowered(body, constants), constants,
                      settle=node.attrs["ties"] == "settled")
+    body.notes.pop("lowered")
     return lowered if level is None else lowered.tabulated(constants, level)

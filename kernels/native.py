@@ -7,19 +7,9 @@ from typing import NamedTuple
 
 from graphq.ir import Node
 from graphq.kernels.family.record import Count
+from graphq.kernels.moves import steps as moves
 from graphq.kernels.moves.histogram import histogram_steps
 from graphq.kernels.moves.integers import COMPARISONS
-from graphq.kernels.moves.steps import (
-    cast_steps,
-    combine_steps,
-    expand_steps,
-    gather_steps,
-    pad_steps,
-    range_steps,
-    slice_steps,
-    sum_steps,
-    transpose_steps,
-)
 from graphq.plan.builder import PlanBuilder
 
 
@@ -56,9 +46,9 @@ def attention_macs(node: Node) -> int:
 
 
 NATIVE: Mapping[str, Native] = {
-    "static_transpose": Native(transpose_steps), "dynamic_range": Native(range_steps), "slice": Native(slice_steps),
-    "gather": Native(gather_steps), "pad": Native(pad_steps), "expand": Native(expand_steps),
-    "cast": Native(cast_steps), "histogram": Native(histogram_steps),
-    "integer_sum": Native(sum_steps), **dict.fromkeys(("arithmetic", *COMPARISONS), Native(combine_steps)),
+    "static_transpose": Native(moves.transpose_steps), "dynamic_range": Native(moves.range_steps),
+    "slice": Native(moves.slice_steps), "gather": Native(moves.gather_steps), "pad": Native(moves.pad_steps),
+    "expand": Native(moves.expand_steps), "cast": Native(moves.cast_steps), "histogram": Native(histogram_steps),
+    "integer_sum": Native(moves.sum_steps), **dict.fromkeys(("arithmetic", *COMPARISONS), Native(moves.combine_steps)),
     "cached_attention": Native(attention_steps, attention_macs),
     **dict.fromkeys(("lstm", "gru", "rnn"), Native(recurrent_steps, recurrent_macs))}

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.matmul_compressed.lower import FINEST
+from graphq.kernels.matmul_compressed.family import FINEST
 from graphq.kernels.matmul_compressed.pack import BITS
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.simplify_moves import transpose_order

@@ -212,7 +212,8 @@ class _Block:
         past, most, lengths = self.fields("rows", "most", "lengths")
         self.length = (lengths + self.n * 4).load(I32).sext(I64)
         self.before = larger(self.length + 1 - self.tokens, 0)
-        self.leave((self.length < 0) | (self.before > past) | (self.before + self.tokens > most))
+        with b.if_then((self.length < 0) | (self.before > past) | (self.before + self.tokens > most)):
+            b.ret_void()
         caches, scales = head * self.capacity * (size * WIDTHS[kept] // 8), self.group * (4 * size)
         self.keys, self.values = (x + caches for x in self.fields("keys", "values"))
         self.key_scale, self.value_scale = (x + scales for x in self.fields("key_scale", "value_scale"))
@@ -220,11 +221,6 @@ class _Block:
     def fields(self, *names: str) -> Iterator[Value]:
         """Emit the loads of fields of the argument block."""
         return (ATTEND.load(self.args, name) for name in names)
-
-    def leave(self, wrong: Value) -> None:
-        """Emit the end of the block if `wrong` is true."""
-        with self.b.if_then(wrong):
-            self.b.ret_void()
 
     def describe(self, k: Value, row: Value, last: Value, first: Value, rotate: Callable[..., None] | None,
                  biased: int, sunk: int) -> None:
@@ -251,7 +247,8 @@ class _Block:
         with Loop(self.b, positions.ne(0).zext(I64), [self.before + i]) as positioned:
             positioned.update([(positions + token * 8).load(I64, 8)])
         (place,) = positioned.values
-        self.leave((place < 0) | (place >= places))
+        with self.b.if_then((place < 0) | (place >= places)):
+            self.b.ret_void()
         own, angles = self.turned + k * self.wide, half * 4 * place
         for j in range(0, self.size, LANES):
             columns = Columns(self.b, LANES, c64(j), c64(min(LANES, self.size - j)))

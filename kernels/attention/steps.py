@@ -42,13 +42,18 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
         b.run(step, {"new": Ref(b.of[query if x is None else x], start), "past": _operand(b, past),
                      "cache": Ref(target), "scale": _operand(b, scale), **of_lengths, **wrong,
                      **(angles if rotary else {})})
-    biased = bias is not None
-    rank = (0, 0, 0) if bias is None else _strides(bias)
+    bias_strides = dict[str, int]()
+    if bias is not None:  # a batch or head dimension of size 1 is repeated
+        of_batch, of_heads, of_tokens, of_keys = bias.type.dims
+        row = 4 * of_keys
+        bias_strides = {"bias_batch": 0 if of_batch == 1 else row * of_tokens * of_heads,
+                        "bias_head": 0 if of_heads == 1 else row * of_tokens, "bias_row": row}
     step = plan_attention(
         {**numbers, "batch": batch, "shared": a["heads"] // groups, "stride": 4 * query.type.dims[2],
          "window": max(a["window"], 0), "causal": int(a["causal"]), "scale": _bits(a["scale"]),
-         "softcap": _bits(a["softcap"]), **dict(zip(("bias_batch", "bias_head", "bias_row"), rank, strict=True))},
-        size, kept, cos is not None, a["interleaved"], bool(a["softcap"]), biased, sinks is not None, b.target)
+         "softcap": _bits(a["softcap"]), **bias_strides},
+        size, kept, cos is not None, a["interleaved"], bool(a["softcap"]), bias is not None, sinks is not None,
+        b.target)
     keys, values = (Ref(b.of[v]) for v in caches)
     b.run(step, {"query": Ref(b.of[query]), "keys": keys, "values": values, "target": Ref(b.result(y)), **of_lengths,
                  **angles, "bias": _operand(b, bias), "sinks": _operand(b, sinks), "key_scale": _operand(b, scales[0]),
@@ -61,10 +66,3 @@ def _operand(b: PlanBuilder, value: Value | None) -> Word:
 
 def _bits(x: float) -> int:
     return int(np.float32(x).view(np.int32))
-
-
-def _strides(bias: Value) -> tuple[int, int, int]:
-    """The bias's strides in bytes along batch, heads and tokens. A batch or head dimension of size 1 has stride 0."""
-    batch, heads, tokens, keys = bias.type.dims
-    row = 4 * keys
-    return 0 if batch == 1 else row * tokens * heads, 0 if heads == 1 else row * tokens, row

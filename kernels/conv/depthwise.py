@@ -16,12 +16,12 @@ from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.depthwise.tiles import pair_tiles, quad_tiles
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.slots import Operand, store_slots
+from graphq.kernels.family.record import Operand, store_slots
 from graphq.kernels.jit import modules
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.moves.transpose import plan_strided_copy
 from graphq.kernels.operands.space import terms
-from graphq.kernels.pixels.blocks import PixelKernel, Pixels, plan_pixels, unrolled
+from graphq.kernels.pixels.blocks import Pixels, plan_pixels, unrolled
 from graphq.kernels.target.isa import here
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
@@ -43,7 +43,7 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
         tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few,
                             here(target.level.base.name), x.multiplier, level=own, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)
-    return plan_pixels(store, x, PixelKernel(name, tile, cycles, whole=True, macs=x.products), target)
+    return plan_pixels(store, x, target, name, tile, cycles, whole=True, macs=x.products)
 
 
 def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from graphq.base.sizes import largest
-from graphq.ir import Node
+from graphq.ir import Node, Value
 from graphq.kernels.conv import padding
 from graphq.kernels.conv.depthwise import depthwise_steps
 from graphq.kernels.conv.filter import Phase
 from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolution, lower_convolution
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import Operand, operand, slots_of
+from graphq.kernels.family.record import Family, Operand, any_operands, operand, slots_of
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands, product_step
 from graphq.kernels.matmul.plan import Product
+from graphq.kernels.matmul.tiles import SORTED
 from graphq.kernels.moves.transpose import dense
 from graphq.kernels.operands.space import Space, factor, table
 from graphq.kernels.operands.tile_frame import RUN
@@ -45,22 +46,60 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     source, view, merged = b.of[value], c.windows, 1
     if c.reads_lines:
         source, view, merged = _padded(b, node, c, source, value.type.dims)
+    sizes = _sizes(c, node.operand(c.b).data, merged)
     for phase in c.phases(view):
-        _multiply(b, node, lowered, source, phase, merged)
+        _multiply(b, node, lowered, source, phase, sizes)
 
 
-def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
-    """Add the matmul step of one phase. `merged` is the number of taps that are read as one."""
+class _Sizes(NamedTuple):
+    """The weights of a phase as a matmul reads them: groups, channels of a tap, and columns.
+
+    `joined` neighboring groups of the convolution are one group, and `merged` neighboring taps are one tap. Each tap is
+    packed as `rows` rows, a multiple of 4 bytes.
+    """
+
+    groups: int
+    channels: int
+    columns: int
+    joined: int
+    merged: int
+    rows: int
+
+
+def _sizes(c: Convolution, weights: np.ndarray | None, merged: int) -> _Sizes:
+    """Choose how many neighboring groups are computed as one larger group, with zeros between their weights.
+
+    As many groups are joined as fit into a panel of 16 columns: this takes fewer tiles. Zen 4, 3x3, one core: 32 groups
+    of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns each at 14 x 14 take 0.11 ms instead of
+    1.05. Joining groups into two panels is slower.
+
+    Float groups are never joined, because infinite activations times the added zeros would give NaN. Groups with
+    weights that are not constant are not joined either.
+    """
+    joined, itemsize = 1, STORAGE[c.a_dtype].itemsize
+    if c.integer and weights is not None:
+        most = max(1, pack.PANEL // max(1, c.filter.columns))
+        joined = max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
+    channels = c.filter.channels * joined * merged
+    rows = -(-channels * itemsize // 4) * 4 // itemsize
+    return _Sizes(c.filter.groups // joined, rows if merged > 1 and c.integer else channels, c.filter.columns * joined,
+                  joined, merged, rows)
+
+
+def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, sizes: _Sizes) -> None:
+    """Add the matmul step of one phase, after a step that packs weights if they are not constant."""
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, Convolution)
-    groups, channels, columns = _sizes(c, node, merged)
-    itemsize = STORAGE[c.a_dtype].itemsize
-    if merged > 1 and c.integer:  # each tap is padded with weights of 0 to a multiple of 4 bytes
-        channels = _whole_groups(channels, itemsize)
-    weights = node.operand(c.b)
-    sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
-    packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
-    size = _packed_bytes(c, node, view.taps * parts, merged) + (
+    groups, channels, columns, joined, merged, rows = sizes
+    itemsize, value = STORAGE[c.a_dtype].itemsize, node.operand(c.b)
+    weights = None if value.data is None else _arranged(c.matrix(value.data), sizes)[:, phase.taps]
+    sorts = weights is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
+    if weights is None:
+        packed, parts = _packed_later(b, value, c, phase, sizes), 1
+    else:
+        arrays = _s8_parts(weights) if c.integer else [weights]
+        packed, parts = b.constant(_packed(arrays, rows, channels if sorts else None)), len(arrays)
+    size = pack.packed_bytes(view.taps * parts * rows, columns, itemsize) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
     in_rows = merged == 1 or lowered.store.second_look is None  # a second look cannot read merged taps as rows
     pixel = _even(c, view) if parts == 1 and in_rows else None
@@ -73,9 +112,8 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         if s.origin == "column sums":
             operands.append((Ref(packed), (0, size, *still, 4)))
         elif s.origin == "compensation":
-            assert isinstance(c, IntegerConvolution)
-            data = c.compensation(_phase_weights(c, node, phase, merged))
-            operands.append((Ref(b.constant(data)), (0, 4 * columns, *still, 4)))
+            assert isinstance(c, IntegerConvolution) and weights is not None
+            operands.append((Ref(b.constant(c.compensation(weights))), (0, 4 * columns, *still, 4)))
         else:
             operands.append(_of_phase(operand(b, node, s, lowered.out), columns, phase))
     operands.append(_of_phase((Ref(b.result(node.output)), tuple(dense(lowered.out, item))), columns, phase))
@@ -83,11 +121,10 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     words = {} if pixel is not None else \
         {"stride": Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))}
     x = Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
-                view.taps * parts, matmul.SORTED if sorts else None)
-    joined = _joined(c, node)
+                view.taps * parts, SORTED if sorts else None)
     product_step(b, lowered, x, slots_of(b, operands, space), packed, words, joined=joined, channels=c.filter.channels,
-                 per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=_whole_groups(channels, itemsize),
-                 parts=parts, pixel=view.pixel_bytes)
+                 per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=rows, parts=parts,
+                 pixel=view.pixel_bytes)
 
 
 def _of_phase(of_result: Operand, columns: int, phase: Phase) -> Operand:
@@ -126,7 +163,7 @@ def _even(c: Convolution, view: Windows) -> int | None:
 
 def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
     """Make the buffer of im2col tables and padding; the taps are repeated for each of `parts` weight arrays."""
-    pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
+    pad = np.full(max(view.pixel_bytes, tap_bytes), int(c.padding) & 0xFF, np.uint8)
     repeated = view.repeated(parts)
     runs = repeated.runs(RUN, line) if b.target.level.matrix is not None else None
     return padding_block(b, node, c, repeated.block(pad, runs))
@@ -143,7 +180,7 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     end = largest(0, (outputs - 1) * stride + taps - begin - width)
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
-    step = padding.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, b.target)
+    step = padding.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, int(c.padding) & 0xFF, b.target)
     b.run(step, {"source": Ref(source), "target": Ref(out), "value_at": pad_address(b, node, c)})
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
@@ -151,75 +188,26 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     return out, view, taps
 
 
-def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
-             sorted_channels: int | None) -> tuple[int, int]:
-    """The buffer of packed weights, and the number of s8 arrays whose sum is the weights (`_s8_parts`).
-
-    Weights are packed tap by tap. If `sorted_channels` is given, constant weights are packed as `pack.pack_sorted`
-    does, with this number of channels per tap.
-    """
-    value = node.operand(c.b)
-    if value.data is not None:
-        weights = _phase_weights(c, node, phase, merged)
-        parts = _s8_parts(weights) if c.integer else [weights]
-        return b.constant(_packed(parts, sorted_channels)), len(parts)
-    rows = _row_offsets(c, phase, merged)
-    groups, _, columns = _sizes(c, node, merged)
-    group, _, _, column = c.filter.strides(value.dtype.itemsize)
+def _packed_later(b: PlanBuilder, value: Value, c: Convolution, phase: Phase, sizes: _Sizes) -> int:
+    """Add the step that packs weights that are not constant, tap by tap; returns the buffer of packed weights."""
+    item = value.dtype.itemsize
+    group, tap, channel, column = c.filter.strides(item)
+    # the byte offset of each packed row in the weights; -1 if the row pads a tap with zeros
+    offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
+    offsets = offsets.reshape(-1, sizes.merged * c.filter.channels)[phase.taps]
+    rows = pack.padded(offsets + 1, (len(offsets), sizes.rows)).ravel() - 1
     step = max(0, int(rows[1])) if len(rows) > 1 else 0
     even = np.array_equal(rows, step * np.arange(len(rows)))
-    out = b.temporary(groups * _packed_bytes(c, node, phase.windows.taps, merged))
-    b.run(pack.plan_pack(c.b_dtype, len(rows), columns, groups, b.target), {
-        "source": Ref(b.of[value]), "table": b.table(table([(groups, group)])), "packed": Ref(out), "along_n": column,
-        "along_k": step, "rows": 0 if even else b.table(rows)})
-    return out, 1
+    out = b.temporary(sizes.groups * pack.packed_bytes(len(rows), sizes.columns, item))
+    b.run(pack.plan_pack(c.b_dtype, len(rows), sizes.columns, sizes.groups, b.target), {
+        "source": Ref(b.of[value]), "table": b.table(table([(sizes.groups, group)])), "packed": Ref(out),
+        "along_n": column, "along_k": step, "rows": 0 if even else b.table(rows)})
+    return out
 
 
-def _row_offsets(c: Convolution, phase: Phase, merged: int) -> np.ndarray:
-    """For each packed row, tap by tap, its byte offset in the weights; -1 if the row pads a tap with zeros."""
-    itemsize = STORAGE[c.b_dtype].itemsize
-    _, tap, channel, _ = c.filter.strides(itemsize)
-    offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
-    offsets = offsets.reshape(-1, merged * c.filter.channels)[phase.taps]
-    taps, k = offsets.shape
-    rows = np.full((taps, _whole_groups(k, itemsize)), -1)
-    rows[:, :k] = offsets
-    return rows.ravel()
-
-
-def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
-    """The constant weights of a phase minus zero points, as [groups, taps, channels, columns] (`_arranged`)."""
-    data = node.operand(c.b).data
-    assert data is not None
-    return _arranged(c, node, c.matrix(data), merged)[:, phase.taps]
-
-
-def _joined(c: Convolution, node: Node) -> int:
-    """How many neighboring convolution groups are computed as one larger group, with zeros between their weights.
-
-    As many groups are joined as fit into a panel of 16 columns: this takes fewer tiles. Zen 4, 3x3, one core: 32 groups
-    of 4 at 56 x 56 take 0.52 ms instead of 1.60; 256 channels with two columns each at 14 x 14 take 0.11 ms instead of
-    1.05. Joining groups into two panels is slower.
-
-    Float groups are never joined, because infinite activations times the added zeros would give NaN. Groups with
-    weights that are not constant are not joined either.
-    """
-    if not c.integer or node.operand(c.b).data is None:
-        return 1
-    most = max(1, pack.PANEL // max(1, c.filter.columns))
-    return max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
-
-
-def _sizes(c: Convolution, node: Node, merged: int) -> tuple[int, int, int]:
-    """The sizes of the weights after `_arranged`: groups, channels of a tap, columns."""
-    joined = _joined(c, node)
-    return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
-
-
-def _arranged(c: Convolution, node: Node, w: np.ndarray, merged: int) -> np.ndarray:
+def _arranged(w: np.ndarray, sizes: _Sizes) -> np.ndarray:
     """Join groups of weights [groups, taps, channels, columns], and make one tap of each `merged` neighboring taps."""
-    groups, taps, channels, columns = w.shape
-    joined = _joined(c, node)
+    (groups, taps, channels, columns), joined, merged = w.shape, sizes.joined, sizes.merged
     w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
     if joined == 1:
         return w[:, 0]
@@ -239,21 +227,13 @@ def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
-def _whole_groups(k: int, itemsize: int) -> int:
-    return -(-k * itemsize // 4) * 4 // itemsize
+def _packed(parts: Sequence[np.ndarray], rows: int, sorted_channels: int | None) -> np.ndarray:
+    """Pack arrays [groups, taps, k, columns] one after another, with each tap padded to `rows` rows.
 
-
-def _packed_bytes(c: Convolution, node: Node, taps: int, merged: int) -> int:
-    _, channels, columns = _sizes(c, node, merged)
-    itemsize = STORAGE[c.a_dtype].itemsize
-    return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
-
-
-def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
-    """Pack s8 arrays [groups, taps, k, columns] one after another, with each tap padded to whole groups of 4 bytes."""
+    If `sorted_channels` is given, pack them as `pack.pack_sorted` does, with this number of channels per tap.
+    """
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
-    groups, taps, k, columns = w.shape
-    rows = _whole_groups(k, w.itemsize)
+    groups, taps, _, columns = w.shape
     if sorted_channels is not None:
         return pack.pack_sorted(pack.padded(w, (groups, taps, rows, columns)), sorted_channels)
     by_column = pack.padded(w.transpose(0, 3, 1, 2), (groups, columns, taps, rows))
@@ -266,28 +246,18 @@ def quantized(g: PatternBuilder) -> PatternLike:
 
 
 def macs(node: Node) -> int:
-    """Count the multiply-accumulates: the elements of the result times the weights of one output channel."""
-    dims = _weight_dims(node)
-    return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
+    """Count the multiply-accumulates: the elements of the result times the weights of one output channel.
 
-
-def transposed_macs(node: Node) -> int:
-    """Count the multiply-accumulates: the elements of the input times the weights of one input channel."""
-    dims = _weight_dims(node)
-    return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
-
-
-def _weight_dims(node: Node) -> tuple[int, ...]:
-    _, weights, *_ = node.operands
-    return weights.type.dims
-
-
-def _axes(node: Node, rank: int) -> tuple[int, ...]:
-    """The axes of the weights: output channels, input channels, then spatial axes. conv_integer always has OIX."""
-    return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
+    For a transposed convolution: the elements of the input times the weights of one input channel. conv_integer always
+    has weights OIX.
+    """
+    source, weights, *_ = node.operands
+    dims, transposed = weights.type.dims, node.op.name == "conv_transpose"
+    axis = weight_axes(node.attrs.get("weights_format", "OIX"), len(dims) - 2)[int(transposed)]
+    return (source if transposed else node.output).type.size * prod(dims) // max(1, dims[axis])
 
 
 CONVOLUTION = Family(
     "convolution", CONVOLUTIONS, lower_convolution, convolution_steps, quantized,
     any_operands(*CONVOLUTIONS), channels_last=CONVOLUTIONS,
-    macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})
+    macs=dict.fromkeys((*CONVOLUTIONS, "conv_integer"), macs))

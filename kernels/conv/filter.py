@@ -17,9 +17,6 @@ from graphq.kernels.operands.windows import Windows
 from graphq.ops.conv import transposed_padding, weight_axes
 from graphq.ops.window import padding
 
-MERGED_BYTES = 16
-"""If a pixel has fewer bytes than this, kernels read a line of taps as one long tap."""
-
 
 class Filter(NamedTuple):
     """The weights of a convolution: dimensions, groups, and axes in the order O (output), I (input), spatial.
@@ -57,13 +54,6 @@ class Filter(NamedTuple):
     def outputs(self) -> int:
         """The number of output channels of all groups."""
         return self.groups * self.columns
-
-    def reads_lines(self, pixel_bytes: int) -> bool:
-        """Whether kernels read a line of taps as one long tap.
-
-        This is faster for few channels, as in an image model's first layer, because one tap does not fill a vector.
-        """
-        return not self.transposed and self.groups == 1 and self.taps[-1] > 1 and pixel_bytes < MERGED_BYTES
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """Arrange weights as [groups, taps, channels, columns]: a view if possible, otherwise a copy."""

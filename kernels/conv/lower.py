@@ -24,29 +24,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.conv.filter import (
-    MOST_PHASES,
-    Filter,
-    Phase,
-    count_phases,
-    filter_of,
-    pads_of,
-    transposed_phases,
-    whole,
-)
+from graphq.kernels.conv import filter as filters
+from graphq.kernels.conv.filter import Filter, Phase
 from graphq.kernels.depthwise import packing
-from graphq.kernels.family.anchored import (
-    QuantParameter,
-    anchored,
-    dequantized_products,
-    known,
-    parameters_of,
-    reach,
-    scaled,
-    wrapped,
-)
+from graphq.kernels.family import lower as family
 from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource
-from graphq.kernels.family.lower import Arrays, Lowered, StatedSum, result_dims
+from graphq.kernels.family.lower import Arrays, Lowered, QuantParameter, StatedSum, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
@@ -56,6 +39,8 @@ from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
 from graphq.kernels.target.level import shift
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
+MERGED_BYTES = 16
+"""If a pixel has fewer bytes than this, kernels read a line of taps as one long tap."""
 CHUNK = 2**22
 """The most window elements in one matrix product of the formula. As f64 they take 32 MB."""
 
@@ -79,28 +64,31 @@ class Convolution:
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes this convolution."""
-        return False
+        outputs = (self.filter.outputs,) if self.integer else ()
+        return packing.fits(self.windows.taps, self.filter.multiplier, *outputs)
 
     @property
     def reads_lines(self) -> bool:
-        """Whether kernels read a line of taps as one long tap."""
-        return self.filter.reads_lines(self.windows.pixel_bytes) and self.dilations[-1] == 1
+        """Whether kernels read a line of taps as one long tap.
 
-    @property
-    def pad(self) -> int:
-        """The number that padding pixels hold: the activations' zero point, or 0 for floats."""
-        return 0
+        This is faster for few channels, as in an image model's first layer, because one tap does not fill a vector.
+        """
+        f, few = self.filter, self.windows.pixel_bytes < MERGED_BYTES
+        return few and not f.transposed and f.groups == 1 and f.taps[-1] > 1 and self.dilations[-1] == 1
 
     @property
     def padding(self) -> np.ndarray:
-        """`pad` as an array: one number, or one per input channel."""
-        return np.asarray(self.pad)
+        """The number that padding pixels hold: the activations' zero point, or 0 for floats."""
+        return np.asarray(0)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
-        """Split `view` into phases. `view` is `windows`, or other windows that give the same sums."""
-        if self.filter.transposed:
-            return transposed_phases(view, self.strides, self.dilations, self.pads)
-        return iter((whole(view),))
+        """Split `view` into phases. `view` is `windows`, or other windows that give the same sums.
+
+        Each output of the depthwise kernel of floats reads all taps.
+        """
+        if self.filter.transposed and (self.integer or not self.depthwise):
+            return filters.transposed_phases(view, self.strides, self.dilations, self.pads)
+        return iter((filters.whole(view),))
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """The weights minus their zero points, as [groups, taps, channels, columns]."""
@@ -140,57 +128,39 @@ class IntegerConvolution(Convolution):
     b_zp: np.ndarray
 
     @property
-    def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes this convolution."""
-        return packing.fits(self.windows.taps, self.filter.multiplier, self.filter.outputs)
-
-    @property
     def shifted_zp(self) -> QuantParameter:
         """The activations' zero point, shifted like activations in the kernel; depthwise kernels do not shift."""
         return self.a_zp.shifted(0 if self.depthwise else shift(self.a_dtype))
 
     @property
-    def pad(self) -> int:
-        """The activations' zero point; 0 if it varies by channel or is known only at run time."""
-        return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
-
-    @property
     def padding(self) -> np.ndarray:
-        """The activations' zero point as an array: one number, or one per input channel."""
+        """The activations' zero point: one number, or one per input channel. 0 if it is known only at run time."""
         data = self.a_zp.data
-        return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
+        return np.asarray(0) if data is None else data[::self.filter.columns] if data.ndim else data
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """w - zw as s32 [groups, taps, channels, columns]. If w is s8 and zw is 0, the result stays s8."""
         w = self.filter.matrix(w)
-        return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
-
-    def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw as [output channels, products], with the products in the graph's order (docs/numbers.md)."""
-        w = self.matrix(w)
-        k = self.windows.taps * self.filter.channels
-        return w.transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(self.filter.outputs, k)
-
-    @property
-    def column_zps(self) -> np.ndarray:
-        """The zero points of the weights, in a shape that broadcasts to `matrix`."""
-        return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
+        if w.dtype == np.int8 and not self.b_zp.any():
+            return w
+        return w.astype(np.int32) - (self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(len(w), 1, 1, -1))
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
         """The correction for the activations' zero point zx, s32 per output channel: -zx * colsum(w) modulo 2**32."""
         assert self.shifted_zp.data is not None
-        return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
+        return family.wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The accumulators, s32. If the activations' zero point is a tensor of the graph, it is read from `inputs`."""
-        return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
+        a_zp = family.known(self.a_zp.array(inputs), self.a_zp.shape)
+        return Convolution.accumulate(replace(self, a_zp=a_zp), inputs)
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
         """The f32 sums of the outputs at flat `indices`, added in the graph's order (docs/numbers.md)."""
         x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
-        x = np.concatenate([x, np.full((self.images, 1, x.shape[2]), self.pad, x.dtype)], axis=1)
+        x = np.concatenate([x, np.full((self.images, 1, x.shape[2]), self.padding, x.dtype)], axis=1)
         out = np.zeros(len(indices), np.float32)
         image, *pixel, column = np.unravel_index(indices, (self.images, *self.windows.outputs, groups * columns))
         for phase in self.phases(self.windows):
@@ -226,15 +196,6 @@ class FloatConvolution(Convolution):
 
     integer: ClassVar[bool] = False
 
-    @property
-    def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes the convolution."""
-        return packing.fits(self.windows.taps, self.filter.multiplier)
-
-    def phases(self, view: Windows) -> Iterator[Phase]:
-        """The usual phases, but a single phase for the depthwise kernel: each of its outputs reads all taps."""
-        return iter((whole(view),)) if self.depthwise else super().phases(view)
-
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """The f32 sums in the order of the kernels. The channels of each tap are padded to a multiple of 4 bytes."""
         groups, pixels, taps, channels = rows.shape
@@ -266,39 +227,42 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     producers = [v.node for v in (source, weights) if v.node is not None]
     if not producers:
         floats = FloatConvolution(**_geometry(body, node, source, weights))
-        return anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
+        return family.anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
     c, scales = _quantized(body, node, constants)
     accumulated = _compensated(e, c, constants[c.b])
-    total = scaled(e, op("to_f32", accumulated), *scales)
+    total = family.scaled(e, op("to_f32", accumulated), *scales)
     products = _products(node, total, c, scales, constants[c.b])
-    return anchored(e, body, node, total, producers, c, accumulated, products)
+    return family.anchored(e, body, node, total, producers, c, accumulated, products)
 
 
 def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> StatedSum | None:
     """Describe the f32 sum that the graph states. Transposed convolutions add products tap by tap."""
-    taps, channels = c.windows.taps, c.filter.channels
+    taps, k = c.windows.taps, c.windows.taps * c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
     order: Order
-    if c.filter.transposed:
-        order, block = "taps", 128
-    else:
-        order, block = matmul_order(c.filter.columns, c.windows.pixels, taps * channels)
-    b_zp = known(c.b_zp, c.b_zp.shape)
-    weights = reach(c.b_dtype, b_zp) if data is None else partial(c.weights_in_order, data, order)
-    return dequantized_products(node, total, taps * channels, *scales, c.a_zp, b_zp, order, block, c.a_dtype, weights,
-                                packed_zps=False, taps=taps)
+    order, block = ("taps", 128) if c.filter.transposed else matmul_order(c.filter.columns, c.windows.pixels, k)
+
+    def weights() -> np.ndarray:
+        assert data is not None
+        return c.matrix(data).transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(c.filter.outputs, k)
+
+    b_zp = family.known(c.b_zp, c.b_zp.shape)
+    return family.dequantized_products(
+        node, total, k, *scales, c.a_zp, b_zp, order, block, c.a_dtype,
+        family.reach(c.b_dtype, b_zp) if data is None else weights, packed_zps=False, taps=taps)
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
-    filter = filter_of(node, b.type.dims)
-    pads, strides, dilations = pads_of(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
-    pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
-    if filter.transposed and (phases := count_phases(strides, node.output.type.dims[1:-1])) > MOST_PHASES:
-        raise Unsupported(f"strides of {list(strides)} make {phases} phases, kernels take at most {MOST_PHASES}",
+    filter = filters.filter_of(node, b.type.dims)
+    pads, outputs = filters.pads_of(node, a.type.dims, filter), node.output.type.dims[1:-1]
+    strides, dilations = node.attrs["strides"], node.attrs["dilations"]
+    pixel, most = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize, filters.MOST_PHASES
+    if filter.transposed and (phases := filters.count_phases(strides, outputs)) > most:
+        raise Unsupported(f"strides of {list(strides)} make {phases} phases, kernels take at most {most}",
                           "take smaller strides")
-    view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1], pixel,
+    view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, outputs, pixel,
                    transposed=filter.transposed)
     return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,
                 images=a.type.dims[0], windows=view, filter=filter, strides=strides, dilations=dilations, pads=pads)
@@ -308,7 +272,7 @@ def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerConvolution, tuple[QuantParameter, QuantParameter]]:
     left, right = quantized_operands(node, groups=node.op.name == "conv_transpose")
     a, b = (next(n.operands) for n in (left, right))
-    filter = filter_of(node, b.type.dims)
+    filter = filters.filter_of(node, b.type.dims)
     a_scale, a_zp = _of_source(left, filter, body, constants)
     b_scale, b_zp = _of_weights(right, filter, body, constants)
     if b_zp.data is None:
@@ -321,13 +285,8 @@ def _quantized(body: Graph, node: Node,
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant",
                           "make the weights a constant, or quantize them to s8 without zero points", 1)
-
-    def absolute() -> np.ndarray:
-        assert weights is not None
-        return np.asarray(np.abs(c.matrix(weights), dtype=np.int32).sum(axis=(1, 2), dtype=np.int64))
-
-    refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp),
-                    None if weights is None else absolute)
+    refuse_overflow(c.windows.taps * c.filter.channels, family.reach(c.a_dtype, a_zp), family.reach(c.b_dtype, b_zp),
+                    None if weights is None else partial(c.matrix, weights), (1, 2))
     return c, (a_scale, b_scale)
 
 
@@ -341,13 +300,13 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
     Raises Unsupported for per-channel scales if an output channel reads several input channels.
     """
     if left.attrs["qtype"] == "per_tensor":
-        return parameters_of(left, body, constants)
+        return family.parameters_of(left, body, constants)
     k, rank = left.attrs["axis"], len(filter.dims)
     if left.op.name != "dequantize" or not filter.multiplier or k % rank != rank - 1:
         raise Unsupported(_INSIDE, PER_TENSOR, 0, own=Axes(next(left.operands), (k,)))
     scales = left.attrs["scales"]
     scale, zp = (np.repeat(x, filter.columns) for x in (scales, left.attrs["zps"] or [0] * len(scales)))
-    return known(scale, scale.shape, "f32"), known(zp, zp.shape)
+    return family.known(scale, scale.shape, "f32"), family.known(zp, zp.shape)
 
 
 def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
@@ -361,7 +320,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
         return _of_groups(right, filter, body, constants)
     k = right.attrs["axis"] % len(filter.dims) if right.attrs["qtype"] == "per_channel" else None
     counts = () if k is None else (filter.dims[k],)
-    numbers = parameters_of(right, body, constants, counts)
+    numbers = family.parameters_of(right, body, constants, counts)
     if k is None or k == filter.axes[0] and not filter.transposed:
         return numbers
     if k == filter.axes[0]:
@@ -384,7 +343,7 @@ def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> t
     if blocks != (filter.columns, filter.groups, *[1] * len(filter.taps)):
         raise Unsupported(f"the weights have scales of groups of {list(sizes)}, but the convolution has other groups",
                           "give the weights one scale, or one per output channel", 1)
-    numbers = parameters_of(right, body, constants, counts)
+    numbers = family.parameters_of(right, body, constants, counts)
     scale, zp = (_spread(n, filter, lambda x: x.transpose(filter.axes).reshape(blocks[:2]).T.ravel()) for n in numbers)
     return scale, zp
 

@@ -57,28 +57,44 @@ class EpilogueBuilder:
     def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
         """Load numbers from a node's attributes: one number, or one per index of output dimension `axis`."""
-        data: Any = later(np.ascontiguousarray, values, STORAGE[dtype]) if isinstance(values, Later) else \
-            np.ascontiguousarray(values, STORAGE[dtype])
-        shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
-        if data.size == 1 or axis is None:
-            shape = ()
+        data: Any = later(np.ascontiguousarray, values, STORAGE[dtype])
+        varies = data.size != 1 and axis is not None
+        shape = tuple(data.size if k == axis else 1 for k in range(len(self.out))) if varies else ()
         return self.slot(OperandSource("parameter", dtype, shape, data=data, role=role))
 
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
-        """Load input `index` of the partition, converted to its compute type."""
+        """Load input `index` of the partition, converted to its compute type. Raises Unsupported for a wrong type."""
+        if value.dtype.name not in LOADS:
+            raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 first")
         shape = value.type.dims if shape is None else shape
         name = value.dtype.name
         x = self.slot(OperandSource("input", "u8" if name in IN_BYTES else name, shape, index))
         return IN_BYTES[name](x) if name in IN_BYTES else x
 
     def slot(self, source: OperandSource) -> Expr:
-        """The expression that loads `source`. Equal sources share a slot."""
-        data: Any = source.data
+        """The expression that loads `source`. Equal sources share a slot.
+
+        The load's kind says how the operand varies along one dimension: the output's last, or without an anchor the
+        last whose size is not 1.
+
+        - "scalar": the operand does not vary at all.
+        - "row": the operand does not vary along this dimension.
+        - "column": the operand varies only along this dimension, and belongs to the epilogue of an anchor.
+        - "vector": any other operand.
+        """
+        data, shape = source.data, source.shape
         numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
-        key = source.origin, source.dtype, source.shape, source.index, numbers, source.role
+        key = source.origin, source.dtype, shape, source.index, numbers, source.role
         if key not in self._slots:
-            # Kernels load scalars before they compute numbers of rows, such as means: these numbers are never scalars.
-            kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
+            if source.origin == "row numbers":
+                kind = "row"  # kernels load scalars before they compute numbers of rows, such as means
+            elif all(d == 1 for d in shape):
+                kind = "scalar"
+            else:
+                last = -1 if self.anchored else \
+                    max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
+                kind = "row" if shape[last] == 1 else \
+                    "column" if self.anchored and prod(shape) == shape[last] else "vector"
             self._slots[key] = load(len(self.sources), source.dtype, kind)
             self.sources.append(source)
         return self._slots[key]
@@ -109,23 +125,6 @@ class EpilogueBuilder:
         if any(a["zps"] or ()):
             x = x - self.parameter(a["zps"], "s32", axis)
         return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
-
-    def _kind(self, shape: tuple[int, ...]) -> str:
-        """The kind of load for an operand of this shape: how the operand varies over the output.
-
-        The kinds refer to one dimension: the output's last, or without an anchor the last whose size is not 1.
-
-        - "scalar": the operand does not vary.
-        - "row": the operand does not vary along this dimension.
-        - "column": the operand varies only along this dimension, and belongs to the epilogue of an anchor.
-        - "vector": any other operand.
-        """
-        if all(d == 1 for d in shape):
-            return "scalar"
-        last = -1 if self.anchored else max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
-        if shape[last] == 1:
-            return "row"
-        return "column" if self.anchored and prod(shape) == shape[last] else "vector"
 
 
 def of_bytes(y: Expr) -> bool:
@@ -189,23 +188,22 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     from f64.
     """
     a, axis = node.attrs, e.axis(node)
+    scales = np.asarray(a["scales"], np.float32).astype(np.float64)
+    if e.anchored:
+        expect_positive(scales)
+    with np.errstate(over="ignore"):
+        inverse = (1 / scales).astype(np.float32)
+    if e.anchored and a["dtype"].bits <= 8 and not np.isfinite(inverse).all():
+        raise Unsupported("1/scale of a quantize is not a finite f32", "give the quantize a scale above 2**-127")
     if args[0].dtype == "s32":  # this quantize undoes a dequantize, which `e.dequantized` left out
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
-    scales = np.asarray(a["scales"], np.float32).astype(np.float64)
-    inverse = inverse_scales(node)
     if e.anchored and a["dtype"].bits <= 8 and not of_bytes(args[0]):
         return quantizing.quantize(args[0], e.parameter(inverse, "f32", axis), zps, dtype)
     scale = e.parameter(a["scales"], "f32", axis)
     if not ((quantizing.QUOTIENTS[0] <= scales) & (scales <= quantizing.QUOTIENTS[1])).all():
         return quantizing.quantize(args[0] / scale, 1.0, zps, dtype)
     return quantizing.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
-
-
-def inverse_scales(quantize: Node) -> np.ndarray:
-    """The reciprocal of each scale of a quantize, computed in f64 and rounded once to f32."""
-    with np.errstate(over="ignore"):
-        return (1 / np.asarray(quantize.attrs["scales"], np.float32).astype(np.float64)).astype(np.float32)
 
 
 def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
@@ -256,8 +254,10 @@ def refuses(node: Node) -> str | None:
         return "kernels do not compare booleans"
     if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in quantizing.RANGES:
         return f"kernels do not quantize to {node.attrs['dtype']}"
-    if node.attrs.get("qtype") == "per_group" and not _groups_broadcast(node):
-        return f"scales of groups of {list(node.attrs['group_shape'])}"
+    if node.attrs.get("qtype") == "per_group":  # along each axis, a group must span one element or the whole axis
+        shape, groups = node.output.shape, node.attrs["group_shape"]
+        if shape is None or any(group not in (1, size) for group, size in zip(groups, shape, strict=True)):
+            return f"scales of groups of {list(groups)}"
     if node.attrs.get("group_axis") is not None:
         return f"scales of groups along axis {node.attrs['group_axis']}"
     if node.op.name == "cast":
@@ -267,23 +267,11 @@ def refuses(node: Node) -> str | None:
     return None
 
 
-def _groups_broadcast(node: Node) -> bool:
-    """Whether every scale group of a dynamic_dequantize spans, along each axis, one element or the whole axis."""
-    shape, groups = node.output.shape, node.attrs["group_shape"]
-    return shape is not None and all(group in (1, size) for group, size in zip(groups, shape, strict=True))
-
-
 def expect_positive(scales: Sequence[float] | np.ndarray) -> None:
     """Raise Unsupported if a scale is not positive."""
     numbers = np.asarray(scales, np.float32).ravel()
     for scale in numbers[~(numbers > 0)][:1]:
         raise Unsupported(f"its kernels take positive scales, and a scale is {scale:g}", "make the scales positive")
-
-
-def check_loads(value: Value) -> None:
-    """Raise Unsupported if kernels cannot load the operand's type."""
-    if value.dtype.name not in LOADS:
-        raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 first")
 
 
 def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
@@ -299,7 +287,7 @@ Anchor = tuple[Node, Callable[[list[Any]], Expr]]
 
 def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, skip: Container[Node | None] = (),
               own: Container[int] = (), result: Value | None = None) -> Expr:
-    """Translate a body to the expression of its result, or of `result`, a value that lane-wise nodes compute.
+    """Translate a body to the expression of its result, or of `result`: an input, or what lane-wise nodes compute.
 
     `anchor` is a pair: a node, and the function that makes its expression from its operands' expressions. Values that
     only the anchor's kernel reads have no expression: the results of nodes in `skip`, and the anchor's operands with
@@ -308,6 +296,8 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
     Raises Unsupported if an operation, type or shape prevents an expression of the shape `e.out`.
     """
     inner, result = result, body.outputs[0] if result is None else result
+    if result.node is None:
+        return e.input(body.inputs.index(result), result)
     exprs: dict[Value, Expr] = {}
     for node in body.nodes if inner is None else above(inner):
         if node in skip:
@@ -322,19 +312,21 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
                 args.append(None)
             elif v.node is None:
                 dims = operand_dims(node, k, v)
-                check_loads(v)
-                _check_fits(dims, e.out)
                 args.append(e.input(body.inputs.index(v), v, dims))
+                _check_fits(dims, e.out)
             else:
                 args.append(exprs.get(v))
-        if e.anchored and node.op.name == "quantize":
-            expect_positive(node.attrs["scales"])
-            if node.attrs["dtype"].bits <= 8 and not np.isfinite(inverse_scales(node)).all():
-                raise Unsupported("1/scale of a quantize is not a finite f32",
-                                  "give the quantize a scale above 2**-127")
         y = of_anchor(args) if of_anchor is not None else lane_wise(e, node, args)
         e.values[node.output] = y
-        exprs[node.output] = y if inner is None and node.output is result else _intermediate(y, node.output)
+        if inner is not None or node.output is not result:  # a Store rounds the result
+            match node.output.dtype.name:
+                case "bf16":
+                    y = elementary.round_bf16(y)
+                case "f16":
+                    y = op("round_f16", y)
+                case "u8" | "s8" | "u16" | "s16" as dtype:
+                    y = quantizing.quantized(y, dtype)
+        exprs[node.output] = y
     if result.type.dims != e.out:
         raise Unsupported("the result {result} does not have the shape " + str(list(e.out)),
                           "quantize before the operation that changes the shape", result=result)
@@ -359,17 +351,6 @@ def along_channels(node: Node) -> bool:
     """Whether the node's second operand has one dimension and runs along dimension 1, the channels."""
     return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
         and bool(node.attrs.get("per_channel_broadcast", True))
-
-
-def _intermediate(y: Expr, value: Value) -> Expr:
-    match value.dtype.name:
-        case "bf16":
-            return elementary.round_bf16(y)
-        case "f16":
-            return op("round_f16", y)
-        case "u8" | "s8" | "u16" | "s16" as dtype:
-            return quantizing.quantized(y, dtype)
-    return y
 
 
 def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:

@@ -1,26 +1,31 @@
-"""The record of a kernel family: everything that passes, plans and reports need to know about the family."""
+"""The record of a kernel family: everything that passes, plans and reports need to know about the family.
+
+The functions after it make the slots of a family's steps: the words of an argument block that locate the operands and
+the output of a Store (epilogue).
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from graphq.base.arrays import Content
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Arrays, Lower, Lowered
 from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.operands.space import Space, Walk, apart, broadcast_strides, dense, factor
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref, Slot
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike
 
-if TYPE_CHECKING:
-    from graphq.plan.builder import PlanBuilder
-
 Pattern: TypeAlias = Callable[[PatternBuilder], PatternLike]
-Steps: TypeAlias = "Callable[[PlanBuilder, Node, Lowered], None]"
+Steps: TypeAlias = Callable[[PlanBuilder, Node, Lowered], None]
 Follows: TypeAlias = Callable[[Lowered, int], bool]
 Strided: TypeAlias = Callable[[Lowered, int, Sequence[int]], bool]
 Count: TypeAlias = Callable[[Node], int]
-
 
 MAX_EPILOGUE = 24
 """The most operations after the anchor, not counting casts and quantizes. oneDNN's patterns have up to 20."""
@@ -65,22 +70,22 @@ class Family:
     macs: Mapping[str, Count] = field(default_factory=dict)
 
     def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
-        """Why kernels cannot compute a body as one partition, or None. `constants` are arrays of constant inputs.
-
-        A body that kernels can compute keeps what it is lowered to, for `lowered`.
-        """
+        """Why kernels cannot compute a body as one partition, or None. `constants` are arrays of constant inputs."""
         if (refused := self.refuses_sizes(body.nodes, body.outputs[0])) is not None:
             return refused
         try:
-            body.notes["lowered"] = _facts(body, constants), self.lower(body, constants)
+            self.lowered(body, constants)
         except Unsupported as e:
             return e
         return None
 
     def lowered(self, body: Graph, constants: Arrays) -> Lowered:
-        """Lower a body, or take what `refuses` has lowered if the body and the constants are still the same."""
-        facts, lowered = body.notes.pop("lowered", (None, None))
-        return lowered if facts == _facts(body, constants) else self.lower(body, constants)
+        """Lower a body. Its note "lowered" keeps the result, for the next call with the same body and constants."""
+        facts = [*(None if x is None else Content(x) for x in constants), *body.outputs,
+                 *(x for node in body.nodes for x in (node, *node.inputs))]
+        if body.notes.get("lowered", (None,))[0] != facts:
+            body.notes["lowered"] = facts, self.lower(body, constants)
+        return body.notes["lowered"][1]
 
     def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
         """The refusal of an epilogue that broadcasts the anchor's result to another size; otherwise None."""
@@ -91,12 +96,6 @@ class Family:
         return None
 
 
-def _facts(body: Graph, constants: Arrays) -> list[object]:
-    """The objects that decide what a body is lowered to."""
-    return [*(None if x is None else Content(x) for x in constants), *body.outputs,
-            *(x for node in body.nodes for x in (node, *node.inputs))]
-
-
 def any_operands(*names: str) -> Pattern:
     """The pattern of one operation, any of `names`, with any operands."""
     return partial(_any_operands, names=names)
@@ -104,3 +103,57 @@ def any_operands(*names: str) -> Pattern:
 
 def _any_operands(g: PatternBuilder, names: tuple[str, ...]) -> PatternLike:
     return g.any_of(*names)(..., attrs=ANY)
+
+
+Strides: TypeAlias = tuple[int, ...]
+Operand: TypeAlias = tuple[Ref, Strides]
+"""The address of an operand and its byte strides along the output's dimensions; 0 along broadcast dimensions."""
+
+
+def store_slots(b: PlanBuilder, node: Node, lowered: Lowered,
+                own: Mapping[str, Callable[[OperandSource], Operand]] = {}, *,
+                before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
+    """The iteration domain of a partition, and the slots of its Store: the operands, then the output.
+
+    Operands from `before` come first. Some families compute operands themselves, such as column sums; `own` maps the
+    origin of such a source to a function that returns the operand. The last `keep` dimensions are not merged (see
+    `factor`).
+    """
+    operands = list(before)
+    for s in lowered.sources:
+        operands.append(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out))
+    item = STORAGE[lowered.store.dtype].itemsize
+    operands.append((Ref(b.result(node.output)), tuple(b.strides.get(node.output) or dense(lowered.out, item))))
+    space = space_of(b, lowered.out, operands, keep)
+    return space, slots_of(b, operands, space)
+
+
+def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
+    """The iteration domain of an output of shape `out`, split into strips if the step runs strip by strip."""
+    strides = [s for _, s in operands]
+    if b.strips is None:
+        return factor(out, strides, keep=keep)
+    space = apart(out, strides, b.strips.m)
+    walks = [in_room(b, ref.buffer) or walk for (ref, _), walk in zip(operands, space.walks, strict=True)]
+    return space._replace(walks=tuple(walks))
+
+
+def in_room(b: PlanBuilder, buffer: int) -> Walk | None:
+    """The access map of a buffer that holds a single strip (a room); None if it holds a whole value."""
+    rooms = {} if b.strips is None else b.strips.rooms
+    return Walk(None, rooms[buffer]) if buffer in rooms else None
+
+
+def operand(b: PlanBuilder, node: Node, source: OperandSource, out: tuple[int, ...]) -> Operand:
+    """The buffer of a source (a new constant, or an input of `node`) and its byte strides, broadcast to `out`."""
+    if source.origin in ("parameter", "table"):
+        assert source.data is not None
+        buffer = b.constant(source.data)
+    else:
+        buffer = b.of[node.operand(source.index)]
+    return Ref(buffer), broadcast_strides(source.shape, out, STORAGE[source.dtype].itemsize)
+
+
+def slots_of(b: PlanBuilder, operands: Sequence[Operand], space: Space) -> list[Slot]:
+    """The slots of operands in an iteration domain. Their tables become constants of the plan."""
+    return [(ref, b.table(walk.table), walk.row) for (ref, _), walk in zip(operands, space.walks, strict=True)]

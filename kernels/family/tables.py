@@ -15,7 +15,6 @@ import numpy as np
 
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.lanes.expression import (
-    BYTES,
     STORAGE,
     TABLE,
     Expr,
@@ -58,17 +57,14 @@ def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
 
 
 def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence[np.ndarray | None],
-             least: int, part: Expr | None = None) -> tuple[Store, tuple[OperandSource, ...], Expr | None]:
-    """Replace chains of at least `least` operations on one byte by look-ups.
+             bytes_: Mapping[Expr, str], least: int, part: Expr | None
+             ) -> tuple[Store, Sequence[OperandSource], Expr | None]:
+    """Replace chains of at least `least` operations on one byte by look-ups. `bytes_` are the bytes and their types.
 
     A shorter chain that only clamps the byte, such as a Clip between quantizes of one scale, becomes `max` and `min`.
     `constants` has the arrays of the partition's constant inputs. `part` is a subexpression of the store's expression,
     or None. Returns the new store, the sources of its operands, and the replacement of `part`.
     """
-    bytes_ = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
-    bytes_ |= {store.expr: store.dtype} if store.dtype in BYTES else {}
-    if len(bytes_) < 2:  # a chain begins and ends with a byte
-        return _renumbered(store, sources, part)
     constant_numbers = _numbers(store, sources, constants)
     operands = [constant_numbers.get(slot) for slot in range(len(sources))]
 
@@ -79,7 +75,7 @@ def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence
     known = {load(*x) for x in store.loads if x[0] in constant_numbers}
     chains = _chains(store, bytes_, known, len(sources), worth)
     if not chains:
-        return _renumbered(store, sources, part)
+        return store, sources, part
     tables: dict[tuple[str, bytes], OperandSource] = {}
     new: dict[Expr, Expr] = {}
     for node in walk(store.expr):
@@ -97,7 +93,7 @@ def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence
         slot = len(sources) + list(tables).index(key)
         new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
     looked_up = {node: new[node] for node in chains}
-    return _renumbered(store.renamed(looked_up), [*sources, *tables.values()], None if part is None else new[part])
+    return store.renamed(looked_up), [*sources, *tables.values()], None if part is None else new[part]
 
 
 def _numbers(store: Store, sources: Sequence[OperandSource],
@@ -171,13 +167,3 @@ def _operations(chain: Expr, byte: Expr) -> int:
     for node in walk(lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)
     return sum(varies[node] and bool(node.args) for node in varies)
-
-
-def _renumbered(store: Store, sources: Sequence[OperandSource],
-                part: Expr | None) -> tuple[Store, tuple[OperandSource, ...], Expr | None]:
-    """Number the slots from 0 on, without slots that are no longer loaded."""
-    loads = store.loads
-    if [x[0] for x in loads] == list(range(len(sources))):
-        return store, tuple(sources), part
-    new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
-    return store.renamed(new), tuple(sources[x[0]] for x in loads), None if part is None else substitute(part, new)

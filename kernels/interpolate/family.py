@@ -1,4 +1,7 @@
-"""The kernel family of interpolations: its record, the plan steps of all modes, and the kernel of the linear modes.
+"""The kernel family of interpolations: the lowering, the NumPy formula, the kernel of the linear modes, and the record.
+
+Mode nearest reads one pixel: it becomes a pool of one tap and is exact. The modes linear, bilinear and trilinear read
+two elements along every axis. They differ only in the number of axes:
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
@@ -8,52 +11,141 @@ second. Taps of weight 0 read the padding, whose elements are 0, because 0 times
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphq import ir
 from graphq.base.sizes import later
-from graphq.ir import Node
-from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.lower import Arrays, Lowered
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import store_slots
-from graphq.kernels.interpolate.lower import Blend, lower_interpolate
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import WINDOWS
-from graphq.kernels.pixels.blocks import (
-    Fill,
-    PixelKernel,
-    Pixels,
-    Spot,
-    over_channels,
-    plan_pixels,
-    tap_locator,
-    tile_functions,
-)
+from graphq.kernels.operands.windows import INVALID, WINDOWS, Windows, merged
+from graphq.kernels.pixels import blocks
+from graphq.kernels.pixels.blocks import Pixels, Spot
 from graphq.kernels.pool import means
-from graphq.kernels.pool.family import pool_steps
-from graphq.kernels.pool.means import Scales, Taps, numbers_of
-from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref, Step, Target
+from graphq.kernels.pool.family import Pool, lower_pixels, pixel_steps, scales_of
+from graphq.ops.interpolate import elements
+from graphq.plan.plan import Step, Target
 
 ADDRESSES = 8 * (16 + 1)
 """Bytes for the addresses of a pixel's taps. Interpolation along four spatial axes has 16 taps."""
 
 
-def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
-    """Make the function that emits the weighted means of one output pixel with a ko x ki window.
+class Blend(NamedTuple):
+    """Weighted means of the pixels of input `source`, whose shape is [images, spatial..., channels].
 
-    The field `weights` of the frame is the address of the tables that `means.tables` packs.
+    `outer` [height, ko] and `inner` [width, ki] are f32 weights, in the order of the window's tables. `pad` is a
+    padding pixel. Only integer inputs have `scales`.
     """
-    locate, itemsize = tap_locator(ko, ki), STORAGE[dtype].itemsize
+
+    source: int
+    dtype: str
+    shape: tuple[int, ...]
+    windows: Windows
+    pad: np.ndarray
+    outer: np.ndarray
+    inner: np.ndarray
+    out: tuple[int, ...]
+    scales: means.Scales | None
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The weighted means of the windows' pixels, in f32."""
+        weights = self.outer[:, None, :, None] * self.inner[None, :, None, :]
+        weights = weights.reshape(self.windows.pixels, self.windows.taps, 1)
+        total: Any = None
+        with np.errstate(all="ignore"):
+            tap = self.windows.tap_of(inputs[self.source], self.pad)
+            for k in range(self.windows.taps):
+                product = means.dequantized(tap(k), self.dtype, self.scales) * weights[:, k]
+                total = product if total is None else total + product
+            return np.asarray(total).reshape(self.out)
+
+    def plan(self, store: Store, x: Pixels, target: Target) -> Step:
+        """Plan the step with the epilogue `store`."""
+        name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
+        tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
+                            level=target.level.base, cache=target.cache)
+        return blocks.plan_pixels(store, x, target, name, tile, 20 + taps * (3 + x.channels / lanes))
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The tables that the kernel reads: the taps' weights along both axes."""
+        return later(_tables, self.scales, self.outer, self.inner)
+
+
+def _tables(scales: means.Scales | None, outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    return means.tables(scales, np.concatenate([outer.ravel(), inner.ravel()]))
+
+
+def lower_interpolate(body: ir.Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body of an interpolate, a dequantize of its input, and an epilogue. Raises Unsupported."""
+    return lower_pixels(body, ("interpolate",), _anchor)
+
+
+def _anchor(node: ir.Node, dequantize: ir.Node | None, value: ir.Value, source: int) -> Pool | Blend:
+    dtype, shape = value.dtype.name, value.type.dims
+    if node.attrs["data_format"] != "NXC":
+        raise Unsupported("kernels take channels last, data_format NXC")
+    out, mode = node.output.type.dims, node.attrs["mode"]
+    tables: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    pixel = step = shape[-1] * STORAGE[dtype].itemsize
+    for k in reversed(range(1, len(shape) - 1)):
+        axis = shape[k], out[k], mode, node.attrs["coordinate_transformation_mode"]
+        tables.insert(0, later(_table, axis, step))
+        weights.insert(0, later(_weights, axis))
+        step *= shape[k]
+    taps = (1 if mode == "nearest" else 2,) * len(tables)
+    w = Windows(out[1:-1], taps, later(merged, tables[:-1]), tables[-1], pixel, step)
+    zps = 0 if dequantize is None else dequantize.attrs["zps"] or 0
+    pad = np.broadcast_to(np.asarray(zps, STORAGE[dtype]), shape[-1:])
+    if mode == "nearest":
+        return Pool("max", source, dtype, shape, w, pad, out)
+    if w.taps > 16:
+        raise Unsupported(f"linear interpolation over {len(tables)} axes, kernels take up to 4",
+                          "interpolate along fewer axes at a time")
+    return Blend(source, dtype, shape, w, pad, later(_products, weights[:-1]), weights[-1], out,
+                 scales_of(dequantize, shape[-1]))
+
+
+def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
+    """The byte offsets [outputs, taps] along `axis`: (size, new size, mode, coordinate transformation)."""
+    low, high, part = elements(*axis)
+    if axis[2] == "nearest":
+        return np.asarray((low * step)[:, None])
+    return np.stack([low * step, np.where(part > 0, high * step, INVALID)], axis=1)
+
+
+def _weights(axis: tuple[int, int, str, str]) -> np.ndarray:
+    _, _, part = elements(*axis)
+    return np.stack([1 - part, part], axis=1)
+
+
+def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
+    outer = np.ones((1, 1), np.float32)
+    for x in weights:
+        outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)
+    return outer
+
+
+def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
+    """Make the module of tiles of one pixel: weighted means of a ko x ki window.
+
+    The field `weights` of the frame is the address of `Blend.weights`.
+    """
+    locate, itemsize = blocks.tap_locator(ko, ki), STORAGE[dtype].itemsize
 
     def blend(b: Builder, spot: Spot) -> int:
         tables, left, channels = spot.fields("weights", "first", "channels")
-        outer = numbers_of(tables)
+        outer = means.numbers_of(tables)
         inner = outer + WINDOWS.load(spot.windows, "height") * (8 * ko)
         down, across = ([(base + 8 * k).load(F64).to_float(F32) for k in range(n)]
                         for base, n in ((outer + spot.outer * (8 * ko), ko), (inner + spot.inner * (8 * ki), ki)))
@@ -64,51 +156,18 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Fill:
         def vectors(width: int, c: Value) -> None:
             channel = left + c
             total: Value | None = None
-            taps, skip = Taps(b, dtype, width, tables, channel), channel * itemsize
+            taps, skip = means.Taps(b, dtype, width, tables, channel), channel * itemsize
             for address, weight in zip(lines, weights, strict=True):
                 product = taps.load(address + skip) * weight.splat(width)
                 total = product if total is None else total + product
             assert total is not None
             total.store(spot.target + c * 4)
 
-        over_channels(b, channels, lanes, vectors)
+        blocks.over_channels(b, channels, lanes, vectors)
         return 1
 
-    return blend
+    return blocks.tile_functions(ADDRESSES, blend)
 
 
-def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
-    """Make the module of tiles of one pixel with a ko x ki window."""
-    return tile_functions(ADDRESSES, blending(dtype, lanes, ko, ki))
-
-
-def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
-    """Plan weighted means of at most 16 taps. The caller fills in the address fields of `pixels.blocks.PIXELS`.
-
-    The field `weights` is the address of the tables that `means.tables` packs from the taps' weights along both axes.
-    """
-    name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
-    tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
-                        level=target.level.base, cache=target.cache)
-    return plan_pixels(store, x, PixelKernel(name, tile, 20 + taps * (3 + x.channels / lanes)), target)
-
-
-def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add the step. The tables of its windows and weights are constants."""
-    p = lowered.anchor
-    if not isinstance(p, Blend):
-        return pool_steps(b, node, lowered)
-    space, slots = store_slots(b, node, lowered, keep=1)
-    pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
-    step = plan_blend(lowered.store, pixels, b.target)
-    words = {"images": Ref(b.of[node.operand(p.source)]), "windows": Ref(b.constant(p.windows.block(p.pad))),
-             "weights": Ref(b.constant(later(_weights, p.scales, p.outer, p.inner)))}
-    b.run(step, words, slots)
-
-
-def _weights(scales: Scales | None, outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
-    return means.tables(scales, np.concatenate([outer.ravel(), inner.ravel()]))
-
-
-INTERPOLATE = Family("interpolate", ("interpolate",), lower_interpolate, interpolate_steps,
+INTERPOLATE = Family("interpolate", ("interpolate",), lower_interpolate, pixel_steps,
                      any_operands("interpolate"), channels_last=("interpolate",))

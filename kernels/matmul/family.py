@@ -8,15 +8,14 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import Strides, in_room, store_slots
+from graphq.kernels.family.record import Family, Strides, any_operands, in_room, store_slots
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.lower import MATMULS, Matmul, follows, lower_matmul, strided
 from graphq.kernels.matmul.plan import Product
 from graphq.kernels.matmul.row_sums import plan_sums
-from graphq.kernels.matmul.tiles import ActivationLayout
+from graphq.kernels.matmul.tiles import SORTED, ActivationLayout
 from graphq.kernels.moves.transpose import plan_transpose
 from graphq.kernels.operands.space import broadcast_strides, dense, table, terms
 from graphq.ops.quant import DEQUANTIZES
@@ -35,7 +34,7 @@ def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[S
     """
     step = matmul.plan_matmul(lowered.store, x, b.target, strip_rows=b.strip_rows)
     step = step._replace(macs=step.macs // joined)
-    if x.w_dtype == matmul.SORTED:
+    if x.w_dtype == SORTED:
         data = b.buffers[packed].data
         assert isinstance(data, np.ndarray)
         step = step._replace(exact=pack.exact_share(data, x.k, x.n, x.taps))
@@ -52,7 +51,10 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     p = lowered.anchor
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
-    source, layout = _source(b, node, p)
+    source: int = b.of[node.operand(p.a)]
+    layout: ActivationLayout = "rows"
+    if p.transpose_a and p.rows[-1] != 1:
+        source, layout = _transposed(b, source, p)
     sorts = node.operand(p.b).data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
     packed, packed_bytes = _weights(b, node, p, sorts)
     strides = b.strides.get(node.operand(p.a))
@@ -68,22 +70,19 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
          "row sums": lambda s: (Ref(_row_sums(b, source, p, layout, strides)),
                                 broadcast_strides(s.shape, lowered.out, 4))},
         before=[(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0))], keep=2 if any(w_strides) else 1)
-    x = Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout, w_dtype=matmul.SORTED if sorts else None)
+    x = Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout, w_dtype=SORTED if sorts else None)
     words = {"stride": p.rows[-1] * item} if layout == "columns" else {}
     product_step(b, lowered, x, slots, packed, words, channels=p.k, parts=1)
 
 
-def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
-    """The buffer and the layout of the activations. Transposed activations are read in place if that is faster."""
-    value = node.operand(p.a)
-    if not p.transpose_a or p.rows[-1] == 1:
-        return b.of[value], "rows"
+def _transposed(b: PlanBuilder, source: int, p: Matmul) -> tuple[int, ActivationLayout]:
+    """The buffer and the layout of transposed activations; they are read in place from `source` if that is faster."""
     if matmul.takes_columns(Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
-        return b.of[value], "columns"
+        return source, "columns"
     axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
     out = b.temporary(prod(p.a_shape) * item)
     step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, b.target)
-    b.run(step, {"source": Ref(b.of[value]), "target": Ref(out)})
+    b.run(step, {"source": Ref(source), "target": Ref(out)})
     return out, "rows"
 
 

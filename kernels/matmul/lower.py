@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import prod
 from typing import Any
@@ -21,19 +22,9 @@ import numpy as np
 
 from graphq.base.sizes import is_open, later
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.anchored import (
-    RANGES,
-    QuantParameter,
-    anchored,
-    dequantized_products,
-    given,
-    known,
-    parameters_of,
-    reach,
-    scaled,
-)
+from graphq.kernels.family import lower as family
 from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource
-from graphq.kernels.family.lower import Arrays, Lowered, StatedSum, at_rows, result_dims
+from graphq.kernels.family.lower import RANGES, Arrays, Lowered, QuantParameter, StatedSum, at_rows, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import tile_sums
@@ -77,6 +68,14 @@ class IntegerMatmul(Matmul):
 
     a_zp: QuantParameter
     b_zp: QuantParameter
+
+    def weights(self, w: np.ndarray) -> np.ndarray:
+        """The weights `w` minus their constant zero points, as [columns of all matrices, k]."""
+        w, zps = w.swapaxes(-1, -2) if self.transpose_b else w, self.b_zp.data
+        assert zps is not None
+        if zps.any() or w.dtype != np.int8:
+            w = w.astype(np.int16) - zps.astype(np.int16)
+        return w.swapaxes(-1, -2).reshape(prod(self.b_shape[:-2]) * self.n, self.k)
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The sums of (a - a_zp) * (b - b_zp) over k, modulo 2**32. f64 is exact, because products are below 2**18."""
@@ -122,15 +121,15 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     if node.op.name == "matmul_integer":
         p = _integers(body, node, constants)
         total = _compensated(e, p, constants)
-        return anchored(e, body, node, total, producers, p, total, own=range(4))
+        return family.anchored(e, body, node, total, producers, p, total, own=range(4))
     if not producers:
         floats = FloatMatmul(**_operands(body, node, *islice(node.operands, 2)))
-        return anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
+        return family.anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
     p, scales = _quantized(body, node, constants)
     accumulated = _compensated(e, p, constants)
-    total = scaled(e, op("to_f32", accumulated), *scales)
+    total = family.scaled(e, op("to_f32", accumulated), *scales)
     products = _products(body, node, total, p, scales, constants)
-    return anchored(e, body, node, total, producers, p, accumulated, products)
+    return family.anchored(e, body, node, total, producers, p, accumulated, products)
 
 
 def follows(lowered: Lowered, number: int) -> bool:
@@ -160,20 +159,13 @@ def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tu
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
     start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
-    data, zps = constants[p.b], p.b_zp.data
-
-    def weights() -> np.ndarray:
-        assert data is not None and zps is not None
-        w = data.swapaxes(-1, -2) if p.transpose_b else data
-        if zps.any() or w.dtype != np.int8:
-            w = w.astype(np.int16) - zps.astype(np.int16)
-        return w.swapaxes(-1, -2).reshape(prod(p.b_shape[:-2]) * p.n, p.k)
-
-    unknown = data is None or zps is None
-    return dequantized_products(
-        node, total, p.k, *scales, p.a_zp, p.b_zp, order, block, p.a_dtype,
-        reach(p.b_dtype, p.b_zp) if unknown else weights, batch=1 if unknown else prod(p.b_shape[:-2]),
-        shift=shift(p.b_dtype, signed=True), start=start)
+    data = constants[p.b]
+    weights: Callable[[], np.ndarray] | int = family.reach(p.b_dtype, p.b_zp)
+    batch = 1
+    if data is not None and p.b_zp.data is not None:
+        weights, batch = partial(p.weights, data), prod(p.b_shape[:-2])
+    return family.dequantized_products(node, total, p.k, *scales, p.a_zp, p.b_zp, order, block, p.a_dtype, weights,
+                                       batch=batch, shift=shift(p.b_dtype, signed=True), start=start)
 
 
 def _operands(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
@@ -206,18 +198,12 @@ def _quantized(body: Graph, node: Node,
         raise Unsupported("the weights are quantized along {own}, not along the columns",
                           "quantize the weights along the columns, {columns} of {weights}, or per tensor", 1,
                           own=Axes(b, (right.attrs["axis"],)), columns=Axes(b, (columns,)), weights=b)
-    a_scale, a_zp = parameters_of(left, body, constants)
-    b_scale, b_zp = parameters_of(right, body, constants, (fields["n"],))
+    a_scale, a_zp = family.parameters_of(left, body, constants)
+    b_scale, b_zp = family.parameters_of(right, body, constants, (fields["n"],))
     product = IntegerMatmul(**fields, a_zp=a_zp, b_zp=b_zp)
-    weights, zps = constants[product.b], b_zp.data
-
-    def absolute() -> np.ndarray:
-        assert weights is not None and zps is not None
-        w = weights.swapaxes(-1, -2) if product.transpose_b else weights
-        return np.asarray(np.abs(w.astype(np.int32) - zps).sum(axis=-2, dtype=np.int64))
-
-    refuse_overflow(product.k, reach(product.a_dtype, a_zp), reach(product.b_dtype, b_zp),
-                    None if weights is None or zps is None else absolute)
+    data = constants[product.b]
+    refuse_overflow(product.k, family.reach(product.a_dtype, a_zp), family.reach(product.b_dtype, b_zp),
+                    None if data is None or b_zp.data is None else partial(product.weights, data))
     return product, (a_scale, b_scale)
 
 
@@ -234,7 +220,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
                  axis: int) -> QuantParameter:
     """The zero points of an operand of matmul_integer; a vector of them lies along `axis`."""
     if value is None:
-        return known(0)
+        return family.known(0)
     shape = value.type.dims
     if value.type.size != 1 and len(shape) == 1 and axis == -2:
         shape = (*shape, 1)
@@ -244,7 +230,7 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
         raise Unsupported(f"zero points {value.type} of an operand that is {list(dims)} along the sum",
                           "give the operand one zero point, or one per row (for weights: per column)",
                           1 if axis == -1 else 0)
-    return given(value, body, constants, shape)
+    return family.given(value, body, constants, shape)
 
 
 def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
@@ -271,15 +257,16 @@ def quantized_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
     return left, right
 
 
-def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
+def refuse_overflow(k: int, most_a: int, most_b: int, weights: Callable[[], np.ndarray] | None,
+                    axis: int | tuple[int, int] = 1) -> None:
     """Raise Unsupported if sums of `k` products could exceed s32.
 
-    `most_a` and `most_b` bound the absolute values of the operands. If k * most_a * most_b is too large, `absolute` (if
-    given) returns the sums of |w - zw| for a tighter bound.
+    `most_a` and `most_b` bound the absolute values of the operands. If k * most_a * most_b is too large, `weights` (if
+    given) returns w - zw; the sums of |w - zw| along `axis` give a tighter bound.
     """
     bound = k * most_a * most_b
-    if bound >= 2**31 and absolute is not None:
-        bound = most_a * int(absolute().max(initial=0))
+    if bound >= 2**31 and weights is not None:
+        bound = most_a * int(np.abs(weights(), dtype=np.int32).sum(axis=axis, dtype=np.int64).max(initial=0))
     if bound >= 2**31:
         raise Unsupported(f"sums over k = {k} can reach {bound}, beyond s32",
                           f"split the sum: add {bound // 2**31 + 1} or more products of parts of k")
@@ -296,11 +283,11 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
     total, weights = acc(), constants[p.b]
     if not za.absent and weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         sums = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
-        d = known(sums - p.k * (zw.data - shift(p.b_dtype, signed=True)), (p.n,))
+        d = family.known(sums - p.k * (zw.data - shift(p.b_dtype, signed=True)), (p.n,))
         if za.data is None or d.data is None or za.data.size != 1:
             total = total - d.expr(e) * za.expr(e)
         else:
-            total = total + known(-int(za.data) * d.data, d.shape).expr(e)
+            total = total + family.known(-int(za.data) * d.data, d.shape).expr(e)
     elif not za.absent:
         # If activations are one-dimensional, the result has the shape (n,): drop the leading 1.
         centered = e.slot(OperandSource("column sums", "s32", (*p.b_shape[:-2], 1, p.n)[-len(e.out):]))

@@ -59,14 +59,9 @@ def panel_count(n: int) -> int:
     return -(-n // PANEL)
 
 
-def group_count(k: int, itemsize: int = 1) -> int:
-    """The number of groups of 4 bytes in a column."""
-    return -(-k * itemsize // 4)
-
-
 def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
     """The bytes of a packed (k, n) matrix, a multiple of 64."""
-    return panel_count(n) * LINE * (1 + group_count(k, itemsize)) + SLACK
+    return panel_count(n) * LINE * (1 + -(-k * itemsize // 4)) + SLACK
 
 
 def pack(w: np.ndarray) -> np.ndarray:
@@ -82,7 +77,7 @@ def pack(w: np.ndarray) -> np.ndarray:
     *outer, k, n = w.shape
     itemsize = w.dtype.itemsize
     size, items = packed_bytes(k, n, itemsize), 4 // itemsize
-    batch, panels, groups = int(np.prod(outer)), panel_count(n), group_count(k, itemsize)
+    batch, panels, groups = prod(outer), panel_count(n), -(-k * itemsize // 4)
     out = lasting_empty(batch * size).reshape(batch, size)
     w, sizes = w.reshape(batch, k, n), (batch, groups * items, panels * PANEL)
     by_column = w.strides[1] == itemsize and w.size > 0
@@ -137,7 +132,7 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
 
 def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
     """The fraction of groups in the result of `pack_sorted` that a saturating instruction multiplies."""
-    order = packed[..., packed_bytes(taps * group_count(k) * 4, n):].view(np.int32)
+    order = packed[..., packed_bytes(taps * -(-k // 4) * 4, n):].view(np.int32)
     panels, groups = panel_count(n), k // 4
     counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]
     return float(counts.sum() / max(1, counts.size * groups))

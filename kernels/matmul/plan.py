@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import getitem
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from graphq.base.sizes import assumed, is_open, largest, later, numbers, smallest
 from graphq.kernels.jit import modules
@@ -31,17 +31,7 @@ from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.matrix import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
-from graphq.kernels.matmul.tiles import (
-    FLOATS,
-    KERNELS,
-    SORTED,
-    ActivationLayout,
-    Kernel,
-    estimate,
-    fitting,
-    select,
-    tile_count,
-)
+from graphq.kernels.matmul.tiles import FLOATS, KERNELS, ActivationLayout, Kernel, estimate, fitting, select, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
 from graphq.kernels.target.isa import here
 from graphq.kernels.target.level import Level
@@ -64,7 +54,7 @@ MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_t
     rows, panels             the rows and panels of a tile
     tail_panels              the panels of the narrower tiles at the end of a row of tiles
     tile, tail, setup        the functions of whole and narrower tiles, and the AMX setup or 0
-    writer                   who writes the outputs, as an index into Writer
+    writer                   who writes the outputs: BY_FUNCTION, BY_TILE or BY_BOTH
     ahead, ahead_bytes       the weights of the next step, to be prefetched, or 0
     rooms, room_count        memory for copies of activations (AMX): `room_bytes` for each piece of the blocks
     kept                     the bytes of a tile's copies if other tiles reuse them, or 0
@@ -85,15 +75,14 @@ MANY = 1 << 14
 """Tile functions compute the epilogue only for this many outputs or more: compiling a tile takes 0.1 to 0.3 s."""
 ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
 """The bytes of the list of outputs near rounding ties: an entry per vector of a tile, and a spare entry."""
-Writer = Literal["function", "tile", "both"]
+BY_FUNCTION, BY_TILE, BY_BOTH = range(3)
 """Who writes the outputs of a tile.
 
-- "function": the epilogue's function (`outputs`) writes them, from sums in memory.
-- "tile": the tile function writes them, from registers.
-- "both": the tile function writes whole tiles, the epilogue's function writes partial tiles. The sums are also stored
-  in memory, because outputs near rounding ties are computed a second time from these sums.
+    BY_FUNCTION    the epilogue's function (`outputs`), from sums in memory
+    BY_TILE        the tile function, from registers
+    BY_BOTH        the tile function writes whole tiles, the epilogue's function partial tiles. The sums are also stored
+                   in memory, because outputs near rounding ties are computed a second time from these sums.
 """
-_, BY_TILE, BY_BOTH = range(len(get_args(Writer)))
 
 
 class Product(NamedTuple):
@@ -114,19 +103,14 @@ class Product(NamedTuple):
     w_dtype: str | None = None
 
     @property
-    def itemsize(self) -> int:
-        """The bytes of an element of the activations."""
-        return STORAGE[self.a_dtype].itemsize
-
-    @property
     def dtypes(self) -> tuple[str, str]:
         """The dtypes of activations and packed weights. Weights are s8 by default, or the activations' float dtype."""
-        return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
+        return self.a_dtype, self.w_dtype or {"u8": "s8"}.get(self.a_dtype, self.a_dtype)
 
     @property
     def row_bytes(self) -> int:
         """The bytes of a row of activations, or of a pixel's channels."""
-        return self.k * self.itemsize
+        return self.k * STORAGE[self.a_dtype].itemsize
 
     @property
     def depth(self) -> int:
@@ -232,7 +216,7 @@ def matmul_blocks() -> Functions:
     return Functions(speed=3, block=block)
 
 
-def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
+def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> int:
     """Choose who writes the outputs: tile functions, if there are many, and k (`depth` bytes) and the Store are short.
 
     Tile functions that write outputs are compiled for every Store. For floats they save 8 % of the time at k = 16, 13 %
@@ -240,10 +224,10 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) 
     MobileNetV2). All of MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
     """
     if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(walk(lower(store.form("fast")))) > SHORT:
-        return "function"
+        return BY_FUNCTION
     if kernel.dtypes in FLOATS:
-        return "function" if store.fast is not None else "tile"
-    return "both" if store.fast is not None and kernel.isa.lanes == lanes else "function"
+        return BY_FUNCTION if store.fast is not None else BY_TILE
+    return BY_BOTH if store.fast is not None and kernel.isa.lanes == lanes else BY_FUNCTION
 
 
 @lru_cache(maxsize=1024)
@@ -327,21 +311,12 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, st
                    tail or panel_count(x.n) % panels or panels, kept, each_tiles * kept or copies)
 
 
-class _Functions(NamedTuple):
-    """A kernel's name, its functions of whole tiles and of narrower tiles, and its AMX setup or 0."""
-
-    kernel: str
-    tile: modules.Function
-    tails: tuple[modules.Function, ...]
-    setup: modules.Function | int
-
-
 def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any, ...], wanted: bool,
-                    cache: bool) -> _Functions:
-    """Load the functions of a kernel. `inside` is the Store that its tiles compute, or empty.
+                    cache: bool) -> tuple[str, modules.Function, tuple[modules.Function, ...], modules.Function | int]:
+    """Load a kernel; returns its name, the functions of whole and of narrower tiles, and the AMX setup or 0.
 
-    If n is open, there is a narrower tile for each number of panels; if tiles compute the Store, only for one panel.
-    If they are `wanted` they start to compile at once.
+    `inside` is the Store that the tiles compute, or empty. If n is open, there is a narrower tile for each number of
+    panels; if tiles compute the Store, only for one panel. If they are `wanted` they start to compile at once.
     """
     floats = (x.a_dtype, x.a_dtype) in FLOATS
     lower = level.base if floats else level.of_products
@@ -356,15 +331,8 @@ def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any,
                      kernel.tile[0], columns, x.layout, *inside, level=own, cache=cache,
                      wanted=wanted and len(narrower) == 1)
         for columns in (PANEL * most, *(PANEL * panels - half for panels in narrower))]
-    return _Functions(kernel.name, whole.tile, tuple([tail.tile for tail in tails]),
-                      whole.setup if kernel.in_tile_registers else 0)
-
-
-def _level(x: Product, level: Level) -> Level:
-    """Choose the level: tile registers are not used if the copies of a single tile exceed L2."""
-    if x.layout == "windows" and ROWS * line_bytes(x.row_bytes, x.taps) > COPIES and level.matrix is not None:
-        return level.of_products
-    return level
+    return (kernel.name, whole.tile, tuple([tail.tile for tail in tails]),
+            whole.setup if kernel.in_tile_registers else 0)
 
 
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
@@ -374,14 +342,16 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size.
     `strip_rows`, if given, is the number of rows of a block. Raises KernelError if there is no kernel.
     """
-    level, cache, n = _level(x, target.level), target.cache, x.n
+    level, cache, n = target.level, target.cache, x.n
+    if x.layout == "windows" and ROWS * line_bytes(x.row_bytes, x.taps) > COPIES and level.matrix is not None:
+        level = level.of_products  # the copies of a single tile would exceed L2
     sizes = x.m if strip_rows is None else smallest(x.m, strip_rows), n, x.depth
     first = kernel or select(x.dtypes, *sizes, level, layout=x.layout)
     writer = _writer(first, store, assumed(x.batch * x.m * n), assumed(x.depth), level.lanes)
     again = load_second_look(store, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
-    table = 0 if writer == "tile" else load_outputs(store, level, cache)
-    inside = () if writer == "function" else (store,)
+    table = 0 if writer == BY_TILE else load_outputs(store, level, cache)
+    inside = () if writer == BY_FUNCTION else (store,)
     kernels: Sequence[Kernel] = [first]
     # If tiles write outputs, only one kernel is compiled, because such a kernel takes long to compile.
     if is_open(x) and kernel is None and not inside:
@@ -395,27 +365,19 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     for function in (assumed(tile), assumed(tail)):
         function.want()
     shares = pieces(cut.blocks, cut.threads, target.threads)
+    taps = x.taps if x.layout == "windows" else 1
+    panel = (x.row_bytes + 3) // 4 * 64 * taps  # for compressed weights, the caller overwrites this word
     words = MATMUL.named({
-        **_weight_words(x), "layout": LAYOUTS.index(x.layout), "stride": x.row_bytes, "itemsize": x.itemsize,
-        "batch": x.batch, "m": x.m, "n": n, "k": x.row_bytes, "each_rows": cut.each_rows,
-        "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
-        "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
-        "writer": get_args(Writer).index(writer), "room_count": largest(1, shares), "room_bytes": cut.room_bytes,
-        "kept": cut.kept})
+        "layout": LAYOUTS.index(x.layout), "stride": x.row_bytes, "itemsize": STORAGE[x.a_dtype].itemsize,
+        "panel_bytes": panel, "order": panel_count(n) * (64 + panel) + SLACK,
+        "order_bytes": (x.row_bytes // 4 * 4 + 4) * taps, "batch": x.batch, "m": x.m, "n": n, "k": x.row_bytes,
+        "each_rows": cut.each_rows, "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels,
+        "tail_panels": cut.tail_panels, "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
+        "writer": writer, "room_count": largest(1, shares), "room_bytes": cut.room_bytes, "kept": cut.kept})
     # AMX reads rows at half the speed if they cross cache lines: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = first.in_tile_registers and x.layout == "rows" and assumed(x.row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > first.tile[1] // PANEL
     return Step(name, block, words, cut.blocks, shares, macs=x.batch * x.m * n * x.k * x.taps, aligned=lines)
-
-
-def _weight_words(x: Product) -> dict[str, int]:
-    """The words that locate a panel of weights, and for sorted weights its order."""
-    taps = x.taps if x.layout == "windows" else 1
-    size = (x.row_bytes + 3) // 4 * 64 * taps  # for compressed weights, the caller overwrites this word
-    if x.w_dtype != SORTED:
-        return {"panel_bytes": size}
-    return {"panel_bytes": size, "order": panel_count(x.n) * (64 + size) + SLACK,
-            "order_bytes": (x.row_bytes // 4 * 4 + 4) * taps}
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
@@ -436,6 +398,6 @@ def takes_columns(x: Product, level: Level) -> bool:
     m, n, k = map(assumed, (x.m, x.n, x.row_bytes))
     columns, rows = (select(x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL
-    shown = max(1, INTERLEAVED - height * panels) if x.itemsize == 1 else SPREAD
+    shown = max(1, INTERLEAVED - height * panels) if STORAGE[x.a_dtype].itemsize == 1 else SPREAD
     more = tile_count(height, panels, m, n) * -(-k // 4) * shown
     return estimate(columns, m, n, k) + more <= estimate(rows, m, n, k) + COPIED * m * k

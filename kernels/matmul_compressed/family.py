@@ -1,25 +1,254 @@
-"""The record of the family of matmuls with compressed weights, and the function that adds their steps to a plan."""
+"""The family of matmuls with compressed weights: the lowering, the NumPy formula of the results, steps and record.
+
+Weights w (k, n) of 4 or 8 bits have a scale s and a zero point zw for each group g of rows and each column. 8-bit
+activations x have one zero point zx. Their scales sx are per-tensor, per-row, or one per row and group. Then
+
+    acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
+    y     = sum_g f32(acc_g) * m[i,g,j]                           m = f32(sx * s[g,j]), rounded once
+
+y starts from 0 and goes through the groups in order, with one IEEE multiplication and one addition each.
+
+f32 and bf16 activations are multiplied by the dequantized weights f32(w - zw) * s. If the graph dequantizes to f16 or
+bf16, the dequantized weights are first rounded to this dtype. The products are added as in all float kernels
+(`tile_sums`). Bias and epilogue follow as in `matmul.lower`.
+"""
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import gcd, prod
 
 import numpy as np
 
-from graphq.ir import Node
-from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family
-from graphq.kernels.family.slots import Operand, store_slots
-from graphq.kernels.lanes.expression import STORAGE
+from graphq.dtypes import f32
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import EpilogueBuilder
+from graphq.kernels.family.lower import RANGES, Arrays, Lowered, lower_body, plus_bias, result_dims, wrapped
+from graphq.kernels.family.record import Family, Operand, store_slots
+from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul.family import product_step
 from graphq.kernels.matmul.plan import Product
 from graphq.kernels.matmul.row_sums import plan_sums
-from graphq.kernels.matmul_compressed.lower import CompressedMatmul, lower_matmul_compressed
-from graphq.kernels.matmul_compressed.pack import panel_bytes
+from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.matmul_compressed.tiles import ROUNDED, W_DTYPES
+from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 from graphq.kernels.operands.space import broadcast_strides
+from graphq.kernels.target.level import shift
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Word
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+LOW = {"u4": 0, "s4": 8, "u8": 0, "s8": 128}
+"""For each dtype of weights, the number that makes the smallest weight 0 when it is added."""
+FLOATS = ("f32", "bf16")
+"""The dtypes of activations that are multiplied as floats."""
+FINEST = 8
+"""With float activations, groups have a multiple of 8 rows, because a line of 4-bit weights has 8 rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedMatmul:
+    """The operands of a matmul with compressed weights: indices of run-time inputs, and constants.
+
+    `a` is the index of the activations, `row_scales` the index of their scales (..., row_groups) per row. Without
+    `row_scales`, `a_scale` is the scale of all activations. `weights` are as in the graph: (k, n), or (n, k) if
+    `transposed`. Kernels read u, the weights plus LOW; `z` (groups, n) are the zero points of u. `scales` (groups, n)
+    are s in the module's formula. Dequantized weights are rounded to the dtype `rounding`.
+    """
+
+    a: int
+    a_dtype: str
+    a_shape: tuple[int, ...]
+    weights: np.ndarray
+    w_dtype: str
+    transposed: bool
+    z: np.ndarray
+    scales: np.ndarray
+    a_zp: int = 0
+    a_scale: np.float32 = np.float32(1)
+    row_scales: int | None = None
+    row_groups: int = 1
+    rounding: str = "f32"
+
+    @property
+    def n(self) -> int:
+        """The number of columns of the result."""
+        return self.weights.shape[0 if self.transposed else 1]
+
+    @property
+    def bits(self) -> int:
+        """The bits of a weight."""
+        return BITS[self.w_dtype]
+
+    @property
+    def u(self) -> np.ndarray:
+        """The weights (k, n) as integers from 0 on, in a new array."""
+        u = (self.weights.astype(np.int16) + LOW[self.w_dtype]).astype(np.uint8)
+        return np.ascontiguousarray(u.T if self.transposed else u)
+
+    @property
+    def floats(self) -> bool:
+        """Whether the activations are floats."""
+        return self.a_dtype in FLOATS
+
+    @property
+    def group(self) -> int:
+        """The number of rows of weights in a group."""
+        return self.weights.size // self.n // len(self.z)
+
+    @property
+    def centered(self) -> np.ndarray:
+        """The weights minus their zero points, as s32 (groups, rows of a group, n)."""
+        return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
+
+    def packed(self) -> np.ndarray:
+        """The packed weights. For 8-bit activations, they include corrections for the activations' zero point."""
+        if self.floats:
+            return pack_floats(self.u, self.z, self.scales, self.bits)
+        zero_point = self.a_zp + shift(self.a_dtype, signed=True)
+        sums = self.centered.sum(axis=1, dtype=np.int64)
+        return pack_integers(self.u, self.z, self.scales, wrapped(-zero_point * sums), self.bits)
+
+    def split(self, times: int) -> CompressedMatmul:
+        """The same product with every group split into `times` groups."""
+        return replace(self, z=self.z.repeat(times, axis=0).astype(np.int32), scales=self.scales.repeat(times, axis=0))
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The sums y of the formula, in f32."""
+        x, w = inputs[self.a], self.centered
+        if self.floats:
+            with np.errstate(all="ignore"):
+                w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
+            return tile_sums(x, w) if x.ndim > 1 else tile_sums(x[None], w)[0]
+        centered, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
+        total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
+        size = w.shape[1]
+        with np.errstate(all="ignore"):
+            for g, scales in enumerate(self.scales):
+                exact = centered[..., g * size:(g + 1) * size] @ w[g]
+                of_rows = self.a_scale if self.row_scales is None else \
+                    inputs[self.row_scales][..., g % self.row_groups, None]
+                total += exact.astype(np.int32).astype(np.float32) * (scales * of_rows)
+        return total
+
+
+def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
+    """Lower a body of a matmul, a (dynamic) dequantize of its weights, and an epilogue. Raises Unsupported.
+
+    The dequantizes and the cast of weights become part of the kernel.
+    """
+    e = EpilogueBuilder(result_dims(body), anchored=True)
+    node = next(n for n in body.nodes if n.op.name == "matmul")
+    left, right = (v.node for v in islice(node.operands, 2))
+    assert right is not None
+    casts = [right] if right.op.name == "type_cast" else []
+    right = next(right.operands).node if casts else right
+    assert right is not None
+    if left is not None and left.op.name == right.op.name == "dequantize":
+        raise Unsupported("weights with one known scale per tensor or column belong to the family of matmuls")
+    if casts and casts[0].output.dtype != f32:
+        raise Unsupported(f"the weights are dequantized to {right.output.dtype} and cast to {casts[0].output.dtype}",
+                          "dequantize the weights to the dtype of the input", 1)
+    p = _product(body, node, next((node if left is None else left).operands), right, constants)
+    p = _floats(node, p) if left is None else _integers(body, node, left, p)
+    producers = [*casts, right] if left is None else [left, *casts, right]
+    return lower_body(e, body, (node, plus_bias(acc("f32"))), producers, range(2), anchor=p)
+
+
+def _product(body: Graph, node: Node, a: Value, dequantizes: Node, constants: Arrays) -> CompressedMatmul:
+    """The product of `a` and the constant weights that the node `dequantizes` converts. Raises Unsupported."""
+    w, attrs, given = next(dequantizes.operands), dequantizes.attrs, list[np.ndarray | None]()
+    if w.dtype.name not in BITS:
+        raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4, u4, s8 and u8",
+                          "quantize the weights to 4 or 8 bits, or give them one scale per column", 1)
+    for v in dequantizes.inputs:
+        given.append(None if v is None else constants[body.inputs.index(v)])
+        if v is not None and given[-1] is None:
+            raise Unsupported("compressed weights are packed at compile time: weights, scales and zero points must be "
+                              "constant", "make weights, scales and zero points constants", 1)
+    if dequantizes.op.name == "dequantize":
+        given += [np.asarray(attrs["scales"], np.float32), np.asarray(attrs["zps"] or [0] * len(attrs["scales"]))]
+    data, scales, zps = (*given, None)[:3]
+    assert data is not None and scales is not None
+    if data.ndim != 2 or not data.size:
+        raise Unsupported(f"compressed weights are one matrix, got {w.type}",
+                          "take one matrix of weights, or expand them", 1)
+    transposed = node.attrs["transpose_b"]
+    along_k = 1 if transposed else 0
+    n = data.shape[1 - along_k]
+    if attrs["qtype"] == "per_channel" and attrs["axis"] % 2 == along_k:
+        raise Unsupported("the weights are quantized along {own}, not along the columns",
+                          "quantize the weights along {columns}, or in groups", 1,
+                          own=Axes(w, (along_k,)), columns=Axes(w, (1 - along_k,)))
+
+    def spread(x: np.ndarray) -> np.ndarray:
+        """Repeat scales or zero points to the shape (number of groups along k, n)."""
+        if attrs["qtype"] != "per_group":
+            return np.broadcast_to(x.reshape(1, -1), (1, n))
+        return (x.T if transposed else x).repeat(attrs["group_shape"][1 - along_k], axis=1)
+
+    z = spread(np.zeros(np.shape(scales)) if zps is None else zps).astype(np.int64) + LOW[w.dtype.name]
+    if np.abs(z).max() >= 1 << 22:
+        raise Unsupported("zero points are beyond 22 bits", "take smaller zero points", 1)
+    return CompressedMatmul(body.inputs.index(a), a.dtype.name, a.type.dims, data, w.dtype.name, transposed, z,
+                            spread(scales).astype(np.float32), rounding=dequantizes.output.dtype.name)
+
+
+def _floats(node: Node, p: CompressedMatmul) -> CompressedMatmul:
+    """The product of float activations. Groups are split until blocks of a sum consist of whole groups."""
+    if not p.floats:
+        raise Unsupported(f"the input is {p.a_dtype}, compressed weights take {' and '.join(FLOATS)}, or u8 and s8 "
+                          "that are dequantized", "cast the input to f32", 0)
+    if node.attrs["transpose_a"] and len(p.a_shape) > 1:
+        raise Unsupported("with compressed weights the input is not transposed", "transpose the input before", 0)
+    group = gcd(p.group, BLOCK)
+    if group % FINEST:
+        raise Unsupported(f"groups of {p.group} rows are not a multiple of {FINEST}",
+                          f"take groups of a multiple of {FINEST} rows", 1)
+    if p.rounding == "bf16":
+        for wrong in p.scales[~np.isfinite(p.scales) | (p.scales != 0) & (np.abs(p.scales) < SMALLEST_NORMAL)]:
+            raise Unsupported(f"a scale of the weights is {wrong}, kernels round finite and normal numbers to bf16",
+                              "take scales between 2**-126 and 2**127", 1)
+    return p.split(p.group // group)
+
+
+def _integers(body: Graph, node: Node, left: Node, p: CompressedMatmul) -> CompressedMatmul:
+    """The product of the activations that the node `left` dequantizes. Groups are split until both operands' agree."""
+    if p.a_dtype not in RANGES:
+        raise Unsupported(f"the input is {p.a_dtype}, integer kernels take u8 and s8",
+                          "quantize the input to u8 or s8", 0)
+    if p.rounding != "f32":
+        raise Unsupported(f"the weights are rounded to {p.rounding}, integer kernels scale in f32",
+                          "dequantize the weights to f32", 1)
+    if node.attrs["transpose_a"] or left.output.dtype != "f32":
+        raise Unsupported("with compressed weights the input is dequantized to f32, and not transposed",
+                          "dequantize to f32, and transpose the input before", 0)
+    attrs = left.attrs
+    if left.op.name == "dequantize":
+        if attrs["qtype"] != "per_tensor":
+            raise Unsupported("with compressed weights the input has one scale, or scales of rows and groups that are "
+                              "tensors", "quantize the input per tensor", 0)
+        p = replace(p, a_scale=np.float32(attrs["scales"][0]), a_zp=(attrs["zps"] or (0,))[0])
+    else:
+        if attrs["qtype"] != "per_group" or set(attrs["group_shape"][:-1]) - {1} or \
+                left.inputs[2:] not in ((), (None,)):
+            raise Unsupported("with compressed weights an input whose scales are a tensor needs scales per group, and "
+                              "no zero points", "quantize the input symmetrically, in groups of [1, ..., size]", 0)
+        p = replace(p, row_scales=body.inputs.index(left.operand(1)),
+                    row_groups=p.a_shape[-1] // int(attrs["group_shape"][-1]))
+    finest = max(p.row_groups, len(p.z))
+    if finest % len(p.z) or p.row_groups not in (1, finest):
+        raise Unsupported(f"the input has scales of {p.row_groups} groups, the weights of {len(p.z)}",
+                          "quantize input and weights in groups of the same size", 0)
+    p = p.split(finest // len(p.z))
+    most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
+    if most * p.group * max(int(p.z.max()), (1 << p.bits) - 1 - int(p.z.min())) >= 2**31:
+        bound = most * int(np.abs(p.centered).sum(axis=1, dtype=np.int64).max(initial=0))
+        if bound >= 2**31:
+            raise Unsupported(f"sums over groups of {p.group} can reach {bound}, beyond s32", "take smaller groups", 1)
+    return p
 
 
 def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:

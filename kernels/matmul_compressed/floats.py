@@ -4,7 +4,7 @@
 
 u are the weights as unsigned integers, z their zero points. A group g is some neighboring rows k of weights with the
 same scales. The sums have the order of `numbers.float_sums`: blocks of at most 256 products, here of whole groups.
-Kernels in `weights.ROUNDED` round f32(u - z) * scale to a narrower float. Two bf16 activations are multiplied at a
+Kernels in ROUNDED round f32(u - z) * scale to a narrower float. Two bf16 activations are multiplied at a
 time, in the order of float matmuls (`matmul.float`).
 
 To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
@@ -22,16 +22,26 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import stack_memory
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.lanes.vector import narrow, widen
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL
 from graphq.kernels.matmul.tiles import Dtypes
 from graphq.kernels.matmul.vector import Products
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
-from graphq.kernels.matmul_compressed.weights import BITS, ROUNDS, rounded
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
 from graphq.kernels.target.level import Factor, Level
 
+W_DTYPES = {4: "s4", 8: "s8groups"}
+"""The names of compressed weights in the kernel table, by the bits of a weight."""
+ROUNDED = {(bits, dtype): f"s{bits}{dtype}" for bits in W_DTYPES for dtype in ("f16", "bf16")}
+"""The names of compressed weights that kernels round to a narrower float, by bits and float dtype.
+
+The activations are f32 or have the narrower dtype.
+"""
+BITS = {**{name: bits for bits, name in W_DTYPES.items()}, **{name: bits for (bits, _), name in ROUNDED.items()}}
+ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
+"""Maps from names of weights: to the bits of a weight (BITS), and to the narrower float of ROUNDED (ROUNDS)."""
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
 """A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.
 
@@ -51,6 +61,14 @@ class Floats(NamedTuple):
     vectors: int
     factor: Callable[[Builder, list[Value]], Factor]
     at_once: int
+
+
+def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
+    """Emit the rounding of finite f32 to a narrower float and back."""
+    if dtype == "bf16":
+        bits = x.as_type(vector(I32, lanes))
+        return ((bits + 0x7FFF + (bits.shr(16) & 1)) & -0x10000).as_type(x.type)
+    return widen(b, narrow(b, x, dtype, lanes), dtype, lanes)
 
 
 def multiply(dtypes: Dtypes, level: Level) -> Floats:

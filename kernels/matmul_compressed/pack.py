@@ -30,36 +30,16 @@ FLOAT_BASE = np.float32(1 << 23)
 """2**23 as f32. If an integer of up to 23 bits replaces its last bits, the value is 2**23 plus the integer."""
 
 
-def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `corrections` are (groups, n).
+def pack_integers(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> np.ndarray:
+    """Pack u (k, n) for 8-bit activations; s32 z, f32 `scales` and s32 `terms` (the corrections) are (groups, n).
 
     Raises KernelError if weights are out of range or k is not a multiple of the number of groups.
     """
-    _check(u, z, scales, corrections, bits)
-    return _pack(u, z, scales, corrections.astype(np.int32), bits)
-
-
-def pack_floats(u: np.ndarray, z: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
-    """Pack u (k, n) for float activations, as `pack_integers` does; z and f32 `scales` are (groups, n)."""
-    _check(u, z, scales, z, bits)
-    return _pack(u, np.zeros_like(z), scales, (FLOAT_BASE + z).astype(np.float32).view(np.int32), bits)
-
-
-def panel_bytes(packed: np.ndarray) -> int:
-    """The bytes of each panel of packed weights, read from their descriptors."""
-    return int(packed.view(np.int64)[DESCRIPTOR.number("panel_bytes")]) if packed.size else 0
-
-
-def _check(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> None:
-    (k, n), groups = u.shape, len(z)
+    (k, n), groups, rows = u.shape, len(z), 32 // bits
     if groups < 1 or k % groups or not z.shape == scales.shape == terms.shape == (groups, n):
         raise KernelError(f"{k} x {n} weights do not take groups of {z.shape}, {scales.shape}, {terms.shape}")
     if u.size and not (0 <= u.min() and u.max() < 1 << bits):
         raise KernelError(f"weights of {bits} bits must be 0 to {(1 << bits) - 1}")
-
-
-def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, bits: int) -> np.ndarray:
-    (groups, n), rows = z.shape, 32 // bits
     panels, group = panel_count(n), len(u) // groups
     lines = -(-group // rows)
     padded = np.zeros((groups, lines * rows, panels * PANEL), np.uint8)
@@ -67,7 +47,7 @@ def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, b
     quads = padded.reshape(groups, lines, rows // 4, 4, panels, PANEL).transpose(2, 4, 0, 1, 5, 3)
     scales = scales.astype(np.float32).view(np.int32)
     of_group, places, head = [scales], dict[str, int](), np.zeros((panels, 2, PANEL), np.int32)
-    for k, (name, x) in enumerate((("terms", terms), ("zero_points", z.astype(np.int32)))):
+    for k, (name, x) in enumerate((("terms", terms.astype(np.int32)), ("zero_points", z.astype(np.int32)))):
         differ = bool((x != x[0]).any())
         places |= {name: HEAD + LINE * len(of_group) if differ else LINE * k, f"{name}_step": int(differ)}
         if differ:
@@ -91,7 +71,17 @@ def _pack(u: np.ndarray, z: np.ndarray, scales: np.ndarray, terms: np.ndarray, b
     return out
 
 
+def pack_floats(u: np.ndarray, z: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
+    """Pack u (k, n) for float activations, as `pack_integers` does; z and f32 `scales` are (groups, n)."""
+    return pack_integers(u, np.zeros_like(z), scales, (FLOAT_BASE + z).astype(np.float32).view(np.int32), bits)
+
+
 def _columns(x: np.ndarray, panels: int) -> np.ndarray:
     out = np.zeros((len(x), panels * PANEL), x.dtype)
     out[:, :x.shape[1]] = x
     return np.ascontiguousarray(out.reshape(len(x), panels, PANEL).transpose(1, 0, 2))
+
+
+def panel_bytes(packed: np.ndarray) -> int:
+    """The bytes of each panel of packed weights, read from their descriptors."""
+    return int(packed.view(np.int64)[DESCRIPTOR.number("panel_bytes")]) if packed.size else 0

@@ -28,9 +28,8 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
-from graphq.kernels.matmul_compressed.floats import WeightTile, float_tile, multiply
+from graphq.kernels.matmul_compressed.floats import BITS, ROUNDED, ROUNDS, W_DTYPES, WeightTile, float_tile, multiply
 from graphq.kernels.matmul_compressed.pack import HEAD
-from graphq.kernels.matmul_compressed.weights import BITS, ROUNDED, ROUNDS, W_DTYPES
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 from graphq.kernels.target.isa import LEVELS
 from graphq.kernels.target.level import Level, Multiply, TileSizes, shift

@@ -15,12 +15,13 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s64
 from graphq.kernels.moves import integers
 from graphq.kernels.moves.extremes import plan_range
-from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transpose, row_copier, run_bytes
+from graphq.kernels.moves.transpose import plan_strided_copy, plan_transpose, row_copier, run_bytes
+from graphq.kernels.operands.space import broadcast_strides, dense
 from graphq.ops.move import bounds
 from graphq.ops.open_arrays import filled
 from graphq.ops.rules import normal_axis
 from graphq.plan.builder import PlanBuilder, reference_steps
-from graphq.plan.plan import Ref, Step, Target, plan_rows
+from graphq.plan.plan import Ref, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
 """The argument block of gathers. The target has `rows` rows, and a block has `each` of them.
@@ -52,13 +53,6 @@ def gathering() -> Functions:
     return Functions(block=block)
 
 
-def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
-    """Plan a gather from `tables` tables of `size` > 0 rows: `count` rows of `nbytes` bytes from each table."""
-    rows = tables * count
-    words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
-    return plan_rows(gathering, GATHER, words, target, rows=rows, cycles=20 + nbytes * 0.3)
-
-
 SHORT, MANY = 16, 1000
 """If there are more than MANY rows of fewer than SHORT bytes, NumPy moves them instead of a kernel.
 
@@ -76,9 +70,15 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
         start, _, every = bounds(dims[k], *limits)
         offset += start * strides[k]
         strides[k] *= every
-    if is_tiny(node.output.type.nbytes, run_bytes(node.output.type.dims, strides, itemsize)):
+    _strided_copy(b, node, strides, offset)
+
+
+def _strided_copy(b: PlanBuilder, node: Node, strides: Sequence[int], offset: int = 0) -> None:
+    """Add the copy of the node's operand from `offset` on, by the byte strides `strides` along the result's axes."""
+    (source,), dims, itemsize = node.operands, node.output.type.dims, node.output.dtype.itemsize
+    if is_tiny(node.output.type.nbytes, run_bytes(dims, strides, itemsize)):
         return reference_steps(b, node)
-    step = plan_strided_copy(node.output.type.dims, strides, itemsize, b.target)
+    step = plan_strided_copy(dims, strides, itemsize, b.target)
     b.run(step, {"source": Ref(b.of[source], offset), "target": Ref(b.result(node.output))})
 
 
@@ -90,8 +90,10 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
     row = prod(dims[axis + 1:]) * source.dtype.itemsize
     if 0 in (source.type.size, indices.type.size) or is_tiny(node.output.type.nbytes, row):
         return reference_steps(b, node)
-    step = plan_gather(prod(dims[:axis]), dims[axis], indices.type.size, row, indices.dtype.itemsize,
-                       b.target)
+    count = indices.type.size
+    rows = prod(dims[:axis]) * count
+    words = {"rows": rows, "count": count, "size": dims[axis], "nbytes": row, "index_bytes": indices.dtype.itemsize}
+    step = plan_rows(gathering, GATHER, words, b.target, rows=rows, cycles=20 + row * 0.3)
     outside = b.report("index", node, dims, axis)
     b.run(step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
                  "outside": Ref(outside)})
@@ -167,13 +169,7 @@ def sum_steps(b: PlanBuilder, node: Node) -> None:
 def expand_steps(b: PlanBuilder, node: Node) -> None:
     """Add a strided copy whose source stride is 0 along the repeated axes."""
     (source,) = node.operands
-    out, itemsize = node.output.type.dims, source.dtype.itemsize
-    dims = (1,) * (len(out) - len(source.type.dims)) + source.type.dims
-    strides = [0 if d == 1 else s for d, s in zip(dims, dense(dims, itemsize), strict=True)]
-    if is_tiny(node.output.type.nbytes, run_bytes(out, strides, itemsize)):
-        return reference_steps(b, node)
-    step = plan_strided_copy(out, strides, itemsize, b.target)
-    b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
+    _strided_copy(b, node, broadcast_strides(source.type.dims, node.output.type.dims, source.dtype.itemsize))
 
 
 class Side(NamedTuple):

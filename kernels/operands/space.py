@@ -114,10 +114,6 @@ TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "p
 
 def terms(how: DequantizedSum, *, signed: bool, **layout: int) -> np.ndarray:
     """The TERMS record of a layer as s64 words; `layout` has the other fields, by default 0."""
-    return later(_s64, TERMS.words({
+    return later(np.array, TERMS.words({
         "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,
-        "scale": int(np.float32(how.x_scale).view(np.uint32)), **layout}))
-
-
-def _s64(words: Sequence[int]) -> np.ndarray:
-    return np.array(words, np.int64)
+        "scale": int(np.float32(how.x_scale).view(np.uint32)), **layout}), np.int64)

@@ -83,14 +83,9 @@ class Windows:
         """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative in the padding."""
         return _offsets(self.outer, self.inner)
 
-    def inside(self) -> np.ndarray:
-        """The number of taps inside the image, for each output pixel: s32 [pixels]."""
-        outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
-        return np.multiply.outer(outer, inner).ravel()
-
     @property
     def fewest_inside(self) -> int:
-        """The minimum of `inside`; 1 without output pixels."""
+        """The fewest taps of a window that lie inside the image; 1 without output pixels."""
         return number(_fewest_inside, self.outer, self.inner)
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
@@ -235,18 +230,14 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
     lists = (sizes, kernel, strides, dilations, pads, outputs)
     if not sizes or len({len(x) for x in lists}) != 1:
         raise KernelError(f"windows need one entry a spatial axis in each list, got {[list(x) for x in lists]}")
-    _reserve_tables(outputs, kernel)
+    entries = sum(prod(outputs[k]) * prod(kernel[k]) for k in (slice(-1), slice(-1, None)))
+    reserve(_COPIES * 8 * entries, f"the tables of {list(outputs)} windows of {list(kernel)} elements")
     steps = [pixel_bytes * prod(sizes[k + 1:]) for k in range(len(sizes))]
     axes = [later(_axis, n, taps, stride, dilation, begin, out, step, transposed)
             for n, taps, stride, dilation, (begin, _), out, step
             in zip(sizes, kernel, strides, dilations, pads, outputs, steps, strict=True)]
     return Windows(tuple(outputs), tuple(kernel), later(merged, axes[:-1]), axes[-1], pixel_bytes,
                    pixel_bytes * prod(sizes))
-
-
-def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
-    entries = sum(prod(outputs[k]) * prod(kernel[k]) for k in (slice(-1), slice(-1, None)))
-    reserve(_COPIES * 8 * entries, f"the tables of {list(outputs)} windows of {list(kernel)} elements")
 
 
 def merged(axes: Sequence[np.ndarray]) -> np.ndarray:

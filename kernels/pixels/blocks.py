@@ -208,21 +208,6 @@ class Pixels(NamedTuple):
         return self.batch * self.m * self.channels * self.windows.taps
 
 
-class PixelKernel(NamedTuple):
-    """A module with a tile function, and facts for its plan.
-
-    `cycles` estimates the work for a pixel. Unless `direct` is 0, tiles write the outputs, of `direct` bytes each. If
-    `whole`, a block has all channels (at most CHANNELS). `macs` counts all multiply-accumulates of the step.
-    """
-
-    name: str
-    module: Module
-    cycles: float
-    direct: int = 0
-    whole: bool = False
-    macs: int = 0
-
-
 def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple[int, int, int]:
     """Choose the rows and channels of a block (all channels if `whole`), and the rows of a tile."""
     parts = 4 * threads if threads > 1 else 1
@@ -232,17 +217,21 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
     return each, width, max(1, min(MOST_ROWS, CHANNELS // width))
 
 
-def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels, with epilogue `store`; the caller fills in addresses of PIXELS."""
+def plan_pixels(store: Store, x: Pixels, target: Target, name: str, module: Module, cycles: float, *,
+                direct: int = 0, whole: bool = False, macs: int = 0) -> Step:
+    """Plan a kernel over all pixels and channels, with epilogue `store`; the caller fills in addresses of PIXELS.
+
+    `module` has the tile function, and `cycles` estimates the work for a pixel. Unless `direct` is 0, tiles write the
+    outputs, of `direct` bytes each. If `whole`, a block has all channels (at most CHANNELS).
+    """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     again = load_second_look(store, target.level, cache, of_pixels=True)
-    table = 0 if kernel.direct else load_outputs(store, target.level, cache)
-    threads = threads_for(target.threads, kernel.cycles * (batch * m))
-    each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
+    table = 0 if direct else load_outputs(store, target.level, cache)
+    threads = threads_for(target.threads, cycles * (batch * m))
+    each, width, step = numbers(3, split, batch, m, channels, threads, whole)
     blocks = batch * -(-m // each) * -(-channels // width)
     words = PIXELS.named({
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
-        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table})
-    block = modules.load("pixels", block_functions, kernel.direct, level=target.level.base, cache=cache).block
-    return Step(f"{kernel.name}_{target.level.name}", block, words, blocks,
-                pieces(blocks, threads, target.threads), macs=kernel.macs)
+        "each": each, "width": width, "step": step, "tile": module.tile, "again": again, "functions": table})
+    block = modules.load("pixels", block_functions, direct, level=target.level.base, cache=cache).block
+    return Step(f"{name}_{target.level.name}", block, words, blocks, pieces(blocks, threads, target.threads), macs=macs)

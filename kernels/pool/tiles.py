@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from math import prod
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -26,18 +26,8 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
 from graphq.kernels.operands.windows import WINDOWS
-from graphq.kernels.pixels.blocks import (
-    UNROLLED,
-    Fill,
-    PixelKernel,
-    Pixels,
-    Spot,
-    over_channels,
-    plan_pixels,
-    tap_locator,
-    tile_functions,
-    unrolled,
-)
+from graphq.kernels.pixels import blocks
+from graphq.kernels.pixels.blocks import Pixels, Spot
 from graphq.kernels.pool.means import Taps, numbers_of
 from graphq.plan.plan import Step, Target
 
@@ -47,7 +37,7 @@ Take: TypeAlias = Callable[[Value, Value], Value]
 
 SUMS = 16
 """The registers for sums of a pixel's channels. With half as many, tap addresses take longer than the sums."""
-ADDRESSES = 8 * (UNROLLED + 1)
+ADDRESSES = 8 * (blocks.UNROLLED + 1)
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
@@ -64,15 +54,15 @@ def least(dtype: str) -> float:
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
-def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Fill:
-    """Make the function that emits the accumulators of one pixel, for windows of ko x ki or, if these are 0, any size.
+def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
+    """Make the module of tiles of one pixel, for windows of ko x ki or, if these are 0, of any size.
 
     Maxima are stored as f32 or s32, or as `dtype` if `direct`. Means are stored as f32; the frame's `weights` is then
     the address of `means.tables`, whose numbers are the pixels' divisors.
     """
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
-    locate = tap_locator(ko, ki)
+    locate = blocks.tap_locator(ko, ki)
 
     def reduce(b: Builder, spot: Spot) -> int:
         tables, left, channels = spot.fields("weights", "first", "channels")
@@ -82,7 +72,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
         if how == "mean":
             count = spot.outer * WINDOWS.load(spot.windows, "width") + spot.inner
             number = (numbers_of(tables) + count * 8).load(F64).to_float(F32)
-        window = _Listed(b, spot.addresses, ko, ki) if ko else _Walked(b, spot.windows, *place)
+        window: _Listed | _Walked = _Listed(b, spot.addresses, ko, ki) if ko else _Walked(b, spot.windows, *place)
 
         def vectors(width: int, c: Value) -> None:
             channel = left + c
@@ -94,10 +84,10 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
             sums = _WindowSums(order, lambda address: have.load(address + skip), width)
             (window.total(sums) / number.splat(width)).store(into)
 
-        over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
+        blocks.over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
         return 1
 
-    return reduce
+    return blocks.tile_functions(ADDRESSES, reduce)
 
 
 class _WindowSums:
@@ -112,17 +102,9 @@ class _WindowSums:
         return have + self.load(address)
 
 
-class _PoolWindow(Protocol):
-    """The taps of an output pixel: a list of addresses, or tables of offsets."""
-
-    def reduce(self, have: Value, take: Take) -> Value:
-        """Apply `take` to all taps, in row-major order."""
-
-    def total(self, sums: _WindowSums) -> Value:
-        """Add all taps, in the order of `sums`."""
-
-
 class _Listed:
+    """A window of ko x ki taps, given as a list of addresses."""
+
     def __init__(self, b: Builder, places: Value, ko: int, ki: int) -> None:
         self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
 
@@ -130,9 +112,11 @@ class _Listed:
         return (self.places + 8 * tap).load(I64, 8)
 
     def reduce(self, have: Value, take: Take) -> Value:
+        """Apply `take` to all taps, in row-major order."""
         return functools.reduce(take, map(self.address, range(self.n)), have)
 
     def total(self, sums: _WindowSums) -> Value:
+        """Add all taps, in the order of `sums`."""
         return total(sums.order, lambda k: sums.load(self.address(k)), self.n, self.ki, sums.zero, self.b.fadd)
 
 
@@ -200,7 +184,7 @@ class _Walked:
         return self.walk(rest, halved(have, b.fadd), place, sums.take)[0][0]
 
 
-def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _PoolWindow, skip: Value) -> Value:
+def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Listed | _Walked, skip: Value) -> Value:
     floats = COMPUTE[dtype] == "f32"
 
     def take(have: Value, address: Value) -> Value:
@@ -214,28 +198,19 @@ def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _PoolWind
     return have if floats or direct else widen(b, have, dtype, width)
 
 
-def is_direct(store: Store, how: How, dtype: str) -> bool:
-    """Whether the accumulators already are the outputs: the epilogue is empty and the dtypes agree."""
-    left = "f32" if how == "mean" else dtype
-    return store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
-
-
-def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
-    """Make the module of tiles of one pixel, for windows of ko x ki or, if these are 0, of any size."""
-    return tile_functions(ADDRESSES, reduction(how, dtype, lanes, direct, order, ko, ki))
-
-
 def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the address fields of `pixels.blocks.PIXELS`.
 
     Means are summed in `order`. Their word `weights` is the address of `means.tables`, whose numbers are the divisors
     of an image's output pixels.
     """
-    direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
-    mean, name = how == "mean", f"pool_{how}_{x.dtype}"
-    ko, ki = unrolled(prod(x.windows.kernel[:-1]), x.windows.kernel[-1])
+    itemsize, lanes, mean, name = STORAGE[x.dtype].itemsize, target.level.lanes, how == "mean", f"pool_{how}_{x.dtype}"
+    left = "f32" if mean else x.dtype
+    # without an epilogue, accumulators that have the dtype of the outputs are the outputs
+    direct = store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
+    ko, ki = blocks.unrolled(prod(x.windows.kernel[:-1]), x.windows.kernel[-1])
     tile = modules.load(name, pool_tiles, how, x.dtype, lanes, direct and not mean, order, ko, ki,
                         level=target.level.base, cache=target.cache)
     cycles = 20 + x.windows.taps * (3 + x.channels * (1 / lanes if mean else itemsize / 32))
     written = STORAGE[store.dtype].itemsize if direct else 0
-    return plan_pixels(store, x, PixelKernel(name, tile, cycles, written), target)
+    return blocks.plan_pixels(store, x, target, name, tile, cycles, direct=written)

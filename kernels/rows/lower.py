@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource, above, check_loads, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource, above, translate
 from graphq.kernels.family.lower import Arrays, Lowered, at_rows, lower_body, operand, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
@@ -83,11 +83,7 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
                           "quantize and dequantize the input")
     dims = source.type.dims
     prologue = EpilogueBuilder(dims)
-    if source.node is None:
-        check_loads(source)
-        x = prologue.input(body.inputs.index(source), source)
-    else:
-        x = translate(prologue, body, result=source)
+    x = translate(prologue, body, result=source)
     how = {"inf_as_zero": "softmax_inf_as_zero", "stepwise": f"softmax_stepwise_{source.dtype}"}.get(
         node.attrs.get("mode", "none"), node.op.name)
     row = RowLowering(how, dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))

@@ -4,7 +4,7 @@ import pytest
 from compiled import compiled_beside_reference as check
 
 import graphq as gq
-from graphq.kernels.concat.lower import lower_concat
+from graphq.kernels.concat.family import lower_concat
 from graphq.kernels.family.unsupported import Unsupported
 
 SHAPES = [  # axis, shapes

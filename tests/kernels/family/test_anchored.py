@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.family.anchored import (
+from graphq.kernels.family.epilogue import EpilogueBuilder
+from graphq.kernels.family.lower import (
     QuantParameter,
     dequantized_products,
     given,
@@ -16,7 +17,6 @@ from graphq.kernels.family.anchored import (
     scaled,
     wrapped,
 )
-from graphq.kernels.family.epilogue import EpilogueBuilder
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import evaluate

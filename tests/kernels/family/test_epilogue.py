@@ -9,7 +9,7 @@ from graphq.kernels.family.epilogue import (
     _undoes,
     above,
     along_channels,
-    inverse_scales,
+    lane_wise,
     lane_wise_operations,
     of_bytes,
     operand_dims,
@@ -164,7 +164,10 @@ def test_nodes_above_a_value():
 def test_inverse_scales_are_rounded_once():
     n = node('quantize(x, dtype=u8, qtype="per_channel", axis=1, scales=[0.1, 3.0, 7.0])')
     want = [np.float32(1 / np.float64(np.float32(s))) for s in (0.1, 3.0, 7.0)]
-    assert inverse_scales(n).tolist() == want and inverse_scales(n).dtype == np.float32
+    e = EpilogueBuilder((2, 3, 4), anchored=True)
+    lane_wise(e, n, [acc("f32")])
+    (inverse,) = [x.data for x in e.sources if x.shape == (1, 3, 1)]
+    assert inverse.tolist() == want and inverse.dtype == np.float32
 
 
 def test_functions_of_bytes():

@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.kernels.interpolate.lower import lower_interpolate
+from graphq.kernels.interpolate.family import lower_interpolate
 
 SCALE = {"scales": [0.5], "zps": [7]}
 CHANNELS = {"qtype": "per_channel", "axis": 3, "scales": [0.5, 1.0, 2.0], "zps": [1, 2, 3]}

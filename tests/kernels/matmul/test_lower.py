@@ -10,7 +10,7 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul.family import macs
 from graphq.kernels.matmul.lower import follows, lower_matmul, refuse_overflow
-from graphq.kernels.matmul_compressed.lower import lower_matmul_compressed
+from graphq.kernels.matmul_compressed.family import lower_matmul_compressed
 
 
 def refused(check, body, constants):
@@ -82,10 +82,10 @@ def test_sums_at_the_limit(bound, fits):
 
 
 def test_known_weights_say_more_than_their_number():
-    refuse_overflow(2**24, 255, 128, lambda: np.array([1, 2**31 // 255]))
+    refuse_overflow(2**24, 255, 128, lambda: np.array([[1], [2**31 // 255]]))
     with pytest.raises(Unsupported, match=f"can reach {255 * (2**31 // 255 + 1)}, beyond s32"):
-        refuse_overflow(2**24, 255, 128, lambda: np.array([2**31 // 255 + 1, 5]))
-    refuse_overflow(2**24, 255, 128, lambda: np.zeros(0))
+        refuse_overflow(2**24, 255, 128, lambda: np.array([[2**31 // 255 + 1], [5]]))
+    refuse_overflow(2**24, 255, 128, lambda: np.zeros((0, 0), np.int8))
 
 
 @pytest.mark.parametrize("twice, attrs, wanted", [

@@ -58,9 +58,9 @@ def test_tiles_write_what_functions_do(name, options, more, monkeypatch):
         return chosen[-1]
 
     monkeypatch.setattr(matmul, "_writer", writer_of)
-    for writer, many in (("function", 1 << 30), ("both", 0)):
+    for writer, many in ((matmul.BY_FUNCTION, 1 << 30), (matmul.BY_BOTH, 0)):
         monkeypatch.setattr(matmul, "MANY", many)
         made[writer] = gq.compile(g, isa=kernel.level, threads=1, strict=True)(given)
         assert chosen[-1] == writer  # the ones before may be of self-tests
-    np.testing.assert_array_equal(made["both"], made["function"])
-    np.testing.assert_array_equal(made["both"], gq.reference(g, given))
+    np.testing.assert_array_equal(made[matmul.BY_BOTH], made[matmul.BY_FUNCTION])
+    np.testing.assert_array_equal(made[matmul.BY_BOTH], gq.reference(g, given))

@@ -12,8 +12,8 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.tiles import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
+from graphq.kernels.matmul_compressed.floats import ROUNDS
 from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes
-from graphq.kernels.matmul_compressed.weights import ROUNDS
 from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.target import isa
 from graphq.plan.plan import Target

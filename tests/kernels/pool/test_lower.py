@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.kernels.pool.lower import lower_pool
+from graphq.kernels.pool.family import lower_pool
 
 
 def body(build, dims=(2, 5, 6, 3), dtype="u8", dequantize=None):
