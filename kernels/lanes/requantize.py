@@ -241,11 +241,6 @@ class Spread(NamedTuple):
         """The spread of a value between `a` and `b` that is computed exactly."""
         return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
 
-    @staticmethod
-    def constant(x: np.ndarray) -> Spread:
-        """The spread of a constant that is rounded to f32."""
-        return Spread(x, x, np.abs(x.astype(np.float32) - x))
-
     @property
     def size(self) -> np.ndarray:
         """The largest absolute value in the interval."""
@@ -357,9 +352,10 @@ def _fast_error(factors: Mapping[Expr, np.ndarray], constant: np.ndarray, intege
     for x, f in factors.items():
         if unquantized(x) is not None:
             constant = constant + (_range(x)[0] - 256) * f
-            terms.append(Spread.between(np.full(1, 256.0), np.full(1, 511.0)).times(Spread.constant(f)))
+            integer = Spread.between(np.full(1, 256.0), np.full(1, 511.0))
         else:
-            terms.append(integers[x].converted().times(Spread.constant(f)))
+            integer = integers[x].converted()
+        terms.append(integer.times(Spread(f, f, np.abs(f.astype(np.float32) - f))))
     total = Spread.between(constant - _WIDEST, constant + _WIDEST).rounded()
     for n, term in enumerate(terms, 1):
         total = total.plus(term).rounded(most if n == len(terms) else np.inf)

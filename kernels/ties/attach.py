@@ -1,12 +1,13 @@
 """`attach`, the only function that other rooms call: it lets an epilogue compute outputs near rounding ties again."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial, reduce
 
 import numpy as np
 
-from graphq.ir import Graph, Node
+from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
 from graphq.kernels.family.lower import Arrays, Lowered, StatedSum
 from graphq.kernels.family.tables import decided_by_one_byte
@@ -16,7 +17,7 @@ from graphq.kernels.lanes.outputs import register_second_look
 from graphq.kernels.lanes.requantize import fast_form
 from graphq.kernels.lanes.stores import FastForm, SecondLook
 from graphq.kernels.operands.windows import MOST_TAPS
-from graphq.kernels.ties.error_bounds import Band, BodyBounds
+from graphq.kernels.ties.error_bounds import HUGE, Band, BodyBounds
 from graphq.kernels.ties.tie_kernels import tie_kernels
 
 register_second_look(tie_kernels)
@@ -34,42 +35,37 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
     """
     if not lowered.values:
         return lowered
-    exprs, lowered = lowered.values, replace(lowered, values={})
-    p, quantizes = lowered.products, [n for n in body.nodes if _rounds_a_sum(n, exprs.get(n.output))]
-    if p is None or all(n.attrs["dtype"].bits > 8 for n in quantizes):
-        return replace(lowered, ties=tuple(_refused(n, None) for n in quantizes))
+    exprs, p, lowered = lowered.values, lowered.products, replace(lowered, values={})
+    quantizes = [n for n in body.nodes if n.op.name == "quantize" and n.output in exprs]
+    of_sums = [n for n in quantizes if exprs[n.output].op in ("quantize_to", "quantize_quotient_to")
+               and not of_bytes(exprs[n.output].args[0])]
+    if p is None or all(n.attrs["dtype"].bits > 8 for n in of_sums):
+        return replace(lowered, ties=tuple(_refused(n, None) for n in of_sums))
     e = EpilogueBuilder(lowered.out, True, lowered.sources)
-    last = len(e.out) - 1
+    last, scalars = len(e.out) - 1, {x for x in e.numbers(constants) if x.value[2] == "scalar"}
     bounds = BodyBounds.after(p, body, e.out[-1] if e.out else 1, constants, settle=settle)
-    scalars = {x for x in e.numbers(constants) if x.value[2] == "scalar"}
-    as_written, near, kinds, refused = {p.total: acc("f32")}, list[Expr](), list[str](), list[str]()
-    fast, all_fast = dict[Expr, tuple[np.ndarray, float]](), True
     for node in body.nodes:
-        if node is p.node or node.output not in exprs:
-            continue
-        bounds.follow(node)
-        if node.op.name != "quantize":
-            continue
-        q, of_sum, bits = exprs[node.output], node in quantizes, node.attrs["dtype"].bits
-        # a fast form needs finite numbers, and scales per tensor or per column
-        is_fast = bits == 8 and e.axis(node) in (None, last) and bounds.finite(node)
-        if of_sum and (bits > 8 or node.inputs[0] in bounds.unbounded):
-            refused.append(_refused(node, bounds))
-        elif of_sum and settle:
-            band = bounds.band(node)
-            kinds.append("proved" if band.proved else "estimated")
-            near.append(_near(e, node, q, band, as_written))
-            fast[q], all_fast = (band.half, band.relative), all_fast and is_fast
-        elif of_sum:
-            kinds.append("formula")
-        if is_fast and (not settle if of_sum else
-                        q.op == "quantize_quotient_to" and not decided_by_one_byte(q, scalars)):
-            fast[q] = np.zeros(1), 0.0
-    lowered = replace(lowered, ties=(*kinds, *refused))
-    if settle and not near:
+        if node is not p.node and node.output in exprs:
+            bounds.follow(node)
+    bounded = [n for n in of_sums if n.attrs["dtype"].bits <= 8 and n.inputs[0] not in bounds.unbounded]
+    bands = {n: bounds.band(n) for n in bounded} if settle else {}
+    kinds = ["formula" if not settle else "proved" if bands[n].proved else "estimated" for n in bounded]
+    lowered = replace(lowered, ties=(*kinds, *(_refused(n, bounds) for n in of_sums if n not in bounded)))
+    if settle and not bands:
         return lowered
-    look = SecondLook(tuple(as_written.items()), reduce(partial(op, "or"), near), _factors(e, p)) if near else None
-    if all_fast or look is None:
+    look = _second_look(e, p, exprs, bands) if settle else None
+    # a fast form needs finite operands and quotients, and scales per tensor or per column
+    can_be_fast = {n for n in quantizes if n.attrs["dtype"].bits == 8 and e.axis(n) in (None, last)
+                   and bounds.largest_size(n.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in n.attrs["scales"])}
+    fast = dict[Expr, tuple[np.ndarray, float]]()
+    for node in quantizes:
+        q = exprs[node.output]
+        if node in bands:
+            fast[q] = bands[node].half, bands[node].relative
+        elif node in can_be_fast and (not settle if node in of_sums else
+                                      q.op == "quantize_quotient_to" and not decided_by_one_byte(q, scalars)):
+            fast[q] = np.zeros(1), 0.0
+    if look is None or can_be_fast.issuperset(bands):
         form = fast_form(fast, lowered.store.expr, e.numbers(constants), lambda x, dtype, role: e.parameter(
             np.atleast_1d(x), dtype, last, role))
     else:
@@ -77,17 +73,18 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
     return replace(lowered, store=replace(lowered.store, fast=form, second_look=look), sources=tuple(e.sources))
 
 
-def _factors(e: EpilogueBuilder, p: StatedSum) -> tuple[Expr, ...]:
-    """The operands that the f32 sum reads: the scale and zero point of the weights, and the number to start from."""
+def _second_look(e: EpilogueBuilder, p: StatedSum, exprs: Mapping[Value, Expr],
+                 bands: Mapping[Node, Band]) -> SecondLook:
+    """The second look at quantizes with these bands. It computes them as the graph states them.
+
+    The f32 sum reads the scale and zero point of the weights, and the number to start from.
+    """
+    as_written = {p.total: acc("f32")}
+    near = [_near(e, n, exprs[n.output], band, as_written) for n, band in bands.items()]
     last, zps = len(e.out) - 1, p.packed_zps[:1] if (p.packed_zps == p.packed_zps[:1]).all() else p.packed_zps
-    return (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(zps, "s32", last, "w_zp"),
-            e.parameter(p.sum.start, "f32", last, "start"))
-
-
-def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
-    """Whether `node` quantizes a sum, and not only values computed from quantized bytes; `q` is the lowered node."""
-    return node.op.name == "quantize" and q is not None and q.op in ("quantize_to", "quantize_quotient_to") \
-        and not of_bytes(q.args[0])
+    factors = (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(zps, "s32", last, "w_zp"),
+               e.parameter(p.sum.start, "f32", last, "start"))
+    return SecondLook(tuple(as_written.items()), reduce(partial(op, "or"), near), factors)
 
 
 def _refused(node: Node, bounds: BodyBounds | None) -> str:

@@ -243,10 +243,6 @@ class BodyBounds:
         low, high = float(inverse.min(initial=np.inf)), float(inverse.max(initial=-np.inf))
         return (low, high) if low <= high else (-np.inf, np.inf)  # a NaN makes the comparison false
 
-    def finite(self, node: Node) -> bool:
-        """Whether the operand of quantize `node` and its quotients by the scales are all finite."""
-        return self.largest_size(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
-
     def largest_size(self, value: Value | None) -> float:
         """The largest absolute value of an operand; infinite if no bound is known or the operand may be NaN."""
         if value in self.constants:
