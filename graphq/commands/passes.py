@@ -75,10 +75,9 @@ class _Watch:
     """Called after each pass: records its changes and, if the options say so, prints and verifies the graph."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.after, self.changes = options, set(options.print_after), list[dict[str, Any]]()
-        unknown = self.after - {"all", "changed"} - set(options.passes or ())
-        for name in unknown:
-            find_pass(PIPELINE, name)  # raises GraphError for an unknown name
+        self.options, self.changes = options, list[dict[str, Any]]()
+        self.after = {name if name in ("all", "changed") else pass_name(named_pass(name))
+                      for name in options.print_after}
 
     def __call__(self, step: Pass, count: int, graph: Graph) -> None:
         name = pass_name(step)

@@ -64,6 +64,12 @@ def test_graphs_are_printed_after_passes(file, capsys, after, headings):
     gq.parse(err.split(headings[-1])[1])
 
 
+def test_graphs_are_printed_after_passes_from_files(file, capsys):
+    mine = f"{file.parent}/mine.py:ReluAsAbs"
+    code, _, err = run(capsys, file, f"--passes=fold_constants,{mine}", "--print-after", mine)
+    assert code == 0 and [line for line in err.splitlines() if line.startswith("#")] == ["# after ReluAsAbs: 2"]
+
+
 def test_passes_inside_of_a_fixpoint_are_printed_too(file, capsys):
     code, _, err = run(capsys, file, "--print-after=changed")
     assert code == 0 and "# after DropRepeatedRelu: 1" in err and "# after FuseFloatMatmul: 1" in err
