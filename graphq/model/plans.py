@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -334,7 +334,9 @@ class Plans:
         if in_one_plan(graph):
             return Runner(self._plan(graph, again), self._arenas, self.options.cache)
         if self.options.strict:
-            _refuse_stages(graph)
+            node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
+            why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
+            raise CompileError(f"strict: {why}: {graph.describe(node)}")
         return Staged(graph, self._part, symbols)
 
     def _plan(self, graph: Graph, again: Callable[[], Graph], trace: Trace | None = None) -> NativePlan:
@@ -395,9 +397,3 @@ class Plans:
     def _graph_at(self, shapes: Shapes) -> Graph:
         """The user's graph at these input shapes."""
         return self.source.copy()
-
-
-def _refuse_stages(graph: Graph) -> NoReturn:
-    node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
-    why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
-    raise CompileError(f"strict: {why}: {graph.describe(node)}")

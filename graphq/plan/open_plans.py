@@ -102,7 +102,9 @@ class _RunnerAtSizes(Runner):
         super().__init__(open, arenas, cache, types, open.placed(values))
         self.sizes = dict(zip(open.trace.assumed, sizes, strict=True))
 
-    def _plan(self) -> Plan:
+    @lazy_property
+    def plan(self) -> Plan:
+        """The plan with plain numbers."""
         plan, values = self._open.plan, self._values
         return plan._replace(
             buffers=tuple([replace(b, nbytes=values.of(b.nbytes), type=b.type and _type_at(b.type, values),

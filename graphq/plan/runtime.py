@@ -267,9 +267,6 @@ class Runner:
     @lazy_property
     def plan(self) -> Plan:
         """The plan with plain numbers."""
-        return self._plan()
-
-    def _plan(self) -> Plan:
         return self.made.plan
 
     def _ready(self) -> NativePlan:

@@ -104,16 +104,13 @@ class Given:
 
     def place(self, value: Value) -> Counterpart | None:
         """The counterpart of a value in the user's graph; None if there is no counterpart."""
-        if value not in self._places:
-            self._places[value] = self._find(value)
-        return self._places[value]
-
-    def _find(self, value: Value) -> Counterpart | None:
-        axes = tuple[int | None, ...](range(len(value.shape or ())))
+        own = Counterpart(value, tuple(range(len(value.shape or ()))))
         if value.graph is self.source:
-            return Counterpart(value, axes)
-        moved = _moved(Counterpart(value, axes), self._origins)
-        return next((Counterpart(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
+            return own
+        if value not in self._places:
+            self._places[value] = next((Counterpart(self.same[p.value], p.axes) for p in _moved(own, self._origins)
+                                        if p.value in self.same), None)
+        return self._places[value]
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Counterpart | None:
         """The counterpart of a value in the user's graph.

@@ -38,8 +38,11 @@ def overview(parts: Sequence[ModelPart], profile: Profile | None) -> str:
     time = ""
     if profile is not None:
         shown = f"; the timeline shows one run, of {1e3 * profile.elapsed:.4g} ms from its first step to its last"
+        total = profile.seconds or 1.0
+        kernels = table(["", "share", "kernel"], (("", (f"{1e3 * t:.3g} ms", f"{t / total:.1%}", name)) for name, t in
+                                                  list(profile.by_kernel().items())[:8]), 2)
         time = f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {counted(len(profile.steps), 'step')}, by their " \
-            f"medians over all runs{shown * bool(profile.elapsed)}</p>{_kernels(profile)}"
+            f"medians over all runs{shown * bool(profile.elapsed)}</p>{kernels}"
     return HELP + time + "".join(x for number, part in enumerate(parts) for x in _part(part, number))
 
 
@@ -86,12 +89,6 @@ def _coverage(c: CoverageRecord) -> Iterator[str]:
     yield "</table>"
     if c.uncounted:
         yield f"<p>not counted: {escape(', '.join(c.uncounted))}</p>"
-
-
-def _kernels(profile: Profile) -> str:
-    total = profile.seconds or 1.0
-    rows = (("", (f"{1e3 * t:.3g} ms", f"{t / total:.1%}", name)) for name, t in list(profile.by_kernel().items())[:8])
-    return table(["", "share", "kernel"], rows, 2)
 
 
 def page(title: str, parts: Sequence[ModelPart], whole: Report, profile: Profile | None) -> str:

@@ -235,10 +235,12 @@ def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
         yield _metadata("thread_sort_index", k, {"sort_index": k})
     pieces = sorted(((p, s) for s in profile.steps for p in s.pieces), key=lambda x: x[0].begin)
     for piece, step in pieces:
+        figures = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
+                   "share of peak": step.share or 0.0}
         yield {"ph": "X", "name": step.name, "cat": "step", "pid": PROCESS, "tid": numbers[piece.thread],
                "ts": _microseconds(piece.begin), "dur": _microseconds(piece.seconds),
                "args": {"step": step.number, "kernel": step.kernel, "blocks": f"{piece.first} to {piece.end}",
-                        **_figures(step)}}
+                        **{name: float(f"{x:.4g}") for name, x in figures.items() if x}}}
 
 
 def _metadata(name: str, thread: int, args: Mapping[str, object]) -> dict[str, Any]:
@@ -247,9 +249,3 @@ def _metadata(name: str, thread: int, args: Mapping[str, object]) -> dict[str, A
 
 def _microseconds(seconds: float) -> float:
     return round(1e6 * seconds, 3)
-
-
-def _figures(step: StepTime) -> dict[str, float]:
-    found = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
-             "share of peak": step.share or 0.0}
-    return {name: float(f"{x:.4g}") for name, x in found.items() if x}
