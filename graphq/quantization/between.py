@@ -6,12 +6,13 @@ the kernel stores f32. Quantizing the value right after the layer avoids this.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.quantization.products import PRODUCTS, products, values_by_name
+from graphq.quantization.products import PRODUCTS, makers_of, products, reached, readers_of, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 
@@ -29,8 +30,7 @@ def stored_between(graph: Graph) -> list[str]:
     """The names of the values between layers that are stored in f32 although all readers could read bytes."""
     nodes = sorted(graph.nodes, key=GRAPH_ORDER)
     made = {p.node for p in products(graph)}
-    after = _reached(nodes, made)
-    before = {v for n in _reached(reversed(nodes), made, backwards=True) for v in n.operands}
+    after, before = reached(made, readers_of), {v for n in reached(made, makers_of) for v in n.operands}
     return [str(v.name) for n in nodes if n in after for v in n.outputs
             if v in before and v.dtype == f32 and not v.is_output and _is_stored(v)]
 
@@ -46,16 +46,11 @@ def _is_stored(x: Value) -> bool:
 
 def _from_products(x: Value) -> bool:
     """Whether only elementwise operations compute x from constants, inputs and results of READS."""
-    waiting, seen = [x], {x}
-    while waiting:
-        node = waiting.pop().node
-        if node is None or node.op.name == "constant" or node.op.name in READS:
-            continue
-        if not node.op.elementwise or "quantize" in node.op.name:
-            return False
-        waiting += [v for v in node.operands if v not in seen]
-        seen.update(node.operands)
-    return True
+    def before(node: Node) -> list[Node]:
+        return [] if node.op.name == "constant" or node.op.name in READS else makers_of(node)
+
+    return x.node is None or all(n.op.name == "constant" or n.op.name in READS or n.op.elementwise
+                                 and "quantize" not in n.op.name for n in reached([x.node], before))
 
 
 def _is_first_term(x: Value, reader: Node) -> bool:
@@ -85,20 +80,6 @@ def _keeps(node: Node) -> bool:
     return node.op.name in KEEPS or node.op.name == "interpolate" and node.attrs["mode"] == "nearest"
 
 
-def _from_integers(x: Value) -> bool:
-    return x.node is not None and "dequantize" in x.node.op.name
-
-
-def _reached(nodes: Iterable[Node], made: set[Node], *, backwards: bool = False) -> set[Node]:
-    """The nodes of `made`, and all nodes after them; with `backwards`, all nodes before them (`nodes` is reversed)."""
-    found: set[Node] = set()
-    for n in nodes:
-        next_ones = (m for v in n.outputs for m in v.users) if backwards else (v.node for v in n.operands)
-        if n in made or any(m in found for m in next_ones):
-            found.add(n)
-    return found
-
-
 def quantized_between(graph: Graph, scheme: Scheme) -> list[str]:
     """The values of the scheme's `between`, except inputs of layers in f32 or with 16-bit activations."""
     exact = {*scheme.exclude, *scheme.wide}
@@ -123,9 +104,13 @@ def insert_between(graph: Graph, chosen: Mapping[str, Parameters]) -> dict[tuple
 
 def pair(before: Node, x: Value, p: Parameters) -> Value:
     """Add dequantize(quantize(x)) with the parameters `p` before the node `before`."""
+    return _pair(before, x, {"dtype": p.dtype, **p.attrs})
+
+
+def _pair(before: Node, x: Value, attrs: Mapping[str, Any]) -> Value:
     graph = before.graph
     with graph.before(before):
-        return graph.dequantize(graph.quantize(x, dtype=p.dtype, **p.attrs), **p.attrs)
+        return graph.dequantize(graph.quantize(x, **attrs), **{k: v for k, v in attrs.items() if k != "dtype"})
 
 
 def share(graph: Graph) -> None:
@@ -143,14 +128,7 @@ def share(graph: Graph) -> None:
                 continue
             for x in dict.fromkeys(y.node.operands):
                 if x.dtype == f32 and x.data is None and x.node is not None and len(x.uses) == 1 \
-                        and not _from_integers(x):
-                    _share(graph, x, y.node, node)
+                        and "dequantize" not in x.node.op.name:
+                    uses = list(x.uses)
+                    graph.replace_uses(x, _pair(y.node, x, node.attrs), uses)
                     waiting.append(x)
-
-
-def _share(graph: Graph, x: Value, reader: Node, quantize: Node) -> None:
-    attrs = {k: v for k, v in quantize.attrs.items() if k != "dtype"}
-    uses = list(x.uses)
-    with graph.before(reader):
-        out = graph.dequantize(graph.quantize(x, **quantize.attrs), **attrs)
-    graph.replace_uses(x, out, uses)

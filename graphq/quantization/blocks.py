@@ -9,12 +9,11 @@ from graphq.compile import compile
 from graphq.dtypes import s4, s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.quantization.calibrate import Batches, checked_batches
+from graphq.quantization.calibrate import Batches, Units, checked_batches, in_unit
 from graphq.quantization.insert import kept, replace_operand
 from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import scales_of
 from graphq.quantization.scheme import Scheme
-from graphq.quantization.units import Units, in_unit
 
 DAMPING = 0.01
 """This share of the mean of a Hessian's diagonal is added to the diagonal, so that the Hessian can be inverted."""
@@ -74,8 +73,9 @@ def hessians(graph: Graph, chosen: list[LinearLayer], batches: Batches) -> Mappi
     """For each layer, by name, the sum of x^T x over all rows of its input x, computed by a compiled model."""
     g = graph.copy()
     names = {p.name for p in chosen if 0 in p.activations}
+    of_layers: dict[str, str] = {}
+    made: dict[Value, str] = {}
     outputs: dict[str, Value] = {}
-    made: dict[Value, Value] = {}
     for product in products(g, inside=False):
         x = product.factors[0]
         if product.name not in names or product.node.attrs["transpose_a"] or x.shape is None:
@@ -83,17 +83,16 @@ def hessians(graph: Graph, chosen: list[LinearLayer], batches: Batches) -> Mappi
         if x not in made:
             rows = g.static_reshape(x, shape=[-1, int(product.weights.shape[product.weight_axes()[1]])]) \
                 if product.weights is not None else x
-            (rows,) = in_unit(g, f"hessian{len(made)}", rows)
-            made[x] = g.matmul(rows, rows, transpose_a=True)
-        outputs[product.name] = made[x]
-    distinct = {f"hessian{k}": v for k, v in enumerate(dict.fromkeys(outputs.values()))}
-    labels = {v: name for name, v in distinct.items()}
-    if not distinct:
+            made[x] = f"hessian{len(made)}"
+            (rows,) = in_unit(g, made[x], rows)
+            outputs[made[x]] = g.matmul(rows, rows, transpose_a=True)
+        of_layers[product.name] = made[x]
+    if not outputs:
         return {}
-    g.set_outputs(list(distinct.values()), list(distinct))
+    g.set_outputs(list(outputs.values()), list(outputs))
     g.prune()
-    model, count, units = compile(g, cache="kernels"), 0, Units(distinct)
-    sums: dict[str, np.ndarray] = dict.fromkeys(distinct, np.zeros(()))
+    model, count, units = compile(g, cache="kernels"), 0, Units(outputs)
+    sums: dict[str, np.ndarray] = dict.fromkeys(outputs, np.zeros(()))
     for batch in checked_batches(batches, graph.inputs):
         count += 1
         found, used = units.run(model, batch, lambda found, name: np.diag(found[name]))
@@ -101,7 +100,7 @@ def hessians(graph: Graph, chosen: list[LinearLayer], batches: Batches) -> Mappi
             sums[name] = sums[name] + hessian.astype(np.float64) / used[name]**2
     if not count:
         raise GraphError("rounding by 'gptq' needs at least one batch, got an empty iterable")
-    return {name: sums[labels[v]] for name, v in outputs.items()}
+    return {name: sums[hessian] for name, hessian in of_layers.items()}
 
 
 def gptq(w: np.ndarray, scales: np.ndarray, block: int, limit: int, hessian: np.ndarray) -> np.ndarray:

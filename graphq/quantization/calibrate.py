@@ -6,7 +6,7 @@ size.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -17,12 +17,12 @@ from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import check_names
+from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_statistics
 from graphq.quantization.products import prepared, products, right_after, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
-from graphq.quantization.units import Units, in_unit
 
 Batch: TypeAlias = Mapping[str, Any]
 """The arrays of a batch by the names of inputs."""
@@ -37,6 +37,58 @@ class DataReader(Protocol):
 
 
 Batches: TypeAlias = Iterable[Batch | Sequence[Any]] | DataReader
+
+UNIT = "unit/"
+"""The prefix of the inputs that are units.
+
+f32 cannot hold the squares of numbers above 2**64 or below 2**-63. A model that sums squares therefore first multiplies
+the numbers by a unit: a power of two that is an input of the model. A power of two changes no digit of normal numbers.
+"""
+STEP = 2.0**100
+"""The ratio between neighboring units; 1 / STEP, 1 and STEP are enough for all numbers of f32."""
+
+Arrays: TypeAlias = dict[str, np.ndarray]
+
+
+def in_unit(graph: Graph, name: str, *values: Value) -> list[Value]:
+    """Multiply the values by the unit of this name, a new input of the graph."""
+    unit = graph.input(f"{UNIT}{name}", dtype="f32", shape=())
+    return [graph.multiply(v, unit) for v in values]
+
+
+class Units:
+    """The units of a model, by name. A run starts with the units of the previous run."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.units = dict.fromkeys(names, 1.0)
+
+    def run(self, model: CompiledGraph, batch: Mapping[str, Any], squares: Callable[[Arrays, str], np.ndarray],
+            ) -> tuple[Arrays, Mapping[str, float]]:
+        """The results of the model by name, and the units of these results.
+
+        The model runs again with other units until, for each name, the largest of the `squares` of its results is
+        neither infinite nor tiny.
+        """
+        for _ in range(3):
+            used = dict(self.units)
+            units = {f"{UNIT}{name}": np.array(u, np.float32) for name, u in used.items()}
+            out = named_outputs(model.outputs, model({**batch, **units}))
+            for name, u in used.items():
+                self.units[name] = _next_unit(u, squares(out, name))
+            if self.units == used:
+                break
+        return out, used
+
+
+def _next_unit(unit: float, squares: np.ndarray) -> float:
+    """The unit for the next run. `squares` are squares of numbers in `unit`; if all are NaN, `unit` is kept."""
+    known = squares[~np.isnan(squares)]
+    if not known.size:
+        return unit
+    if np.isinf(known).any():
+        return max(unit / STEP, 1 / STEP)
+    return min(unit * STEP, STEP) if known.max() < 1 / STEP else unit
+
 
 PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
 
@@ -70,7 +122,8 @@ class Calibration:
                  channels: bool = False) -> None:
         graph = prepared(graph)
         self.inputs = graph.inputs
-        self.axes = channel_axes(graph) if channels else {}
+        axes = {str(p.factors[0].name): p.source_axis() for p in products(graph, inside=False) if p.has_channels}
+        self.axes = {name: axis for name, axis in axes.items() if channels and axis is not None}
         names = observed(graph) if tensors is None else check_names(tensors, "tensors")
         self.values = _checked(graph, names)
         self.inside = {name for name, v in self.values.items() if v.graph is not graph}
@@ -101,7 +154,6 @@ class Calibration:
         return [Statistics({name: t for name, t in tensors.items() if t.low <= t.high}, count)
                 for tensors, count in zip(found, counts, strict=True)]
 
-
     def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
         if self.model is None:
             return {}
@@ -116,12 +168,6 @@ def observed(graph: Graph) -> tuple[str, ...]:
     """The names of the activations that layers read, and of the values between layers."""
     factors = (str(p.factors[k].name) for p in products(graph) for k in p.activations)
     return tuple(dict.fromkeys((*factors, *stored_between(graph))))
-
-
-def channel_axes(graph: Graph) -> dict[str, int]:
-    """The channel axis of each input of a layer with constant weights, by name; layers in bodies are left out."""
-    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph, inside=False) if p.has_channels}
-    return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch]:
@@ -218,13 +264,10 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
             raise InputError(f"batch {batch}: tensor '{name}' holds {wrong}: "
                              "calibration needs finite numbers")
         t.add(found.get(f"counts/{name}"), low, high)
-        if f"low/{name}" in found:
-            _add_channels(t, axes[name], [found[f"{part}/{name}"] for part in PER_CHANNEL])
-
-
-def _add_channels(t: TensorStatistics, axis: int, parts: Sequence[np.ndarray]) -> None:
-    low, high, mean, square = parts
-    if t.channels is None:
-        t.channels = Channels(axis, low, high, mean, square, np.zeros_like(low))
-    else:
-        t.channels.add(low, high, mean, square)
+        if f"low/{name}" not in found:
+            continue
+        low_, high_, mean, square = (found[f"{part}/{name}"] for part in PER_CHANNEL)
+        if t.channels is None:
+            t.channels = Channels(axes[name], low_, high_, mean, square, np.zeros_like(low_))
+        else:
+            t.channels.add(low_, high_, mean, square)

@@ -17,7 +17,7 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import GOOD_ENOUGH, Comparison, TensorDifference
-from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, right_after, values_by_name
+from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, reached, right_after, values_by_name
 from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
@@ -279,13 +279,7 @@ def switch(g: Graph, product: LinearLayer, shared: Collection[str]) -> bool:
 
 
 def _dequantizes(result: Value, operands: Collection[Value]) -> bool:
-    reached, waiting = set(operands), [result]
-    while waiting:
-        x = waiting.pop()
-        if x in reached or x.node is None:
-            continue
-        if x.node.op.name in DEQUANTIZES:
-            return True
-        reached.add(x)
-        waiting += x.node.operands
-    return False
+    """Whether a dequantize lies between the operands and the result."""
+    stop = set(operands)
+    found = reached([result], lambda x: () if x.node is None or x in stop else x.node.operands)
+    return any(x.node is not None and x.node.op.name in DEQUANTIZES for x in found - stop)

@@ -168,7 +168,8 @@ class Comparison:
         path_of(path).write_bytes(differences_page(self).encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
-        return differences_html(self)
+        return (f'<p>{escape(self.summary)}</p><div style="max-height:600px;overflow:auto">'
+                f'{_table(self.tensors, {})}</div>')
 
 
 def _is_constant(value: Value) -> bool:
@@ -203,12 +204,6 @@ def differences_page(found: Comparison) -> str:
         views.add("Graph", draw(drawn, lines, lambda box: kinds.get(box.id, class_of(box))), "tensors", "picture", key)
     return document(f"{found.graph.name}: differences from f32", views,
                     f"{HELP}<p>{escape(found.summary)}</p>")
-
-
-def differences_html(found: Comparison) -> str:
-    """The table of tensors as HTML for notebooks."""
-    return (f'<p>{escape(found.summary)}</p><div style="max-height:600px;overflow:auto">'
-            f'{_table(found.tensors, {})}</div>')
 
 
 def _ids(graph: Graph) -> dict[str, str]:

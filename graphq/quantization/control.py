@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,6 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.calibrate import Batches
-from graphq.quantization.quantize import chosen_setting
 from graphq.quantization.scheme import Setting, with_scheme
 from graphq.quantization.search import Search
 from graphq.quantization.speed import run_times
@@ -58,7 +57,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     search = Search(graph, batches)
     trial = _Measurements(search, evaluate, None if state is None else Path(state), report)
     accuracy_f32, time_f32 = trial.run("f32", compile(search.graph, cache="kernels"))
-    setting = chosen_setting(search)
+    setting = search.run()
     order = search.ranked(setting)
     excluded = faster = tuple(setting.scheme.exclude)
     accuracy, milliseconds = trial.of(setting, excluded)
@@ -76,7 +75,8 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
         found = trial.of(setting, fewer)
         if accuracy_f32 - found[0] <= max_drop:
             excluded, (accuracy, milliseconds) = fewer, found
-    return Controlled(trial.made(setting, excluded), accuracy_f32, accuracy, time_f32, milliseconds, excluded)
+    made = search.made(with_scheme(setting, exclude=excluded))
+    return Controlled(made, accuracy_f32, accuracy, time_f32, milliseconds, excluded)
 
 
 class _Measurements:
@@ -92,16 +92,13 @@ class _Measurements:
             except ValueError as e:
                 raise InputError(f"{path} holds no state of quantize_with_accuracy_control: {e}") from None
 
-    def made(self, setting: Setting, excluded: tuple[str, ...]) -> Graph:
-        chosen = replace(setting, scheme=replace(setting.scheme, exclude=excluded))
-        return self.search.made(chosen)
-
     def of(self, setting: Setting, excluded: tuple[str, ...]) -> tuple[float, float]:
         """The accuracy, and the milliseconds of a run, of the model with the layers `excluded` in f32."""
         key = f"{setting} | {' '.join(sorted(excluded))}"
         if key in self.known:
             return self.known[key][0], self.known[key][1]
-        return self.run(key, compile(self.made(setting, excluded), cache="kernels"))
+        made = self.search.made(with_scheme(setting, exclude=excluded))
+        return self.run(key, compile(made, cache="kernels"))
 
     def run(self, key: str, model: CompiledGraph) -> tuple[float, float]:
         if key not in self.known:

@@ -1,7 +1,7 @@
 """Calibration data for the command line: a folder of arrays, an .npz archive, or a Python function."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +64,14 @@ class _Files(Sequence[Batch]):
 
 def _read(path: Path, names: Sequence[str]) -> list[Batch]:
     found = read_arrays(path)
-    if isinstance(found, dict):
-        return _batches(found, names, str(path))
-    if len(names) != 1:
-        raise InputError(f"{path} is one array, but the model has inputs {', '.join(names)}: use .npz files")
-    return [{names[0]: found}]
-
-
-def _batches(arrays: Mapping[str, np.ndarray], names: Sequence[str], where: str) -> list[Batch]:
-    if set(names) <= arrays.keys():
-        return [{n: arrays[n] for n in names}]
-    found = numbered_batches(arrays)
-    if not found:
-        raise InputError(f"{where} must hold arrays {', '.join(names)}, or batches of them as 0/in/{names[0]}; "
-                         f"it holds {', '.join(list(arrays)[:6]) or 'none'}")
-    return list(found.values())
+    if isinstance(found, np.ndarray):
+        if len(names) != 1:
+            raise InputError(f"{path} is one array, but the model has inputs {', '.join(names)}: use .npz files")
+        return [{names[0]: found}]
+    if set(names) <= found.keys():
+        return [{n: found[n] for n in names}]
+    batches: list[Batch] = list(numbered_batches(found).values())
+    if not batches:
+        raise InputError(f"{path} must hold arrays {', '.join(names)}, or batches of them as 0/in/{names[0]}; "
+                         f"it holds {', '.join(list(found)[:6]) or 'none'}")
+    return batches

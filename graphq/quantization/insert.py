@@ -28,34 +28,25 @@ LARGEST = {7: 64, 8: 127}
 """The largest magnitude of weights, by their number of bits."""
 
 
-def quantized_weights(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
-    """Weights as s8 integers in the range of `scheme.weight_bits`, and their scales.
-
-    A scale maps the largest weight of its output channel, or of the tensor, to the largest integer. Nothing is clipped:
-    at 8 bits clipping costs more than it gains (docs/quantization.md has figures).
-    """
-    return integers(weights, *_along(product, scheme))
-
-
-def _along(product: LinearLayer, scheme: Scheme) -> tuple[int | None, int]:
+def along(product: LinearLayer, scheme: Scheme) -> tuple[int | None, int]:
     """The axis of weights with one scale per index (None for one scale), and the largest integer."""
     return product.weight_axes()[0] if scheme.per_channel else None, LARGEST[scheme.weight_bits]
 
 
 def integers(weights: np.ndarray, axis: int | None, most: int) -> tuple[np.ndarray, Parameters]:
-    """Quantize an array to s8 numbers of magnitude up to `most`, with a scale per channel of `axis`, or one for all."""
-    scales = _scales(weights, axis, most)
+    """Quantize an array to s8 numbers of magnitude up to `most`, with a scale per channel of `axis`, or one for all.
+
+    A scale maps the largest weight of its channel, or of the tensor, to the largest integer. Nothing is clipped: at 8
+    bits clipping costs more than it gains (docs/quantization.md has figures).
+    """
+    scales = weight_scales(weights, axis, most)
     p = Parameters(s8, tuple(scales.tolist()), (0,) * len(scales), axis)
-    along = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
-    return np.clip(np.rint(weights / along), -most, most).astype(np.int8), p
+    steps = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
+    return np.clip(np.rint(weights / steps), -most, most).astype(np.int8), p
 
 
-def weight_steps(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """The scales of quantized weights: f32, one per output channel or one for all."""
-    return _scales(weights, *_along(product, scheme))
-
-
-def _scales(weights: np.ndarray, axis: int | None, most: int) -> np.ndarray:
+def weight_scales(weights: np.ndarray, axis: int | None, most: int) -> np.ndarray:
+    """The scales of quantized weights: f32, one per channel of `axis` or one for all."""
     scales = scales_of(_tops(weights, axis), most)
     return np.where(scales < LEAST, np.float32(1), scales)
 
@@ -70,28 +61,21 @@ def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[
     found = {}
     for p in kept(graph, scheme):
         if p.name in names and p.weights is not None:
-            tops = _tops(p.weights, _along(p, scheme)[0])
+            tops = _tops(p.weights, along(p, scheme)[0])
             if (lost := int(((tops > 0) & (tops / LARGEST[scheme.weight_bits] < LEAST)).sum())):
                 found[p.name] = f"{lost} of {len(tops)} channels have weights below 1e-35 and become zeros"
     return found
 
 
-def dequantized_weights(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """The f32 weights that the quantized weights represent."""
-    q, p = quantized_weights(product, weights, scheme)
-    along = [-1 if k == p.axis else 1 for k in range(weights.ndim)]
-    return np.asarray(q.astype(np.float32) * np.array(p.scales, np.float32).reshape(along))
-
-
-def rest_of_weights(product: LinearLayer, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
-    """The weights minus the numbers that the quantized weights represent."""
-    return np.asarray(weights - dequantized_weights(product, weights, scheme))
+def rest_of_weights(weights: np.ndarray, axis: int | None, most: int) -> np.ndarray:
+    """The weights minus the numbers that their `integers` represent."""
+    q, p = integers(weights, axis, most)
+    steps = np.array(p.scales, np.float32).reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
+    return np.asarray(weights - q.astype(np.float32) * steps)
 
 
 MAX_BIAS = 2**30
 """A bias with larger integers than MAX_BIAS stays in f32, because s32 must also have room for the sum of products."""
-
-
 PART = 256
 """A 16-bit tensor is the sum of two 8-bit tensors. The second (the remainder) has steps PART times smaller."""
 
@@ -192,12 +176,6 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
     rounding errors of this term are small compared with a step, so few outputs are near a tie.
     """
     pairs, weights = insert_between(graph, between or {}), QuantizedWeights()
-
-    def dequantized(node: Node, x: Value, p: Parameters) -> Value:
-        if (x, p) not in pairs:
-            pairs[x, p] = pair(node, x, p)
-        return pairs[x, p]
-
     for product in list(products(graph)):
         q = chosen.get(product.name)
         if q is None:
@@ -206,7 +184,9 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
         rests: dict[int, Value] = {}
         for k in product.activations:
             x, p = product.factors[k], q.activations[k]
-            high = dequantized(node, x, p)
+            if (x, p) not in pairs:
+                pairs[x, p] = pair(node, x, p)
+            high = pairs[x, p]
             if q.wide:
                 with own.before(node):
                     rests[k] = pair(node, own.subtract(x, high), rest_of(p))
@@ -254,11 +234,11 @@ class QuantizedWeights:
     def quantized(self, product: LinearLayer, number: int, scheme: Scheme, *,
                   rest: bool = False) -> tuple[Value, Parameters]:
         """The integers and scales of a layer's constant operand or, with `rest`, of its rounding remainder."""
-        value, along = product.factors[number], _along(product, scheme)
-        key = value, along, rest
+        value, how = product.factors[number], along(product, scheme)
+        key = value, how, rest
         if key not in self._made:
             assert value.data is not None
-            q, p = integers(rest_of_weights(product, value.data, scheme) if rest else value.data, *along)
+            q, p = integers(rest_of_weights(value.data, *how) if rest else value.data, *how)
             with product.node.graph.before(product.node):
                 self._made[key] = product.node.graph.constant(q), p
         return self._made[key]

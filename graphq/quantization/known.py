@@ -8,9 +8,8 @@ from typing import TypeAlias
 import numpy as np
 
 from graphq.ir import Graph
-from graphq.quantization.calibrate import Batches
-from graphq.quantization.insert import Quantized, by_statistics, integers_hold
-from graphq.quantization.parametrized import Difference, Parametrized, bias_of, takes_bias
+from graphq.quantization.insert import Quantized, integers_hold
+from graphq.quantization.parametrized import bias_of, takes_bias
 from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import MOST, Parameters, parameters
 from graphq.quantization.scheme import Candidate, Scheme
@@ -80,12 +79,6 @@ class Known:
         assert channels is not None
         return TensorStatistics(float((channels.low / self.factors[name]).min()),
                                 float((channels.high / self.factors[name]).max()))
-
-
-def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
-    """The change that quantization causes at each layer of a `prepared` graph, by name."""
-    model = Parametrized(graph, twins=True)
-    return model.differences(batches, by_statistics(graph, statistics, scheme), scheme)
 
 
 def shift_biases(graph: Graph, shifts: Mapping[str, np.ndarray]) -> int:

@@ -24,13 +24,12 @@ from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_inputs
-from graphq.quantization.calibrate import Batches, checked_batches
-from graphq.quantization.insert import PART, Quantized, rest_of_weights, weight_steps
+from graphq.quantization.calibrate import Batches, Units, checked_batches, in_unit
+from graphq.quantization.insert import PART, Quantized, along, rest_of_weights, weight_scales
 from graphq.quantization.products import LinearLayer, products, right_after, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import along_weights, scaled_weights
-from graphq.quantization.units import Units, in_unit
 
 PREFIX, BETWEEN = "quantized/", "between/"
 COARSE = np.finfo(np.float32).max
@@ -170,9 +169,9 @@ class Parametrized:
             near = rest = np.full(p.weights.shape[p.weight_axes()[0]], COARSE)
             if q is not None:
                 w = p.weights if q.factors is None else scaled_weights(p, q.factors)
-                near = near * 0 + weight_steps(p, w, scheme)
+                near = near * 0 + weight_scales(w, *along(p, scheme))
                 if q.wide_weights:
-                    rest = rest * 0 + weight_steps(p, rest_of_weights(p, w, scheme), scheme)
+                    rest = rest * 0 + weight_scales(rest_of_weights(w, *along(p, scheme)), *along(p, scheme))
             self.steps[key] = near, rest
         return self.steps[key]
 

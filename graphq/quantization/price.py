@@ -1,7 +1,7 @@
 """Estimate the time of layers in 8 bits, in 16 bits and in f32, and decide which layers are faster in f32."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from graphq.ir import Graph, Node, TensorType
 from graphq.kernels.target.level import Level
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
-from graphq.quantization.products import LinearLayer, products
+from graphq.quantization.products import LinearLayer, makers_of, products, reached, readers_of
 from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
 
@@ -65,16 +65,10 @@ SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum"
 
 def _around(node: Node) -> set[Node]:
     """The elementwise operations between a layer and its inputs, and between the layer and its readers."""
-    found: set[Node] = set()
-    for forward in (False, True):
-        waiting = [node]
-        while waiting:
-            n = waiting.pop()
-            near = [m for v in n.outputs for m in v.users] if forward else [v.node for v in n.operands]
-            new = {m for m in near if m is not None and m.op.elementwise and m not in found}
-            found |= new
-            waiting += new
-    return found
+    def near(step: Callable[[Node], Iterable[Node]]) -> set[Node]:
+        return reached([node], lambda n: [m for m in step(n) if m.op.elementwise])
+
+    return (near(makers_of) | near(readers_of)) - {node}
 
 
 @dataclass(frozen=True)

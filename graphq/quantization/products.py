@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,8 +26,9 @@ from graphq.passes.cleanup import eliminate_dead_code, fold_constants, share_con
 from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
 from graphq.quantization.bodies import copied, with_bodies
-from graphq.quantization.halves import in_f32
 from graphq.report.coverage import FOREIGN, MACS
+
+T = TypeVar("T")
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
@@ -35,6 +37,10 @@ KEEPING = frozenset({"static_transpose", "static_reshape", "reorder", "slice", "
 """Operations that exporters such as PyTorch's PT2E put between a dequantize and a layer. Elements keep their scales."""
 BODIES = frozenset({"If", "Loop", "Scan"})
 """ONNX operators with bodies."""
+HALVES = (f16, bf16)
+"""The dtypes that `in_f32` widens."""
+PAST = 5, 6
+"""The operands of cached_attention that are caches."""
 
 
 @dataclass(frozen=True)
@@ -135,15 +141,12 @@ def products(graph: Graph, *, inside: bool = True) -> Iterator[LinearLayer]:
     graphs = with_bodies(graph) if inside else (graph,)
     for node in [n for g in graphs for n in sorted(g.nodes_of(PRODUCTS), key=GRAPH_ORDER)]:
         factors = node.inputs[:2]
-        if node.output.dtype != f32 or any(v is None or v.dtype != f32 or _rank(v) in (0, 1) for v in factors):
+        if node.output.dtype != f32 or any(v is None or v.dtype != f32 or v.shape is not None and len(v.shape) < 2
+                                           for v in factors):
             continue
         product = LinearLayer(node)
         if product.activations and not all(map(_dequantized, product.factors)):
             yield product
-
-
-def _rank(value: Value) -> int | None:
-    return None if value.shape is None else len(value.shape)
 
 
 def prepared(graph: Graph) -> Graph:
@@ -165,6 +168,64 @@ def prepared(graph: Graph) -> Graph:
         _keep_facts(part)
     name_values(out)
     return out
+
+
+def in_f32(graph: Graph) -> Graph:
+    """Copy a graph with f32 instead of f16 and bf16; inputs and outputs keep their types.
+
+    Constants keep their numbers. Results are more exact, because values between operations are not rounded to 16 bits.
+    Operands, results and bodies of ONNX's If, Loop and Scan keep their types, and so do caches of attention.
+    """
+    if not any(v.dtype in HALVES for n in graph.nodes for v in n.outputs):
+        return graph.copy()
+    out, new, casts = Graph(graph.name), dict[Value, Value](), dict[Value, Value]()
+    out.meta = graph.meta
+    for v in graph.inputs:
+        new[v] = out.input(str(v.name), dtype=v.dtype, shape=v.shape, property=v.property)
+
+    def wide(v: Value) -> Value:
+        """The value in f32 if it is f16 or bf16, otherwise the value itself."""
+        x = new[v]
+        if x.dtype not in HALVES:
+            return x
+        if x not in casts:
+            casts[x] = out.type_cast(x, dtype="f32")
+        return casts[x]
+
+    def narrow(v: Value) -> Value:
+        return new[v] if new[v].dtype == v.dtype else out.type_cast(new[v], dtype=v.dtype)
+
+    for node in graph.nodes:
+        if node.op.name == "type_cast":
+            new[node.output] = wide(next(node.operands))
+            continue
+        outs = _widened(out, node, [None if v is None else narrow(v) if _kept(node, k) else wide(v)
+                                    for k, v in enumerate(node.inputs)])
+        out.nodes[-1].meta = node.meta
+        for old, value in zip(node.outputs, outs, strict=True):
+            new[old] = value
+            if old.name is not None:
+                out.rename(value, old.name)
+    out.set_outputs([narrow(v) for v in graph.outputs], graph.output_names)
+    return out
+
+
+def _kept(node: Node, k: int) -> bool:
+    """Whether operand k must keep its type: inputs of bodies, and caches of attention."""
+    return any(isinstance(x, Graph) for x in node.attrs.values()) or node.op.name == "cached_attention" and k in PAST
+
+
+def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Value, ...]:
+    """Add the node to `out` with operands in f32. Results that the node would round to 16 bits are f32 instead."""
+    value = node.attrs.get("value")
+    if node.op.name == "constant" and node.output.dtype in HALVES:
+        return (out.constant(np.asarray(value).astype(f32.numpy)),)
+    if node.attrs.get("mode") == "stepwise":
+        return out.add_node(node.op, operands, {**node.attrs, "mode": "none"})
+    if node.attrs.get("dtype") in HALVES:
+        wide = {"dtype": f32} if node.op.attributes["dtype"].required else {}  # otherwise f32 operands make it f32
+        return out.add_node(node.op, operands, {**{k: x for k, x in node.attrs.items() if k != "dtype"}, **wide})
+    return out.add_again(node, operands)
 
 
 def _keep_facts(graph: Graph) -> None:
@@ -208,6 +269,27 @@ def _dequantized(value: Value) -> bool:
     while node is not None and node.op.name in KEEPING:
         node = next(node.operands).node
     return node is not None and "dequantize" in node.op.name
+
+
+def reached(start: Iterable[T], after: Callable[[T], Iterable[T]]) -> set[T]:
+    """The items of `start`, and all items to which `after` leads from them."""
+    waiting = [*start]
+    found = set(waiting)
+    for x in waiting:  # new items are appended, so the loop visits them as well
+        new = [y for y in dict.fromkeys(after(x)) if y not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def makers_of(node: Node) -> list[Node]:
+    """The nodes that compute the operands of a node."""
+    return [v.node for v in node.operands if v.node is not None]
+
+
+def readers_of(node: Node) -> list[Node]:
+    """The nodes that read the results of a node."""
+    return [n for v in node.outputs for n in v.users]
 
 
 def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:

@@ -1,26 +1,4 @@
-"""quantize: turn an f32 graph into a graph with quantize and dequantize nodes; find the best automatic setting.
-
-The search cross-validates: statistics come from a part of the batches, and settings are compared on the other batches
-(folds.py). The best setting then gets the statistics of all batches. One compiled model computes all settings
-(parametrized.py). A `Candidate` is a method that chooses a tensor's range, perhaps after a division of the tensor's
-channels (smooth.py). The loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
-
-    0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)
-    1. for each tensor, with everything else in f32, find the candidate with which the layers that read the tensor
-       change least; with few batches, take the widest range that is hardly worse
-    2. compare this setting with settings of one candidate for all tensors; if the best setting loses too much (see
-       `Search.excess`), try each setting also with f32 for layers of little work; in any case, then try to correct
-       biases
-    3. if the best setting still loses too much and there are no convolutions, try dynamic ranges per token
-    4. if it still loses too much, give 16 bits (as two times 8) to the layers that cause most loss for their time; a
-       layer gets f32 instead if f32 is faster
-    5. if the loss is still above MADE_FROM, quantize the graph with each of the best settings (MADE of them), and
-       compare these graphs: small errors grow in such a network, and comparisons on few batches say little
-    6. if the loss is not small yet, try f32 again for layers of little work
-    7. quantize values between layers as well, to save time: as many as leave the loss unchanged or small
-    8. quantize states of LSTMs as well, if that makes the loss at most a third larger, or if the loss is then small
-    9. for CPUs without VNNI, use 7-bit weights if the loss stays within TARGET; they are faster there
-"""
+"""quantize: turn an f32 graph into a graph with quantize and dequantize nodes, by a scheme or the best setting."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from graphq.base.progress import job_part
-from graphq.dtypes import u8
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.kernels.matmul.plan import sorts
@@ -38,9 +15,9 @@ from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.dynamic import insert_dynamic, insert_layers
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_static
-from graphq.quantization.products import CONVOLUTIONS, left_in_floats, name_values, prepared, values_by_name
-from graphq.quantization.scheme import Preset, Scheme, Setting, with_scheme
-from graphq.quantization.search import GOOD, MADE, TARGET, Search
+from graphq.quantization.products import left_in_floats, name_values, prepared, values_by_name
+from graphq.quantization.scheme import Scheme, Setting, with_scheme
+from graphq.quantization.search import TARGET, Search
 from graphq.quantization.selection import resolved
 from graphq.quantization.speed import Speed, speed
 from graphq.quantization.statistics import Statistics
@@ -110,8 +87,6 @@ def left_text(facts: Mapping[str, Any]) -> list[str]:
 
 STATISTICS = 0.3
 """The share of an automatic search's time that statistics and their compilation take, for the progress bar."""
-MADE_FROM = 0.005
-"""If the loss, as 1 - cosine, is above MADE_FROM, the graphs of the MADE best settings are made and compared."""
 
 
 @dataclass
@@ -165,11 +140,11 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     plain = replace(scheme, method="mse", preset="mixed", weight_bits=weight_bits or 8)
     with job_part("statistics", STATISTICS):
         work = Search(graph, batches, plain)
-    setting = chosen_setting(work, scheme.preset)
+    setting = work.run(scheme.preset)
     with work.step("estimate"):
         misjudged = work.misjudged(setting)
     if misjudged:
-        setting = chosen_setting(work, scheme.preset)
+        setting = work.run(scheme.preset)
     with work.step("estimate"):
         if weight_bits is None and sorts("u8", "rows", work.level):
             of_seven = with_scheme(setting, weight_bits=7)
@@ -186,44 +161,3 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json()}}
     return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld,
                   unfinished)
-
-
-def chosen_setting(work: Search, preset: Preset = "mixed") -> Setting:
-    """The best setting that the `preset` allows (`Scheme`) and whose graph can be made.
-
-    Layers stay in f32 if the scheme excludes them, if they are faster in f32, or if f32 reduces the loss and costs
-    little time.
-    """
-    setting = _searched(work, preset)
-    with work.step("graph"):
-        return work.possible(setting)
-
-
-def _searched(work: Search, preset: Preset) -> Setting:
-    with work.step("ranges"):
-        settings = [*map(work.uniform, work.ranges), work.local()]
-    wide = preset != "performance"
-    with work.step("settings"):
-        setting = work.best(settings)
-        if wide and work.excess(setting, 1) > 1:
-            little = work.best([*map(work.exact_where_little, settings)])
-            setting = little if work.pays(little, setting, 0) else setting
-        setting = work.best([setting, replace(setting, correct=True)])
-        chosen = work.scheme.wide or work.scheme.wide_weights or work.scheme.limits
-        by_rows = []
-        if work.excess(setting, 1) > 1 and not chosen and not work.graph.nodes_of(CONVOLUTIONS):
-            by_rows = [Setting(scheme=replace(work.scheme, mode="dynamic", rows=True, activations=u8, symmetric=False,
-                                              states=False))]
-        setting = next((s for s in by_rows if work.excess(s, 1) <= 1), setting)
-    with work.step("16 bits"):
-        setting = work.best([work.widened(setting) if wide else setting, *by_rows])
-    with work.step("graphs"):
-        setting = work.best_made(MADE) if work.loss(setting, MADE_FROM) > MADE_FROM else setting
-        if wide and work.loss(setting, GOOD) > GOOD:
-            little = work.exact_where_little(setting)  # a second time, because the setting has changed
-            setting = little if work.pays(little, setting, 0) else setting
-    if preset == "accuracy" or setting.scheme.mode != "static":
-        return setting
-    with work.step("between layers"):
-        setting = work.between_products(setting, all_of_them=preset == "performance")
-        return work.with_states(setting, always=preset == "performance")

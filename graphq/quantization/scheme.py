@@ -130,15 +130,11 @@ class Candidate(NamedTuple):
         return " ".join(parts + ["smoothed"] * self.smooth)
 
 
-Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
-"""Pairs of a tensor's name and the `Candidate` that chooses its range."""
-
-
 @dataclass(frozen=True)
 class Setting:
-    """A candidate per tensor, whether biases are corrected, and a scheme with the layers in 16 bits or f32."""
+    """A candidate per tensor, by name, whether biases are corrected, and a scheme with the layers in 16 bits or f32."""
 
-    choices: Choices = ()
+    choices: tuple[tuple[str, Candidate], ...] = ()
     correct: bool = False
     scheme: Scheme = Scheme()
 

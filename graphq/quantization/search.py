@@ -1,4 +1,26 @@
-"""The steps of the automatic search (quantize.py lists them); `Trials` measures the loss of settings."""
+"""The automatic search for the best setting; `Trials` measures the loss of settings.
+
+The search cross-validates: statistics come from a part of the batches, and settings are compared on the other batches
+(`trials.folds`). The best setting then gets the statistics of all batches. One compiled model computes all settings
+(parametrized.py). A `Candidate` is a method that chooses a tensor's range, perhaps after a division of the tensor's
+channels (smooth.py). The loss of a setting is the largest 1 - cosine of its outputs with f32. The steps:
+
+    0. leave in f32 the depthwise convolutions that are faster in f32 (`price`)
+    1. for each tensor, with everything else in f32, find the candidate with which the layers that read the tensor
+       change least; with few batches, take the widest range that is hardly worse
+    2. compare this setting with settings of one candidate for all tensors; if the best setting loses too much (see
+       `Search.excess`), try each setting also with f32 for layers of little work; in any case, then try to correct
+       biases
+    3. if the best setting still loses too much and there are no convolutions, try dynamic ranges per token
+    4. if it still loses too much, give 16 bits (as two times 8) to the layers that cause most loss for their time; a
+       layer gets f32 instead if f32 is faster
+    5. if the loss is still above MADE_FROM, quantize the graph with each of the best settings (MADE of them), and
+       compare these graphs: small errors grow in such a network, and comparisons on few batches say little
+    6. if the loss is not small yet, try f32 again for layers of little work
+    7. quantize values between layers as well, to save time: as many as leave the loss unchanged or small
+    8. quantize states of LSTMs as well, if that makes the loss at most a third larger, or if the loss is then small
+    9. for CPUs without VNNI, use 7-bit weights if the loss stays within TARGET; they are faster there (`automatic`)
+"""
 from __future__ import annotations
 
 from collections import Counter
@@ -10,9 +32,11 @@ import numpy as np
 
 from graphq.base.locks import lazy_property
 from graphq.base.progress import job_part, progress
+from graphq.dtypes import u8
 from graphq.quantization.dynamic import layers
+from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.ranges import relative_error
-from graphq.quantization.scheme import Candidate, Method, Setting, wider, with_scheme
+from graphq.quantization.scheme import Candidate, Method, Preset, Setting, wider, with_scheme
 from graphq.quantization.trials import Trials
 
 GOOD = 5e-5
@@ -49,10 +73,8 @@ PLAIN: tuple[Method, ...] = ("min_max", "percentile")
 """The methods that count as plain (`Search.allowed`)."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """The methods for ranges in the settings that are tried."""
-
-
-MADE = 4
-"""The number of settings whose graphs are made and compared if the loss is large."""
+MADE_FROM, MADE = 0.005, 4
+"""If the loss, as 1 - cosine, is above MADE_FROM, the graphs of the MADE best settings are made and compared."""
 TWINS = 3
 """A run in which each layer also runs quantized takes about TWINS times as long (a guess for the progress bar)."""
 
@@ -74,6 +96,45 @@ class Search(Trials):
         """The part of the progress bar for a step (a key of `seconds`)."""
         left = [*self.seconds.values()][[*self.seconds].index(name):]
         return job_part(name, left[0] / sum(left))
+
+    def run(self, preset: Preset = "mixed") -> Setting:
+        """The best setting that the `preset` allows (`Scheme`) and whose graph can be made.
+
+        Layers stay in f32 if the scheme excludes them, if they are faster in f32, or if f32 reduces the loss and costs
+        little time.
+        """
+        setting = self._searched(preset)
+        with self.step("graph"):
+            return self.possible(setting)
+
+    def _searched(self, preset: Preset) -> Setting:
+        with self.step("ranges"):
+            settings = [*map(self.uniform, self.ranges), self.local()]
+        wide = preset != "performance"
+        with self.step("settings"):
+            setting = self.best(settings)
+            if wide and self.excess(setting, 1) > 1:
+                little = self.best([*map(self.exact_where_little, settings)])
+                setting = little if self.pays(little, setting, 0) else setting
+            setting = self.best([setting, replace(setting, correct=True)])
+            chosen = self.scheme.wide or self.scheme.wide_weights or self.scheme.limits
+            by_rows = []
+            if self.excess(setting, 1) > 1 and not chosen and not self.graph.nodes_of(CONVOLUTIONS):
+                by_rows = [Setting(scheme=replace(self.scheme, mode="dynamic", rows=True, activations=u8,
+                                                  symmetric=False, states=False))]
+            setting = next((s for s in by_rows if self.excess(s, 1) <= 1), setting)
+        with self.step("16 bits"):
+            setting = self.best([self.widened(setting) if wide else setting, *by_rows])
+        with self.step("graphs"):
+            setting = self.best_made(MADE) if self.loss(setting, MADE_FROM) > MADE_FROM else setting
+            if wide and self.loss(setting, GOOD) > GOOD:
+                little = self.exact_where_little(setting)  # a second time, because the setting has changed
+                setting = little if self.pays(little, setting, 0) else setting
+        if preset == "accuracy" or setting.scheme.mode != "static":
+            return setting
+        with self.step("between layers"):
+            setting = self.between_products(setting, all_of_them=preset == "performance")
+            return self.with_states(setting, always=preset == "performance")
 
     @lazy_property
     def allowed(self) -> float:
@@ -226,10 +287,6 @@ class Search(Trials):
         most = (1 - least) * (1 - RECOVERS)**(PRICE * added) * loss(setting, np.inf)
         return loss(tried, most) <= most
 
-    def parts(self, name: str) -> list[str]:
-        """The operands of a layer that can have 16 bits: its activations, and its weights if it has any."""
-        return ["wide"] + ["wide_weights"] * (self.products[name].weights is not None)
-
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
         """The 8-bit operands in order of loss, the largest first, each as a layer's name and "wide" or "wide_weights".
 
@@ -241,9 +298,9 @@ class Search(Trials):
         noise: dict[tuple[str, str], float] = {}
         for part, other in (("wide", "wide_weights"), ("wide_weights", "wide")):
             found = self.noise(with_scheme(setting, **{other: everything}))
-            noise |= {(n, part): found.get(n, np.inf) for n in everything
-                      if part in self.parts(n)
-                      and n not in (*getattr(setting.scheme, part), *setting.scheme.exclude, *self.of_states)}
+            done = {*getattr(setting.scheme, part), *setting.scheme.exclude, *self.of_states}
+            noise |= {(n, part): found.get(n, np.inf) for n, p in self.products.items()
+                      if n not in done and (part == "wide" or p.weights is not None)}
         order = sorted(noise, key=lambda key: noise[key], reverse=True)
         tried, losses = TRIED + list(noise.values()).count(np.inf), {}
         for name, part in progress(order[:tried], "operands"):
@@ -270,6 +327,7 @@ class Search(Trials):
         for tried in least[1:]:
             best = tried if self.pays(tried, best, 0, lambda s, _: losses[s]) else best
         return best
+
 
 def cautious(noise: Mapping[Candidate, float]) -> Candidate:
     """The candidate of widest range among the candidates whose noise is hardly above the least noise (RECOVERS).

@@ -17,7 +17,7 @@ from graphq.ir.names import choice
 from graphq.ir.node import ONNX_NAME
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import around, with_bodies
-from graphq.quantization.products import PRODUCTS, products, values_by_name
+from graphq.quantization.products import PRODUCTS, products, reached, values_by_name
 from graphq.quantization.scheme import Scheme
 
 OPERATIONS = {"conv": "convolution", "convtranspose": "conv_transpose", "gemm": "matmul"} | {p: p for p in PRODUCTS}
@@ -97,14 +97,7 @@ def _between(graph: Graph, first: str, last: str) -> set[Value]:
         if name not in values:
             raise GraphError(f"scheme: '{first}..{last}': graph '{graph.name}' has no value or ONNX node named "
                              f"'{name}'{choice(name, values)}")
-    after = {values[first]}
-    for node in values[first].graph.nodes:
-        if any(x in after for x in node.operands):
-            after.update(node.outputs)
-    found, waiting = set[Value](), [values[last]]
-    while waiting:
-        x = waiting.pop()
-        if x in after and x not in found:
-            found.add(x)
-            waiting += [] if x.node is None or x is values[first] else list(x.node.operands)
-    return found if values[first] in found else set()
+    start, end = values[first], values[last]
+    after = reached([start], lambda x: [v for n in x.users for v in n.outputs])
+    found = reached([end], lambda x: [] if x.node is None or x is start else [v for v in x.node.operands if v in after])
+    return found if end in after and start in found else set()

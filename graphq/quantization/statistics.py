@@ -17,14 +17,9 @@ MOMENTUM = 0.1
 """The weight of one more batch in the moving average of extremes."""
 
 
-def _edges() -> np.ndarray:
-    """The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
-    bits = np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT
-    with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
-        return bits.view(np.float32).astype(np.float64)
-
-
-EDGES = _edges()
+with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
+    EDGES = (np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT).view(np.float32).astype(np.float64)
+"""The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
 
 
 @dataclass

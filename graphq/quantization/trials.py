@@ -1,10 +1,10 @@
-"""Measure the loss of the automatic search's settings on held-out batches (folds.py), and make the settings' graphs."""
+"""Measure the loss of the automatic search's settings on held-out batches (`folds`), and make the settings' graphs."""
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from graphq.quantization.calibrate import Batches, Calibration
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
 from graphq.quantization.estimate import MUCH, SIZES, UNEVEN, Chosen, Estimate, Extended, numbered, repeated
-from graphq.quantization.folds import FEW, few, folds, judged
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrized import Parametrized
@@ -31,6 +30,11 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting
 from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
 
+MOST_COMPARED = 8
+"""The largest number of held-out batches that a fold compares."""
+FEW = 8
+"""The largest number of batches with which losses are also measured on changed copies. With more batches, the only
+copies are batches multiplied by SIZES. Copies decide between settings only if there is a single batch."""
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
 
@@ -38,8 +42,8 @@ Case: TypeAlias = tuple[tuple[int, ...], int]
 class Trials:
     """Batches and their `folds`, the results of calibration, and the losses of the settings tried so far.
 
-    Every setting starts from `scheme`; in it, layers that are faster in f32 stay in f32. `level` is the ISA level that
-    the graph is compiled for.
+    Every setting starts from `scheme`; in it, layers that are faster in f32 stay in f32, except for layers that the
+    user's scheme, `given`, mentions. `level` is the ISA level that the graph is compiled for.
     """
 
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
@@ -55,7 +59,8 @@ class Trials:
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
         self.price = Price(self.graph, self.batches[0], self.level)
-        self.scheme = self._without_slow(self.given)
+        slow = [p.name for p in kept(self.graph, self.given) if self.price.faster_in_floats(p) and not self._said(p)]
+        self.scheme = replace(self.given, exclude=(*self.given.exclude, *slow))
         self.everything = {p.name: p for p in kept(self.graph, Scheme())}
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         self.compared = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
@@ -86,11 +91,6 @@ class Trials:
         self.hard: dict[Case, float] = {}
         """The largest loss of any setting on each batch."""
         self._model: tuple[Setting, CompiledGraph] | None = None
-
-    def _without_slow(self, scheme: Scheme) -> Scheme:
-        """The scheme with f32 for layers that are `faster_in_floats`, except for layers that the scheme mentions."""
-        slow = [p.name for p in kept(self.graph, scheme) if self.price.faster_in_floats(p) and not self._said(p)]
-        return replace(scheme, exclude=(*scheme.exclude, *slow))
 
     def _said(self, product: LinearLayer) -> bool:
         """Whether the user asks for 16 bits in the layer, limits of its inputs, or integer states of its LSTM."""
@@ -259,3 +259,47 @@ class Trials:
         if setting.scheme.mode == "dynamic":
             return dynamic.unheld(self.graph, setting.scheme)
         return unheld(self.graph, self.chosen(setting, self.every), self.known[self.every].plain, setting.scheme)
+
+
+class Fold(NamedTuple):
+    """A split of batches: `seen` batches give statistics, and settings are compared on `held_out` batches.
+
+    The changed `copies` of held-out batches only show how reliable the loss is. All three hold indices in `Extended`.
+    """
+
+    seen: tuple[int, ...]
+    held_out: tuple[int, ...]
+    copies: tuple[int, ...] = ()
+
+
+def folds(count: int) -> list[Fold]:
+    """The folds of `count` batches.
+
+    A single batch gives statistics; settings are compared on this batch and on its changed copy. With two or three
+    batches, each batch is held out in turn. With four or more batches there are two folds: one holds out the last
+    quarter, the other the first quarter. With at most FEW batches, the folds also have the changed copies of the
+    held-out batches.
+    """
+    every = tuple(range(count))
+    if count == 1:
+        return [Fold(every, (0, 1))]
+    if count <= 3:
+        return [Fold(every[:k] + every[k + 1:], (k,), (count + k,)) for k in reversed(every)]
+    part = count // 4
+    made = [Fold(every[:-part], few(every[-part:])), Fold(every[part:], few(every[:part]))]
+    return made if count > FEW else [f._replace(copies=tuple(count + k for k in f.held_out)) for f in made]
+
+
+def judged(count: int) -> list[Fold]:
+    """The folds that show how reliable a loss is. With 4 to FEW batches, each batch is held out once."""
+    if not 4 <= count <= FEW:
+        return folds(count)
+    every, part = tuple(range(count)), count // 4
+    parts = [every[k:k + part] for k in range(0, count, part)]
+    return [Fold(tuple(k for k in every if k not in out), out, tuple(count + k for k in out)) for out in parts]
+
+
+def few(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """At most MOST_COMPARED of the numbers, evenly spread."""
+    size = min(len(numbers), MOST_COMPARED)
+    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from graphq.quantization.folds import FEW, MOST_COMPARED, few, folds, judged
+from graphq.quantization.trials import FEW, MOST_COMPARED, few, folds, judged
 
 
 @pytest.mark.parametrize("count, seen, held_out, copies", [

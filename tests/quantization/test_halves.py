@@ -10,8 +10,7 @@ from onnx_runtime import session
 import graphq as gq
 from graphq.dtypes import as_dtype
 from graphq.quantization import Scheme, compare, quantize
-from graphq.quantization.halves import in_f32
-from graphq.quantization.products import prepared, products
+from graphq.quantization.products import in_f32, prepared, products
 
 NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 

@@ -12,11 +12,11 @@ from graphq.quantization.insert import (
     MAX_BIAS,
     PART,
     Quantized,
+    along,
     by_statistics,
-    dequantized_weights,
     insert,
+    integers,
     kept,
-    quantized_weights,
     replace_operand,
     rest_of,
     rest_of_weights,
@@ -53,22 +53,20 @@ def test_each_channel_has_its_own_scale(name, bits, most):
                  " return %y\n}").specialize({}, {"w": w})
     product, = products(g)
     each, same = (Scheme(weight_bits=bits, per_channel=c) for c in (True, False))
-    q, p = quantized_weights(product, w, each)
+    q, p = integers(w, *along(product, each))
     assert p.dtype == s8 and p.zps == (0,) * 7 and q.dtype == np.int8
-    integers = np.moveaxis(q, p.axis, 0)
-    largest = np.abs(integers.astype(int)).reshape(7, -1).max(axis=1)
+    channels = np.moveaxis(q, p.axis, 0)
+    largest = np.abs(channels.astype(int)).reshape(7, -1).max(axis=1)
     np.testing.assert_array_equal(largest, np.array([1, 1, 1, 0, 1, 0, 1]) * most)
     top = np.abs(rows).reshape(7, -1).max(axis=1)
     np.testing.assert_array_equal(p.scales, np.where(top < 1e-30, 1, top / most).astype(np.float32))
-    along = np.float32(p.scales).reshape(-1, *[1] * (w.ndim - 1))
-    np.testing.assert_array_equal(integers, np.clip(np.rint(np.moveaxis(w, p.axis, 0) / along), -most, most))
-    made = dequantized_weights(product, w, each)
-    np.testing.assert_array_equal(made, dequantize.reference(q, **p.attrs))
-    np.testing.assert_array_equal(rest_of_weights(product, w, each), w - made)
-    one, whole = quantized_weights(product, w, same)
+    steps = np.float32(p.scales).reshape(-1, *[1] * (w.ndim - 1))
+    np.testing.assert_array_equal(channels, np.clip(np.rint(np.moveaxis(w, p.axis, 0) / steps), -most, most))
+    np.testing.assert_array_equal(rest_of_weights(w, *along(product, each)), w - dequantize.reference(q, **p.attrs))
+    one, whole = integers(w, *along(product, same))
     assert whole.axis is None and whole.scales == (float(np.float32(np.abs(w).max() / most)),)
     np.testing.assert_array_equal(one, np.clip(np.rint(w / np.float32(whole.scales[0])), -most, most))
-    assert np.abs(dequantized_weights(product, w, same) - w).max() <= whole.scales[0] * 0.5001
+    assert np.abs(rest_of_weights(w, *along(product, same))).max() <= whole.scales[0] * 0.5001
 
 
 W = np.float32([[1, -2, 0.5], [4, 0, -1]])

@@ -8,8 +8,9 @@ from graphq.ir.verify import verify
 from graphq.quantization import Scheme, calibrate, quantize
 from graphq.quantization.blocks import block_scales, gptq
 from graphq.quantization.compare import compare, distance
-from graphq.quantization.insert import insert_static
-from graphq.quantization.known import differences, shift_biases
+from graphq.quantization.insert import by_statistics, insert_static
+from graphq.quantization.known import shift_biases
+from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
@@ -156,7 +157,7 @@ def test_bias_correction_takes_the_mean_error_back():
     graph, batches = convolutional(spread=1.0)
     g, scheme = prepared(graph), Scheme(method="min_max", per_channel=False)
     statistics = calibrate(g, batches)
-    before = differences(g, batches, statistics, scheme)
+    before = Parametrized(g, twins=True).differences(batches, by_statistics(g, statistics, scheme), scheme)
     corrected = g.copy()
     assert shift_biases(corrected, {name: d.shift for name, d in before.items()}) == 4  # one of them had no bias
     verify(corrected)
@@ -171,7 +172,8 @@ def test_bias_correction_takes_the_mean_error_back():
 def test_products_of_two_activations_have_no_bias_to_correct():
     graph, batches = attention()
     g = prepared(graph)
-    found = differences(g, batches, calibrate(g, batches), Scheme())
+    chosen = by_statistics(g, calibrate(g, batches), Scheme())
+    found = Parametrized(g, twins=True).differences(batches, chosen, Scheme())
     assert set(found) == {"q", "k", "v", "scores", "mixed"}
     assert shift_biases(g, {name: d.shift for name, d in found.items()}) == 3
 

@@ -7,7 +7,6 @@ import graphq as gq
 from graphq.quantization import automatic, search
 from graphq.quantization.compare import distance
 from graphq.quantization.price import Price
-from graphq.quantization.quantize import chosen_setting
 from graphq.quantization.scheme import Candidate, Scheme, Setting, wider, with_scheme
 from graphq.quantization.search import PART, TARGET, Search, cautious
 
@@ -219,7 +218,7 @@ def test_little_work_is_tried_again_once_other_products_have_16_bits(monkeypatch
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: {
         ((), ()): 0.01, ((), (last,)): 0.01, ((first,), ()): 0.004, ((first,), (last,)): 1e-5}[
             setting.scheme.wide, setting.scheme.exclude])
-    found = chosen_setting(work, "accuracy").scheme
+    found = work.run("accuracy").scheme
     assert found.wide == (first,) and found.exclude == (last,) and not found.wide_weights
 
 
