@@ -10,7 +10,7 @@ head with strides, and write its result with strides.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache as cache_of
 from functools import partial
@@ -160,7 +160,6 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     lower = cache_of(partial(lower_partition, level=level))
     strips = find_strips(graph, lower)
     written, read = find_strided(graph, lower)
-    writes = set(written.values())
     for last in progress(graph.nodes, "plan"):
         chain = strips.get(last, (last,))
         if last is not chain[-1]:  # so early, operands of the chain may lack buffers
@@ -168,13 +167,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
         with b.in_strips(between(chain), last.output) if last in strips else nullcontext():
             for node in chain:
                 try:
-                    if node in read:
-                        (source,) = node.operands
-                        b.of[node.output], b.strides[node.output] = b.of[source], read_strides(node)
-                    elif node not in writes:
-                        if (move := written.get(node.outputs[0])) is not None:
-                            b.of[node.output], b.strides[node.output] = b.result(move.output), written_strides(move)
-                        _node(b, node, lower)
+                    _node(b, node, lower, written, read)
                 except CompileError as e:
                     raise CompileError(f"{graph.describe(node)}: {e}") from None
                 nodes += [numbers[node]] * (len(b.steps) - len(nodes))
@@ -190,7 +183,16 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     return b.plan([*nodes, *[None] * (len(b.steps) - len(nodes))])
 
 
-def _node(b: PlanBuilder, node: Node, lower: Lower) -> None:
+def _node(b: PlanBuilder, node: Node, lower: Lower, written: Mapping[Value, Node], read: Container[Node]) -> None:
+    """Add the steps of a node; `written` and `read` have the transposes without steps (`find_strided`)."""
+    if any(written.get(v) is node for v in node.operands):
+        return
+    if node in read:
+        (source,) = node.operands
+        b.of[node.output], b.strides[node.output] = b.of[source], read_strides(node)
+        return
+    if (move := written.get(node.outputs[0])) is not None:
+        b.of[node.output], b.strides[node.output] = b.result(move.output), written_strides(move)
     if node.op.name == "constant":
         data = node.attrs["value"]
         b.of[node.output] = b.add(Buffer("constant", data.nbytes, node.output.type, data=data))
