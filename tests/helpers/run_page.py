@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 SET_UP = "python3 -m venv"
 """How a block begins that makes an environment: `.ci/run` runs the README's, which runs the tests."""
@@ -81,10 +83,12 @@ def serve():
     longer than most pages.
     """
     os.environ["NUMBA_OPT"] = "0"  # as for compiling processes
-    from graphq.kernels.jit import codegen, compiling
+    import graphq as gq
+    from graphq.kernels.jit import compiling
 
     compiling.pool.processes_work = False
-    codegen.object_code(codegen.Source(codegen.first_module, ()))
+    model = gq.compile(gq.parse("graph first(x: f32[2]) { %y = relu(x) return %y }"), threads=1, cache=False)
+    model(np.ones(2, np.float32))
     gc.freeze()
     for line in sys.stdin:
         page, folder, file = json.loads(line)
