@@ -290,8 +290,8 @@ def _corners(boxes: Array, center: bool) -> Array:
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of a box with each other box. It is 0 if an area is not positive."""
+    """Intersection over union of a box with each other box. It is 0 if an area is not positive: then `common` is 0."""
     sides = np.minimum(others[2:4], box[2:4]) - np.maximum(others[:2], box[:2])
     common = np.where((sides > 0).all(axis=0), sides[0] * sides[1], np.float32(0))
     union = others[4] + box[4] - common
-    return np.where((others[4] > 0) & (box[4] > 0) & (union > 0), common / union, np.float32(0))
+    return np.where(union > 0, common / union, np.float32(0))

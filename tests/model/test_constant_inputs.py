@@ -148,3 +148,10 @@ def test_constants_are_equal_by_their_bits():
     assert np.signbit(model(feeds(-0.0))).all() and call(model, feeds(0.0)) is None
     model, nan = model_of(), feeds(np.nan)
     assert np.isnan(model(nan)).all() and np.isnan(model(feeds(np.nan))).all()
+
+
+def test_constants_are_copies_of_the_callers_arrays():
+    model, arrays = model_of(), feeds(1)
+    assert call(model, arrays) == 1
+    arrays["k"][:] = 2
+    assert call(model, arrays) is None and call(model, feeds(1)) == 1

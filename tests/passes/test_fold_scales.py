@@ -128,7 +128,8 @@ def anchored(op, weights_format, weights, *, data_format="NCX", bias=True, quant
     if quantized is not None:
         n = 1 if quantized == "per_tensor" else weights[quantized]
         w = g.dequantize(g.constant(rng.integers(-99, 99, weights).astype(np.int8)), axis=1 if n == 1 else quantized,
-                         qtype="per_tensor" if n == 1 else "per_channel", scales=positive(rng, n).tolist(), zps=[3] * n)
+                         qtype="per_tensor" if n == 1 else "per_channel", scales=positive(rng, n).tolist(),
+                         zps=list(range(3, 3 + n)))
     b = g.constant(f32(rng, 6)) if bias else None
     return g, getattr(g, op)(x, w, b, **spatial(2), groups=groups, data_format=data_format,
                              weights_format=weights_format)
@@ -157,7 +158,8 @@ def test_scale_into_quantized_weights(op, weights_format, weights, own):
     out = check(ScaleIntoWeights(), g, rtol=1e-4)
     assert ops(out) == ["dequantize", op]
     (attrs,) = (n.attrs for n in out.nodes if n.op.name == "dequantize")
-    assert (attrs["axis"], len(attrs["scales"]), attrs["zps"]) == (axis, 6, (3,) * 6)
+    zps = (3,) * 6 if own == "per_tensor" else tuple(range(3, 9))
+    assert (attrs["axis"], len(attrs["scales"]), attrs["zps"]) == (axis, 6, zps)
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])

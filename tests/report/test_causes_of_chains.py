@@ -64,6 +64,10 @@ CHAINS = {  # the graph; of each cause, the border's too: the value, its reason 
         "x: u8[2,4]", f"{DENSE}\n %p = quantize(%y, {Q})\n %z = matmul(%y, %dx)\n return %p, %z",
         [("%z", "its activations, %y, are f32, although a quantize makes %p of %y", ("%dx",)),
          ("%p", "%y has a second user in f32", ())]),
+    "the chain's own operations are no further users": (
+        "x: u8[3,4]", f"{DENSE}\n %s = sigmoid(%y)\n %m = multiply(%y, %s)\n %q = quantize(%m, {Q})\n"
+        " %z = cum_sum(%y, axis=1)\n return %q, %z",
+        [("%q", "%y has a second user in f32: %z = cum_sum(%y) : f32[3,2]", ("%s", "%m", "%z"))]),
     "a quantize stands for its group": (
         "x: s16[1,4,4,3]", "%d = dequantize(x, scales=[0.1])\n %p = max_pool(%d, kernel=[2,2], strides=[2,2], "
         f"pads_begin=[0,0], pads_end=[0,0])\n %q = quantize(%p, {Q})\n return %q",

@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.passes import run_passes
-from graphq.report.coverage import Coverage, coverage, kind_of, millions
+from graphq.report.coverage import Coverage, coverage, kind_of, merged, millions
 
 CONV = "strides=[1,2], pads_begin=[1,1], pads_end=[1,1], dilations=[1,1]"
 
@@ -126,3 +126,8 @@ def test_where_shapes_depend_on_data_all_stages_count():
     assert model.coverage().total > 2 * 3 * 4  # of sizes that are assumed behind the data
     model(x=np.float32([[1, 2, 3], [0, 0, 0]]), w=np.ones((3, 4), np.float32))
     assert model.coverage().total == 2 * 3 * 4 + 4 * 2 * 4
+
+
+def test_parts_are_added_up():
+    both = merged([Coverage({"matmul": 2}, {"matmul": 5}, ("LpPool", "Gelu")), Coverage({}, {"matmul": 1}, ("Gelu", "Xor"))])
+    assert (both.integer, both.total, both.uncounted) == (2, 6, ("LpPool", "Gelu", "Xor"))

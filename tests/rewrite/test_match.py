@@ -5,7 +5,7 @@ import pytest
 from graphq.ir import Graph
 from graphq.ir.text import parse
 from graphq.rewrite.match import Matcher, roots
-from graphq.rewrite.pattern import PatternBuilder, Var
+from graphq.rewrite.pattern import ANY, PatternBuilder, Var
 
 A, B = map(Var, "ab")
 P = PatternBuilder()
@@ -102,3 +102,18 @@ def test_nodes_of_a_match_are_a_tuple_that_is_asked_for_operations():
     assert match.nodes == tuple(reversed(g.nodes)) and match.nodes("relu") == tuple(g.nodes[:0:-1])
     assert match.nodes("exp") == (match.node("exp"),) and match.nodes("add") == ()
     assert match.plus(g.nodes[0]).nodes("exp") == (g.nodes[0],)
+
+
+def test_patterns_match_the_first_result_only():
+    pattern = P.abs(P.top_k(A, attrs=ANY))
+    text = "graph(x: f32[4]) {{\n %a, %b = top_k(x, k=2, axis=0)\n %c = {}\n return %c\n}}"
+    g = parse(text.format("abs(%a)"))
+    assert len(list(Matcher(pattern, several_results=True).matches(g, g.nodes[-1]))) == 1
+    count, reason = misses(P.cast(P.top_k(A, attrs=ANY), attrs=ANY), text.format("cast(%b, dtype=f32)"), parts=True)
+    assert count == 2 and reason.startswith("%b is output 1 of %a, %b = top_k(x")
+
+
+def test_the_first_of_equal_misses_is_told():
+    text = "graph(x: f32[4], y: f32[4]) {\n %0 = exp(x)\n %1 = tanh(y)\n %2 = add(%0, %1)\n return %2\n}"
+    count, reason = misses(P.add(A, P.relu(B)), text, parts=True)
+    assert count == 1 and reason == "expected relu, found tanh (%1): f32[4]"
