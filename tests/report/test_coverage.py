@@ -129,5 +129,6 @@ def test_where_shapes_depend_on_data_all_stages_count():
 
 
 def test_parts_are_added_up():
-    both = merged([Coverage({"matmul": 2}, {"matmul": 5}, ("LpPool", "Gelu")), Coverage({}, {"matmul": 1}, ("Gelu", "Xor"))])
-    assert (both.integer, both.total, both.uncounted) == (2, 6, ("LpPool", "Gelu", "Xor"))
+    first, second = Coverage({"matmul": 2}, {"matmul": 5}, ("LpPool", "Gelu")), Coverage({}, {"matmul": 1}, ("Xor",))
+    both = merged([first, second, first])
+    assert (both.integer, both.total, both.uncounted) == (4, 11, ("LpPool", "Gelu", "Xor"))
