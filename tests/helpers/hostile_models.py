@@ -144,6 +144,7 @@ def main():
     import graphq as gq
 
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    gc.freeze()  # the collections below do not scan what is imported
     for name, data in {**REFUSED, **LOADED}.items():
         gc.collect()  # an error's frames may hold the graph of the model before
         signal.alarm(60)  # ends the process

@@ -70,10 +70,14 @@ def test_levels_have_the_capabilities_of_the_levels_below():
 def test_levels_are_named_in_their_table_alone():
     """Everything else asks a level what it has, so that a new one is a row of these tables."""
     names = {x.name for x in isa.LEVELS} - {"scalar"}
-    files = [path.relative_to(ROOT).as_posix() for folder in ("graphq", "kernels", "passes")
-             for path in (ROOT / folder).rglob("*.py")
-             if any(isinstance(x, ast.Constant) and x.value in names for x in ast.walk(ast.parse(path.read_text())))]
-    assert {*files} == {"kernels/target/__init__.py", "kernels/target/x86.py"}
+
+    def has_one(text):
+        return any(name in text for name in names) and any(
+            isinstance(x, ast.Constant) and x.value in names for x in ast.walk(ast.parse(text)))
+
+    files = {path.relative_to(ROOT).as_posix() for folder in ("graphq", "kernels", "passes")
+             for path in (ROOT / folder).rglob("*.py") if has_one(path.read_text())}
+    assert files == {"kernels/target/__init__.py", "kernels/target/x86.py"}
 
 
 @pytest.mark.parametrize("text", [gq.compile.__doc__, (ROOT / "docs/deploy.md").read_text(encoding="utf-8")],

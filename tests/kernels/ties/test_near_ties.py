@@ -7,6 +7,7 @@ all settled by literal sums, which must be the same bits, and `gq.reference`, wi
 import numpy as np
 import pytest
 import ties
+from all_pairs import all_pairs
 
 import graphq as gq
 from graphq.model.planning import evaluate_formulas
@@ -102,11 +103,8 @@ def test_the_band_is_wide_enough_whatever_follows_a_convolution(epilogue):
     agree(g, feeds_of(g))
 
 
-WINDOWS = [(stride, dilation, auto_pad, groups) for stride in (1, 2, 3) for dilation in (1, 2, 3)
-           for auto_pad in ("none", "same_upper", "same_lower", "valid") for groups in (1, 8)]
-
-
-@pytest.mark.parametrize("stride,dilation,auto_pad,groups", WINDOWS)
+@pytest.mark.parametrize("stride,dilation,auto_pad,groups", all_pairs(
+    (1, 2, 3), (1, 2, 3), ("none", "same_upper", "same_lower", "valid"), (1, 8)))
 def test_windows_lie_where_the_reference_has_them(stride, dilation, auto_pad, groups):
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=(1, 13, 11, 8), dtype="u8"), scales=[0.02], zps=[90])
