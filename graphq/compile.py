@@ -53,7 +53,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
       f32 (`passes.RoundProducts`; see docs/numbers.md). This saves time on CPUs with AVX512-BF16.
     - `ties="formula"`: leave out the second computation of outputs near rounding ties (`passes.leave_ties`; see
       docs/numbers.md). This saves 2 to 22 % of the time of a quantized model; few integers differ, each by one.
-      Partitions that a text has with `ties="formula"` keep it, also with `ties="settled"`.
+      A partition that the graph already states with `ties="formula"` keeps it.
     - `verify="numeric"`: first test the passes. The op-by-op reference runs before and after each pass that changes the
       graph, on inputs at rounding ties, edges of ranges, NaN and infinities. This takes seconds to minutes for a model.
 

@@ -73,10 +73,10 @@ def taken(node: Node) -> bool:
 
 
 class Fuse(Fusion):
-    """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
+    """f(anchor(dequantize(x), ...)) -> partition; with `floats` f(anchor(x, ...)) -> partition
 
-    A question mark means that the operation may be missing. f is any chain of lane-wise operations; their other
-    operands may be dequantized as well. The anchor is the operation that the partition is built around, such as a
+    f is a chain of at most MAX_EPILOGUE lane-wise operations, quantizes included; it may be empty. Its other operands
+    may be dequantized as well. The anchor is the operation that the partition is built around, such as a
     matmul. The record of the kernel family `family` has its pattern, and refuses partitions that the kernels cannot
     compute. The family of lane-wise chains has no anchor.
 

@@ -162,7 +162,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool, arrays: Ar
     written, read = find_strided(graph, lower)
     for last in progress(graph.nodes, "plan"):
         chain = strips.get(last, (last,))
-        if last is not chain[-1]:  # so early, operands of the chain may lack buffers
+        if last is not chain[-1]:  # a chain is planned at its last node: all its operands have buffers then
             continue
         with b.in_strips(between(chain), last.output) if last in strips else nullcontext():
             for node in chain:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # passes and reports are imported when they run
 
 
 class Options(NamedTuple):
-    """The options of `compile`, with their defaults filled in."""
+    """The options of `compile` that decide plans, with defaults filled in. Its other options become passes."""
 
     level: Level
     threads: int
@@ -64,7 +64,7 @@ class Passed(NamedTuple):
 
     `history` has the graph after the passes, and the changes by passes. `again` makes the graph as it was before the
     passes. `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph
-    has plain numbers for open sizes, `symbolic` may return the same graph with symbols.
+    has plain numbers for open sizes, `symbolic` returns this record with symbols, or None.
     """
 
     history: History

@@ -4,7 +4,7 @@
 
 A buffer is the memory of a value: the array of an input, an output or a constant, or a part of the arena. A kernel
 reads its arguments from an argument block of 64-bit words. `PlanBuilder.run` sets the words that are addresses of
-buffers; `runtime.OpenPlan` computes their values.
+buffers; `runtime.NativePlan` computes their values.
 
 If the graph has open dimensions, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`)
 instead of ints.
@@ -63,8 +63,8 @@ They are the address, the address of a table of offsets by batch element, and th
 def pieces(blocks: int, worth: int, threads: int) -> int:
     """The number of pieces into which blocks are divided for `threads` threads; 0 if one thread runs all blocks.
 
-    One thread runs all blocks if there is only one block, or if `worth` (the result of `threads_for`) is 1. Block i is
-    in piece ((i + 1) * pieces - 1) // blocks.
+    One thread runs all blocks if there is only one block, or if the work pays for one thread only: `worth`, the
+    result of `threads_for`, is 1. Block i is in piece ((i + 1) * pieces - 1) // blocks.
     """
     return number(_pieces, blocks, worth, threads) if threads > 1 else 0
 
@@ -156,11 +156,11 @@ class Part(NamedTuple):
 
 
 BLOCK_CYCLES = 10_000
-"""The least work, in cycles, for which another thread is woken. A parallel step costs at least 2.5 us."""
+"""The least work of a thread, in cycles, that pays for running a step in parallel, which costs at least 2.5 us."""
 
 
 def threads_for(threads: int, cycles: float) -> int:
-    """The number of threads, at most `threads`, that are worth waking for work of `cycles` cycles on one core."""
+    """The number of threads, at most `threads`, that pay for work of `cycles` cycles on one core."""
     return number(_threads_for, threads, cycles) if threads > 1 else 1
 
 

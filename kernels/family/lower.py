@@ -71,9 +71,9 @@ class Lowered:
     """A partition in the form that kernels compute.
 
     `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue: it computes each output
-    element. Slot k of its operands has the data of `sources[k]`. The epilogue starts from the numbers that kernels
-    leave in scratch memory. If these are not yet the accumulators, the epilogue's subexpression `accumulated` turns
-    them into the accumulators; otherwise it is None.
+    element. Slot k of its operands has the data of `sources[k]`. The epilogue starts from the raw sum R that kernels
+    leave in scratch memory. If R lacks corrections for zero points, the epilogue's subexpression `accumulated` adds
+    them; it is the accumulator. If R is the accumulator, `accumulated` is None.
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize

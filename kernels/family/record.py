@@ -28,7 +28,7 @@ Strided: TypeAlias = Callable[[Lowered, int, Sequence[int]], bool]
 Count: TypeAlias = Callable[[Node], int]
 
 MAX_EPILOGUE = 24
-"""The most operations after the anchor, not counting casts and quantizes. oneDNN's patterns have up to 20."""
+"""The most operations after the anchor, casts and quantizes included. oneDNN's patterns have up to 20."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Family:
         return None
 
     def lowered(self, body: Graph, constants: Arrays) -> Lowered:
-        """Lower a body. Its note "lowered" keeps the result, for the next call with the same body and constants."""
+        """Lower a body. Its note "lowered" keeps the result of a fusion's check until `lower_partition` takes it."""
         facts = [*(None if x is None else Content(x) for x in constants), *body.outputs,
                  *(x for node in body.nodes for x in (node, *node.inputs))]
         if body.notes.get("lowered", (None,))[0] != facts:

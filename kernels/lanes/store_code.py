@@ -91,8 +91,8 @@ class Entries:
 class EpilogueEmitter:
     """Emits a Store (the epilogue) for a block of outputs whose accumulators are in memory or in registers.
 
-    `first` has the address of the argument block, and the batch element, row and column of the first output. The
-    outputs are `root`. `others` are further expressions: for the exact form of a Store with a second look, whether an
+    `first` has the address of the argument block, and the batch element, row and column of the first output. `root` is
+    the output's expression. `others` are computed with it: in the exact form of a Store with a second look, whether an
     output needs it. Outputs that are or could be near a rounding tie are listed at address `entries` (see `epilogue`).
     `beside` vectors with long expressions are computed side by side.
     """

@@ -28,9 +28,9 @@ def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[S
                  words: Mapping[str, Word], *, joined: int = 1, **layout: int) -> None:
     """Add the step of a product: a matmul or a convolution, with weights of any kind.
 
-    `packed` is the buffer of the packed weights. `slots` are the activations, the weights, and the slots of the Store.
-    `words` are further words of the argument block. One of `joined` multiply-accumulates belongs to the graph; the
-    others multiply by zeros. `layout` has the fields of TERMS that describe the packed weights.
+    `packed` is the buffer of the packed weights. `slots` begins with the activations and the weights; the slots of the
+    Store follow. `words` are further words of the argument block. Weights packed jointly multiply by zeros: only one of
+    `joined` multiply-accumulates is counted. `layout` has the fields of TERMS that describe the packed weights.
     """
     step = matmul.plan_matmul(lowered.store, x, b.target, strip_rows=b.strip_rows)
     step = step._replace(macs=step.macs // joined)
@@ -47,7 +47,7 @@ def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[S
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Add up to four steps: transpose integer activations, pack the weights, sum rows, and multiply."""
+    """Add up to four steps: transpose activations, pack the weights, sum rows, and multiply."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize

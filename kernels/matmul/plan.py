@@ -6,9 +6,10 @@
 The integer R is the same at every instruction-set level. For floats, R is the f32 sum. The Store is the epilogue; for
 integers it also corrects R for zero points and for the shifts by 128.
 
-The block function loops over tiles, and calls a tile function by its address. The tile function leaves R in scratch
-memory on the stack, and a function of the Store (`outputs`) computes the outputs while R is in L1. Tile functions are
-therefore compiled once per machine, not once per Store.
+The block function loops over tiles, and calls a tile function by its address. By default, a tile function leaves R in
+scratch memory on the stack, and a function of the Store (`outputs`) computes the outputs while R is in L1. Such tile
+functions are compiled once per machine. If k and the Store are short (`_writer`), the tile function writes the outputs
+itself, and is compiled for each Store.
 
 Tile functions read activations as rows or columns of `a`, or as windows of an image (see `operands.tile_frame`). A
 matmul of windows by weights that are packed tap by tap is a convolution. An operand's table has the byte offset of each
@@ -68,7 +69,7 @@ The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in 
 view, view_frame = MATMUL.view, FRAME.view
 
 SHORT = 26
-"""The most operations of an epilogue that tile functions compute, because they unroll it. A residual still fits."""
+"""The most nodes of an epilogue that tile functions compute, because they unroll it. A residual still fits."""
 SHORT_ROW = 256
 """Tile functions compute the epilogue only if k has at most this many bytes."""
 MANY = 1 << 14
@@ -339,7 +340,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
                 strip_rows: int | None = None) -> Step:
     """Plan a matmul or convolution; `store` is its epilogue.
 
-    `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size.
+    `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size. If
+    they are not, `later(f, x)` is f(x) and `assumed(x)` is x.
     `strip_rows`, if given, is the number of rows of a block. Raises KernelError if there is no kernel.
     """
     level, cache, n = target.level, target.cache, x.n

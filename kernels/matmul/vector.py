@@ -38,9 +38,9 @@ class Products:
 
     Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
     the runs are added in order, for smaller rounding errors of floats. `total(b, sum)` is applied to each sum of two
-    runs. `flushing`, if given, makes the tile treat subnormal numbers as zeros (see `products.Fma`). A pixel of
-    `silent` bytes (padding) adds nothing to the sums, so tiles may skip it. If `from_columns`, activations are
-    multiplied minus 128, and sums start from 128 times the sums of the weights' columns.
+    runs. `flushing`, if given, makes the tile treat subnormal numbers as zeros (see `Fma`). A pixel of
+    `silent` bytes (padding) adds nothing to the sums, so tiles may skip it. If `from_columns`, the instruction
+    multiplies s8 by s8: it gets activations minus 128, and sums start from 128 times the column sums of the weights.
     """
 
     parts: int
@@ -101,9 +101,8 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
 
     `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
 
-    With an epilogue `result`, the tile function writes the outputs itself. It writes a whole tile from registers. In a
-    partial tile, it writes floats from sums in memory, and leaves outputs that could be near rounding ties to the
-    caller.
+    With an epilogue `result`, the tile function writes whole tiles from registers. It writes partial tiles from sums in
+    memory, unless the epilogue has a fast form: then the caller writes them.
     """
 
     @emits

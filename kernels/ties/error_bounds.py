@@ -103,8 +103,8 @@ class BodyBounds:
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a
         bias b, f32(y + b). It rounds twice, or three times if |sum| can reach 2**24. These errors are relative to |y|
         <= |y + b| + |b|. Kernel and graph each round the addition of b. If the graph's sum starts from b, only the
-        kernel does. Unless `settle`, only the largest absolute values are bounds: errors are those of a sum that is
-        almost the sum as written.
+        kernel does. Without `settle`, only the largest absolute values are bounds; the errors are placeholders
+        near 0.
         """
         bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
                                if a is not None and a.dtype.kind == "f"})
