@@ -40,8 +40,8 @@ STEP_WORDS = len(STEP.fields)
 class NativePlan:
     """A plan with its native form: all words of 64 bits, and the places of the words that each run fills in.
 
-    `passed` has the graphs before the fusions and after all passes, and the refusals of the passes; it is None for a plan from a
-    file.
+    `passed` has the graphs before the fusions and after all passes, and the refusals of the passes; it is None for a
+    plan from a file.
 
     `template` has a row for each kernel step (`threads.steps.STEP`), then the argument blocks of these steps; each
     block begins at its index in `starts`. Words that a run fills in are 0 in the template. These lists have their

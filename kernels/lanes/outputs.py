@@ -6,8 +6,8 @@ rounding tie from an f32 sum: `rewrite` is another form of the epilogue, and the
 needs, such as a column's weight scale.
 
 `write` also stores an entry for each group of outputs that contains outputs near a tie. Kernels pass the entries of a
-tile to `look_again`. With a second look, its function recomputes these outputs, otherwise `exact_form` does. `ties.attach`
-registers the former here, so kernels need not import `ties`.
+tile to `look_again`. With a second look, its function recomputes these outputs, otherwise `exact_form` does.
+`ties.attach` registers the former here, so kernels need not import `ties`.
 """
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
     fast    u = y / s + zp + 0.5 + half                in f32
             q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
-q is from lo to lo + 255. A tie is the middle between two integers. The constant `half` bounds the error of
-u, plus the half-width of the band around ties that the caller asks for. It shifts u, so that fraction(u) < 2 * half if
-y / s + zp is at most `half` from a tie: kernels compute such outputs again. For all other outputs, both forms give the same
+q is from lo to lo + 255. A tie is the middle between two integers. The constant `half` bounds the error of u, plus the
+half-width of the band around ties that the caller asks for. It shifts u, so that fraction(u) < 2 * half if y / s + zp
+is at most `half` from a tie: kernels compute such outputs again. For all other outputs, both forms give the same
 integer.
 
 If y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants include scales and zero

@@ -340,9 +340,9 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
                 strip_rows: int | None = None) -> Step:
     """Plan a matmul or convolution; `store` is its epilogue.
 
-    `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size. If
-    they are not, `later(f, x)` is f(x) and `assumed(x)` is x.
-    `strip_rows`, if given, is the number of rows of a block. Raises KernelError if there is no kernel.
+    `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size.
+    If they are not, `later(f, x)` is f(x) and `assumed(x)` is x. `strip_rows`, if given, is the number of rows of a
+    block. Raises KernelError if there is no kernel.
     """
     level, cache, n = target.level, target.cache, x.n
     if x.layout == "windows" and ROWS * line_bytes(x.row_bytes, x.taps) > COPIES and level.matrix is not None:

@@ -283,7 +283,7 @@ class Level:
 
     @lazy_property
     def base(self) -> Level:
-        """The lowest level with vectors of this width. All code except products of bytes and of bf16 is compiled for it."""
+        """The lowest level with vectors of this width. Only products of bytes and bf16 are compiled for others."""
         return self if self.extends is None else self.extends.base
 
     @property
