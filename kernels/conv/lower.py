@@ -36,7 +36,7 @@ from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums, tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
-from graphq.kernels.target.level import shift
+from graphq.kernels.target.products import shift
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 MERGED_BYTES = 16

@@ -5,7 +5,7 @@ Pairs use sums of two products: the bytes of two taps are interleaved and widene
 Quads use dot products of four: the bytes of four taps of a column are interleaved, so a 32-bit lane has the taps of one
 channel. Neighboring output pixels of a line share columns, and each column is interleaved once. For 3 x 3 taps and
 tiles of four pixels, a vector of one pixel's outputs takes 8 operations instead of the 20 of pairs. If the instruction
-multiplies x + 128 or x - 128 (`level.shift`), sums start from -128 or 128 times the sum of w.
+multiplies x + 128 or x - 128 (`products.shift`), sums start from -128 or 128 times the sum of w.
 """
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from graphq.kernels.jit.intrinsics import repeated
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, tile_functions
-from graphq.kernels.target.level import FLIP, Level, Multiply
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import FLIP, Multiply
 
 
 def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply, multiplier: int) -> Fill:

@@ -19,7 +19,8 @@ from graphq.kernels.lanes.vector import emit
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.matmul.vector import Products
 from graphq.kernels.numbers.float_sums import BLOCK, SCALE, SMALLEST_NORMAL
-from graphq.kernels.target.level import Factor, Level
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import Factor
 
 
 def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:

@@ -29,7 +29,7 @@ from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
-from graphq.kernels.target.level import shift
+from graphq.kernels.target.products import shift
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22

@@ -22,7 +22,7 @@ from graphq.kernels.jit.values import I8, I64, Builder, Value, c64, constant, sm
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.target.isa import LEVELS
-from graphq.kernels.target.level import Matrix
+from graphq.kernels.target.products import Matrix
 
 # Offsets in scratch memory, after the accumulators: tile configuration and emulated tile registers (STATE), initial
 # values of the accumulators (FIRST).

@@ -11,7 +11,7 @@ with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector
 For bf16 and f16 a group has two rows, for f32 one row; kernels do not use the column sums of floats.
 
 Sorted weights are followed by the result of `sort`: it lists which groups a saturating instruction multiplies exactly
-(`target.level`). Such an instruction adds two neighboring products of u8 and s8 in 16 bits. The result is exact if
+(`target.products`). Such an instruction adds two neighboring products of u8 and s8 in 16 bits. The result is exact if
 the sum of the two weights is from -128 to 128: neither the sum of the positive weights nor the sum of the negative
 weights then exceeds 128 in absolute value, and the sum of the products is at most 255 * 128 < 2**15.
 """

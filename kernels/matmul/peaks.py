@@ -20,8 +20,9 @@ from graphq.kernels.jit.intrinsics import Record, stack
 from graphq.kernels.jit.values import I32, Builder, Value, vector
 from graphq.kernels.matmul.matrix import STATE, matrix_setup
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
-from graphq.kernels.target.level import Level, Matrix, Multiplying
+from graphq.kernels.target.level import Level
 from graphq.kernels.target.mnemonics import multiplying
+from graphq.kernels.target.products import Matrix, Multiplying
 from graphq.kernels.threads import team
 
 PEAK = Record("memory", "turns")

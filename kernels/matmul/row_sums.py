@@ -6,7 +6,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s64, store_s32
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
-from graphq.kernels.target.level import shift
+from graphq.kernels.target.products import shift
 from graphq.plan.plan import Step, Target, plan_rows
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")

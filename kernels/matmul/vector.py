@@ -24,7 +24,8 @@ from graphq.kernels.lanes.store_code import emitter_of
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
-from graphq.kernels.target.level import ByteProduct, Factor, Flushing, Level, shift
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import ByteProduct, Factor, Flushing, shift
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_intege
 from graphq.kernels.matmul_compressed.tiles import ROUNDED, W_DTYPES
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 from graphq.kernels.operands.space import broadcast_strides
-from graphq.kernels.target.level import shift
+from graphq.kernels.target.products import shift
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Word
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var

@@ -30,7 +30,8 @@ from graphq.kernels.matmul.vector import Products
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
-from graphq.kernels.target.level import Factor, Level
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import Factor
 
 W_DTYPES = {4: "s4", 8: "s8groups"}
 """The names of compressed weights in the kernel table, by the bits of a weight."""

@@ -32,7 +32,8 @@ from graphq.kernels.matmul_compressed.floats import BITS, ROUNDED, ROUNDS, W_DTY
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 from graphq.kernels.target.isa import LEVELS
-from graphq.kernels.target.level import Level, Multiply, TileSizes, shift
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import Multiply, TileSizes, shift
 
 FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)

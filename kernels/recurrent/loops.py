@@ -26,7 +26,7 @@ from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE, offset_of
 from graphq.kernels.rows.loops import computed
 from graphq.kernels.target.isa import level_named
-from graphq.kernels.target.level import Multiply
+from graphq.kernels.target.products import Multiply
 from graphq.plan.plan import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",

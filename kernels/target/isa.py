@@ -16,7 +16,8 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder
 from graphq.kernels.target import x86
-from graphq.kernels.target.level import ByteProduct, Fma, Level, TileSizes, pairs
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, pairs
 
 _SIZES, _RATE = ((4, 16),), 1.25  # fitted on Zen 4: four products of bytes take a cycle
 _FLOATS = TileSizes(_SIZES, 1 / 16)

@@ -9,7 +9,8 @@ from collections import Counter
 
 from graphq.kernels.target import x86
 from graphq.kernels.target.isa import LEVELS
-from graphq.kernels.target.level import Level, Multiplying
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import Multiplying
 
 MULTIPLYING, LANES = x86.MULTIPLYING, x86.REGISTERS
 _OF_BYTES = {how.mnemonic for x in LEVELS for how in (x.dot4, x.pairs, x.saturating, x.matrix) if how and how.mnemonic}

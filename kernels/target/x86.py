@@ -11,14 +11,12 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Type, Value, constant, vector
-from graphq.kernels.target.level import (
+from graphq.kernels.target.level import BytePacking, ByteTable, Level
+from graphq.kernels.target.products import (
     FLIP,
     Bf16,
-    BytePacking,
     ByteProduct,
-    ByteTable,
     Fma,
-    Level,
     Matrix,
     Multiplying,
     TileSizes,

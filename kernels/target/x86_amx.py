@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from graphq.kernels.jit.code import S32X16, Loop
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, c64, constant, vector
-from graphq.kernels.target.level import dot4
+from graphq.kernels.target.products import dot4
 
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:

@@ -19,7 +19,7 @@ from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
 from graphq.kernels.lanes.store_code import emitter_of, epilogue
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
-from graphq.kernels.target.level import dot4, flipped, pairs, saturating
+from graphq.kernels.target.products import dot4, flipped, pairs, saturating
 from graphq.kernels.target.x86 import high_bytes, low_bytes, vpdpbusd, vpmaddubsw, vpmaddwd, vpxord
 from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
