@@ -266,8 +266,8 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
         t.add(found.get(f"counts/{name}"), low, high)
         if f"low/{name}" not in found:
             continue
-        low_, high_, mean, square = (found[f"{part}/{name}"] for part in PER_CHANNEL)
+        lows, highs, means, squares = (found[f"{part}/{name}"] for part in PER_CHANNEL)
         if t.channels is None:
-            t.channels = Channels(axes[name], low_, high_, mean, square, np.zeros_like(low_))
+            t.channels = Channels(axes[name], lows, highs, means, squares, np.zeros_like(lows))
         else:
-            t.channels.add(low_, high_, mean, square)
+            t.channels.add(lows, highs, means, squares)
