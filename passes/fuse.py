@@ -72,6 +72,11 @@ def taken(node: Node) -> bool:
     return next(node.operands).dtype.bits <= 8
 
 
+def _ends_chain(node: Node) -> str | None:
+    """The reason why an epilogue ends before `node`; "" for a dequantize that the next partition needs."""
+    return "" if feeds_anchor(node) else refuses(node)  # no lambda: passes are pickled with models
+
+
 class Fuse(Fusion):
     """f(anchor(dequantize(x), ...)) -> partition; with `floats` f(anchor(x, ...)) -> partition
 
@@ -105,9 +110,7 @@ class Fuse(Fusion):
         y = made(g)
         if not self.family.operations:
             return y
-        # The empty reason ends the epilogue before a dequantize that the next partition needs.
-        return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE,
-                        where=lambda node: "" if feeds_anchor(node) else refuses(node))
+        return g.repeat(lane_wise_operations(), y, max=MAX_EPILOGUE, where=_ends_chain)
 
     def absorbs(self, node: Node) -> bool:
         """Whether `node`, which only a member uses, joins: a mask, dequantize or scaling of an epilogue's operand."""
