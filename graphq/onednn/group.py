@@ -44,7 +44,7 @@ class Group(Fusion):
             return reason
         # If each node has one result, only the root's result is used outside, so no path leaves the group and comes
         # back.
-        if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(g, self.members(match)):
+        if all(len(n.outputs) == 1 for n in match.nodes) or is_convex(self.members(match)):
             return None
         return "a further result leaves the group and comes back into it"
 

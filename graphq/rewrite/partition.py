@@ -1,4 +1,4 @@
-"""Make partitions: move nodes of a graph into a body graph, and replace them by one node (`graphq.ops.control`)."""
+"""Copy nodes of a graph into the body of a partition (`graphq.ops.control`), unless a path leaves and enters them."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
     members = sorted(inside, key=GRAPH_ORDER)
     results = [o for n in members for o in n.outputs if any([u.node not in inside for u in o.uses])]
     # No path comes back from the last node.
-    if any([v.node is not members[-1] for v in results]) and (detour := _detour(graph, members)):
+    if any([v.node is not members[-1] for v in results]) and (detour := _detour(members)):
         raise GraphError(f"not convex: a path leaves these {len(members)} nodes and enters them again through "
                          f"{'; '.join(map(graph.describe, detour))}")
     results = results or [o for n in members[-1:] for o in n.outputs]
@@ -43,12 +43,12 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
     return body, operands, results
 
 
-def is_convex(graph: Graph, members: list[Node]) -> bool:
+def is_convex(members: list[Node]) -> bool:
     """Whether no path between two members runs through another node. `members` must be in graph order."""
-    return not _detour(graph, members)
+    return not _detour(members)
 
 
-def _detour(graph: Graph, members: list[Node]) -> list[Node]:
+def _detour(members: list[Node]) -> list[Node]:
     """The nodes of a path that leaves the members and enters them again; empty if the members are convex.
 
     `members` must be in graph order. The search visits only nodes between the first and the last member.

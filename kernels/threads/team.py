@@ -82,6 +82,7 @@ class StepTable:
         self._seconds = (self._ended - begun) * (1 + self._helpers if awake else 1)
 
 
+@cache
 def modules_of_team(threads: int = 2, cache: bool = True) -> tuple[modules.Module, ...]:
     """The modules that run tables of steps on `threads` threads, the same for all plans."""
     serial = modules.load("steps", serial_module, cache=cache)
