@@ -21,7 +21,8 @@ import numpy as np
 from peers import ORT, missing
 
 import graphq as gq
-from graphq.model.open_shapes import open_dimensions
+from graphq.ir.interpret import Signature
+from graphq.model.open_shapes import Places
 
 
 def resident() -> float:
@@ -45,15 +46,11 @@ def perceptron() -> gq.Graph:
 def feed(graph: gq.Graph, sizes: list[int]) -> dict[str, np.ndarray]:
     """Inputs with these sizes of the open dimensions, in order of the dimensions' names."""
     rng = np.random.default_rng(0)
-    named: dict[str, int] = {}
-    by_place = {}
-    for d in open_dimensions(graph):
-        if d.name not in named:
-            named[d.name] = sizes[len(named)]
-        by_place[d.input, d.axis] = named[d.name]
+    places = Places(Signature.of(graph))
+    names = places.names(graph)
+    named = dict(zip(dict.fromkeys(names), sizes, strict=True))
     out = {}
-    for v in graph.inputs:
-        shape = [by_place[str(v.name), k] if d is None else d for k, d in enumerate(v.shape or ())]
+    for v, shape in zip(graph.inputs, places.shapes(tuple([named[x] for x in names])), strict=True):
         out[str(v.name)] = (rng.random(shape) if v.dtype.kind == "float" else
                             rng.integers(0, 2, shape)).astype(v.dtype.numpy)
     return out

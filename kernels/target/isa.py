@@ -1,8 +1,8 @@
 """The ISA levels, and which of them this machine has.
 
 A machine has a level if its CPU reports all features of the level; CPU names are not reliable. A level includes every
-level whose features are a subset of its own: all levels before it in LEVELS, except that AVX-512 levels do not include
-avx_vnni. Tests can `emulate` a level that the machine lacks: plain LLVM IR then replaces its special instructions.
+level whose features are a subset of its own, and runs its kernels. Tests can `emulate` a level that the machine lacks:
+plain LLVM IR then replaces its special instructions.
 """
 from __future__ import annotations
 

@@ -107,10 +107,12 @@ def saturating(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 class ByteProduct(NamedTuple):
     """An instruction that multiplies bytes. `emit` has the meaning of `emulate`: `dot4`, `pairs` or `saturating`.
 
-    `emit` takes the level's vectors and narrower ones: depthwise kernels also multiply 4 or 8 lanes.
+    Both take vectors of s32, or of s16 if the instruction `widens`: the level's vectors and narrower ones, because
+    depthwise kernels also multiply 4 or 8 lanes. An instruction for s8 by s8 is `signed`, and its `emulate` is
+    `partial(dot4, signed=True)`.
 
     `tiles` are the sizes of matmul tiles (of sorted weights if the instruction saturates), `compressed` the sizes for
-    compressed weights. If it `widens`, the instruction multiplies s16. If it is `signed`, it multiplies s8 by s8.
+    compressed weights.
     """
 
     mnemonic: str
