@@ -83,8 +83,8 @@ def test_specialize_takes_bodies_along(g):
     verify(h)
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))],
-                         ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g)), Graph.copy],
+                         ids=["copy", "deepcopy", "pickle", "Graph.copy"])
 def test_pickle_and_copies(again):
     g = Graph("net")
     x = g.input("x", dtype="u8", shape=(None, 3), property="variable")

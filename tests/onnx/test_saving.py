@@ -228,8 +228,9 @@ def test_every_exporter_is_tried():
     assert operations - elsewhere <= tried, "it has a line in STATEMENTS or RESULTS"
 
 
-@pytest.mark.parametrize("attrs", [f"{ATTRS}, kernel=[2,2]", "pads_begin=[1,0], kernel=[4,5]",
-                                   "strides=[1,2], kernel=[4,5]", "kernel=[4,4]"])
+@pytest.mark.parametrize("attrs", [
+    f"{ATTRS}, kernel=[2,2]", "pads_begin=[1,0], kernel=[4,5]", "strides=[1,2], kernel=[4,5]", "kernel=[4,4]",
+    'kernel=[4,5], auto_pad="same_upper"'])
 def test_sums_of_means_in_another_order(attrs, tmp_path):
     """Newer versions of AveragePool add in order, as ONNX Runtime runs them."""
     pool = f'avg_pool(x, {attrs}, exclude_pad=true, data_format="NCX"'

@@ -123,6 +123,7 @@ def test_values_that_are_not_seen_do_not_matter():
 
 @pytest.mark.parametrize("case, lengths, message", [
     (dict(), [9], "1 new tokens, a past cache of 6 rows and room for 7 rows do not fit a length of 9 tokens"),
+    (dict(total=20), [9], "a past cache of 6 rows and room for 20 rows do not fit a length of 9 tokens"),
     (dict(), [0], "do not fit a length of 0 tokens"), (dict(), [-3], "do not fit a length of -3 tokens"),
     (dict(lengths=(5, 5), tokens=3, rows=5, total=5, bias=(1, 1)), [5, 6],
      "room for 5 rows do not fit a length of 6 tokens"),

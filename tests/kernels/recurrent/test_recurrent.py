@@ -115,3 +115,11 @@ def test_weights_that_are_no_constants():
     g.output(g.lstm(*values)[0], name="y")
     feeds = {"x": floats(2, 1, 32), "r": floats(32, 8)}
     np.testing.assert_array_equal(gq.compile(g)(feeds), gq.reference(g, feeds))
+
+
+def test_scales_that_are_no_constants():
+    g = gq.Graph()
+    x, scales = (g.input(n, shape=s, dtype="f32") for n, s in (("x", (2, 1, 32)), ("scales", (1,))))
+    g.output(g.lstm(x, np.float32(rng.integers(-128, 128, (32, 8))), None, None, scales)[0], name="y")
+    feeds = {"x": floats(2, 1, 32), "scales": np.float32([0.01])}
+    np.testing.assert_array_equal(gq.compile(g)(feeds), gq.reference(g, feeds))
