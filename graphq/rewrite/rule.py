@@ -27,10 +27,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from graphq.base.locks import lazy_property
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
+from graphq.ir.op import OPS
 from graphq.rewrite.match import Match, Matcher, Nodes, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
@@ -157,8 +157,15 @@ class Rewrite:
             raise GraphError(f"{self.name} at {graph.describe(node)}: {e}") from e
         graph.prune([node])
 
-    @lazy_property
+    @property
     def _form(self) -> _RewriteForm:
+        """The pattern, and what `check` and `replace` take. Patterns may list operations: a new one makes it again."""
+        made = self.__dict__.get("_made")
+        if made is None or made[0] != len(OPS):
+            made = self.__dict__["_made"] = len(OPS), self._make()
+        return made[1]
+
+    def _make(self) -> _RewriteForm:
         _, *names = _parameters(self, "pattern")
         if reserved := GIVEN & set(names):
             raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")

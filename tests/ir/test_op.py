@@ -105,6 +105,24 @@ def test_rules_that_do_not_fit_the_signature(registry, wrong, message):
     assert "halved" not in OPS and register_op(**right)(halved).lanes is right["lanes"]
 
 
+def test_rewrites_that_have_run_take_operations_that_are_registered_later(registry):
+    fuse, text = Fuse("eltwise", floats=True), """graph(x: u8[4]) {{
+      %0 = dequantize(x, scales=[0.5])
+      %1 = {}(%0)
+      %2 = quantize(%1, dtype=u8, scales=[0.25])
+      return %2
+    }}"""
+    assert fuse(gq.parse(text.format("relu"))) == 1
+
+    @register_op(infer=infer_unary, elementwise=True, lanes=lambda x: x * 0.5)
+    @in_f32
+    def halved(src):
+        """Half of a tensor."""
+        return src * np.float32(0.5)
+
+    assert fuse(gq.parse(text.format("halved"))) == 1
+
+
 @pytest.fixture
 def softsign(registry):
     @register_op(infer=infer_unary, elementwise=True, lanes=lambda x: x / (1.0 + op("abs", x)), onnx="Softsign",
