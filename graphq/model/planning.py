@@ -100,9 +100,9 @@ def _pays(nodes: Sequence[Node]) -> bool:
     if not all(m % rows[0] == 0 for m in rows):
         return False
     inside = [node.output for node in nodes[:-1]]
-    beside = {v for node in nodes for v in (*node.operands, node.output)
+    values = {v for node in nodes for v in (*node.operands, node.output)
               if v is node.output or v.type.dims[-2:] != node.output.type.dims[-2:]}.difference(inside)
-    least = LEAST_SHARE * sum(assumed(v.type.nbytes) for v in beside)
+    least = LEAST_SHARE * sum(assumed(v.type.nbytes) for v in values)
     return sum(assumed(v.type.nbytes) for v in between(nodes)) > least
 
 

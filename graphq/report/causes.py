@@ -51,7 +51,7 @@ def causes(analysis: Analysis) -> list[Cause]:
 
 def _cause(reasons: list[Reason], analysis: Analysis, numbers: dict[Node, int]) -> Cause:
     first = min(reasons, key=lambda r: (r.node.op.name not in PRODUCTS, r.node.op.name not in QUANTIZES))
-    nodes = dict.fromkeys([first.node, *(n for r in reasons for n in (r.node, *analysis.beside(r.node)))])
+    nodes = dict.fromkeys([first.node, *(n for r in reasons for n in (r.node, *analysis.partners(r.node)))])
     op, value, given, home = first.op, first.value, analysis.given, analysis.home.get(first.node)
     if op is not None and op.op.name != "constant" and analysis.kind(op) == "float":
         nodes[op] = None
@@ -215,7 +215,7 @@ class Analysis(Fusions):
 
     def _too_much(self, value: Value, maker: Node, members: list[Node], last: Node, fusion: str) -> Reason:
         """Why the partition of `maker` cannot contain all `members` together, although partitions can contain each."""
-        say, beside, why = self.given.say, self.beside(maker), partial(Reason, last, fusion)
+        say, partners, why = self.given.say, self.partners(maker), partial(Reason, last, fusion)
         if not self.anchors(maker):  # a later pass has replaced the partition's anchor
             return self._several(last, fusion, maker)
         read = self.given.under(next(maker.operands))
@@ -226,10 +226,10 @@ class Analysis(Fusions):
                 return why(COMPUTED, maker, value, str(refused), first + refused.edit)
         except GraphqError as e:
             return why(COMPUTED, maker, value, str(e), f"{first}quantize and dequantize {say(value)}")
-        blocked = next((n for n in beside if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
+        blocked = next((n for n in partners if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if blocked is not None:
             return self._product(blocked)._replace(node=last)
-        middle = beside[-2].outputs[0]  # beside[-1] is a quantize
+        middle = partners[-2].outputs[0]  # partners[-1] is a quantize
         return why("the chain's length", maker, value, f"the chain up to {say(value)} has {MAX_EPILOGUE} operations, "
                    "the limit of a partition", f"quantize and dequantize {say(middle)}, to cut the chain")
 
@@ -290,7 +290,7 @@ class Analysis(Fusions):
         homes = (None, self.home[last])  # a merged dequantize has no home
         readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
         # `narrow`: the partition of the dequantize also computes its 8-bit operand.
-        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)
+        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.partners(last)
         shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and stays.check == LANES else [stays]
 

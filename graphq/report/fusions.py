@@ -48,7 +48,7 @@ class Fusions:
             self._kinds[home] = kind_of(home)
         return self._kinds[home]
 
-    def beside(self, node: Node) -> list[Node]:
+    def partners(self, node: Node) -> list[Node]:
         """All nodes before the fusions with the same home as `node`, including `node`."""
         home = self.home.get(node)
         return [] if home is None else self.members[home]
@@ -100,7 +100,7 @@ class Fusions:
     def anchors(self, maker: Node) -> bool:
         """Whether the anchor (if any) of `maker`'s partition existed before the fusions."""
         family = family_named(self.home[maker].attrs["anchor"])
-        return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
+        return not family.operations or any(n.op.name in family.operations for n in self.partners(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute `maker`'s partition extended by `members`, or None. Raises `carve`'s errors."""

@@ -77,12 +77,12 @@ def equal(node: Node) -> list[Node]:
             and u.attrs == node.attrs]
 
 
-def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
-    """Yield a value, then the values that `beside` returns for it, and so on: nearest first, at most `most` values."""
+def spread(start: Value, further: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
+    """Yield a value, then the values that `further` returns for it, and so on: nearest first, at most `most` values."""
     queue, seen = [start], {start}
     for at in queue:  # the loop appends to `queue`
         yield at
-        for v in beside(at):
+        for v in further(at):
             if v not in seen and (most is None or len(seen) < most):
                 seen.add(v)
                 queue.append(v)

@@ -153,9 +153,9 @@ def _grown(nodes: set[Node], steps: int) -> set[Node]:
     """The given nodes, and all nodes at most `steps` edges away from them."""
     members = front = set(nodes)
     for _ in range(steps):
-        beside = {v.node for n in front for v in n.operands if v.node is not None}
-        beside |= {u.node for n in front for v in n.outputs for u in v.uses if u.node is not None}
-        front = beside - members
+        neighbors = {v.node for n in front for v in n.operands if v.node is not None}
+        neighbors |= {u.node for n in front for v in n.outputs for u in v.uses if u.node is not None}
+        front = neighbors - members
         members = members | front
     return members
 
