@@ -13,9 +13,9 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul.kernel_table import BF16, DTYPES, KERNELS, SORTED_DTYPES
 from graphq.kernels.matmul.pack import pack, pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
-from graphq.kernels.matmul.tiles import BF16, DTYPES, KERNELS, SORTED_DTYPES
 from graphq.kernels.target.isa import LEVELS, available, level_named, native
 from graphq.kernels.target.level import Level
 from graphq.plan.plan import Step, Target

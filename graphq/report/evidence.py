@@ -20,7 +20,7 @@ from graphq.ir.names import counted
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
 from graphq.kernels.matmul import peaks
-from graphq.kernels.matmul.tiles import KERNELS
+from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.target.isa import level_named
 from graphq.kernels.target.mnemonics import count
 from graphq.plan.plan import AnyStep, Plan, Step, touched

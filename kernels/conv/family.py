@@ -24,8 +24,8 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands, product_step
+from graphq.kernels.matmul.kernel_table import SORTED
 from graphq.kernels.matmul.plan import Product
-from graphq.kernels.matmul.tiles import SORTED
 from graphq.kernels.moves.transpose import dense
 from graphq.kernels.operands.space import Space, factor, table
 from graphq.kernels.operands.tile_frame import RUN

@@ -12,10 +12,10 @@ from graphq.kernels.family.record import Family, Strides, any_operands, in_room,
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul.kernel_table import SORTED, ActivationLayout
 from graphq.kernels.matmul.lower import MATMULS, Matmul, follows, lower_matmul, strided
 from graphq.kernels.matmul.plan import Product
 from graphq.kernels.matmul.row_sums import plan_sums
-from graphq.kernels.matmul.tiles import SORTED, ActivationLayout
 from graphq.kernels.moves.transpose import plan_transpose
 from graphq.kernels.operands.space import broadcast_strides, dense, table, terms
 from graphq.ops.quant import DEQUANTIZES

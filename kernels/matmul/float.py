@@ -17,7 +17,7 @@ from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.vector import emit
 from graphq.kernels.matmul.pack import PANEL
-from graphq.kernels.matmul.vector import Products
+from graphq.kernels.matmul.vector import DotProducts
 from graphq.kernels.numbers.float_sums import BLOCK, SCALE, SMALLEST_NORMAL
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Factor
@@ -29,7 +29,7 @@ def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     return total
 
 
-def floats(dtype: str, level: Level) -> Products:
+def floats(dtype: str, level: Level) -> DotProducts:
     """Multiply f32, bf16 or f16 as a level does: bf16 by its instruction for pairs, otherwise by multiply-adds.
 
     If the level is emulated or has no vectors, no special instructions multiply pairs, widen elements or flush
@@ -38,7 +38,7 @@ def floats(dtype: str, level: Level) -> Products:
     lanes, emulated = level.fma.lanes, level.emulated or not level.f16
     kind, itemsize, is_bf16 = vector(F32, lanes), 4 if dtype == "f32" else 2, dtype == "bf16"
     total = flushed if is_bf16 and (emulated or level.bf16 is not None) else lambda b, x: x
-    make = partial(Products, PANEL // lanes, kind, itemsize=itemsize, block=BLOCK * itemsize // 4, total=total)
+    make = partial(DotProducts, PANEL // lanes, kind, itemsize=itemsize, block=BLOCK * itemsize // 4, total=total)
     words = vector(I32, lanes)
     if is_bf16 and level.bf16 is not None and not emulated:
         dot = level.bf16.dot

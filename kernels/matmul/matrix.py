@@ -36,7 +36,7 @@ COPIES = 1 << 19
 
 The copies then stay in L2, next to the weights of a tile.
 """
-AGAIN = 2
+OWN_COPIES = 2
 """The value of a frame's word `fresh` if every tile makes its own copies of activations.
 
 Otherwise `fresh` is 1 for the first tile of a row of tiles, and 0 for the tiles that read the first tile's copies.
@@ -144,9 +144,9 @@ class _PixelRows:
         self.all_steps = (total + 63) >> 6
         self.line = (((total + 95) >> 6) | 1) << 6
         self.apart = self.tap_bytes
-        if once:  # no copy is read again: if `fresh` is AGAIN, all long taps share one memory in L1
-            again = fresh.eq(AGAIN) & ~self.short
-            self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
+        if once:  # no copy is read again: if `fresh` is OWN_COPIES, all long taps share one memory in L1
+            own = fresh.eq(OWN_COPIES) & ~self.short
+            self.apart, self.line = own.select(0, self.apart), own.select(self.tap_bytes, self.line)
         self.copies = FRAME.load(f.address, "copies")
 
     def _run(self, tap: Value, r: Value) -> tuple[Value, Value]:

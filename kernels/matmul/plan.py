@@ -30,9 +30,18 @@ from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.matrix import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
+from graphq.kernels.matmul.kernel_table import (
+    FLOATS,
+    KERNELS,
+    ActivationLayout,
+    Kernel,
+    estimate,
+    fitting,
+    select,
+    tile_count,
+)
+from graphq.kernels.matmul.matrix import COPIES, OWN_COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
-from graphq.kernels.matmul.tiles import FLOATS, KERNELS, ActivationLayout, Kernel, estimate, fitting, select, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
 from graphq.kernels.target.isa import here
 from graphq.kernels.target.level import Level
@@ -190,7 +199,7 @@ def matmul_blocks() -> Functions:
             f.order = order + j * order_bytes
             f.j = 16 * j
             f.columns = columns
-            f.fresh = AGAIN if kept == 0 else int(j == j0)
+            f.fresh = OWN_COPIES if kept == 0 else int(j == j0)
             ahead, pace = upcoming(args, first + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes, steps)
             ahead = ahead if pace else w
             f.step = pace

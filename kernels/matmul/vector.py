@@ -29,7 +29,7 @@ from graphq.kernels.target.products import ByteProduct, Factor, Flushing, shift
 
 
 @dataclass(frozen=True)
-class Products:
+class DotProducts:
     """How a tile multiplies groups. A group is 4 bytes along k, in a row of activations or a column of weights.
 
     A panel of 16 columns has `parts` vectors of weights and as many accumulators of type `kind`. `activations(b,
@@ -53,23 +53,24 @@ class Products:
     block: int = 0
     silent: int | None = None
     from_columns: bool = False
-    exact_first: Products | None = None
+    exact_first: DotProducts | None = None
     total: Callable[[Builder, Value], Value] = lambda b, x: x
     flushing: Flushing | None = None
 
 
-def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> Products:
+def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> DotProducts:
     """How vectors of a level multiply 8-bit activations and weights; s8 activations are added up as a + 128.
 
     Sorted weights begin with groups that cannot saturate. These are multiplied by a saturating instruction.
     """
-    def products(product: ByteProduct | None, first: Products | None = None) -> Products:
+    def products(product: ByteProduct | None, first: DotProducts | None = None) -> DotProducts:
         assert product is not None
         how = product(level.lanes, level.emulated)
-        return Products(PANEL // how.lanes, vector(I32, how.lanes),
-                        lambda b, group: how.left(b, group.splat(how.lanes), a_dtype),
-                        lambda b, address: how.right(b, address.load(how.loads)), how.dot, silent=how.silent(a_dtype),
-                        from_columns=how.shift(a_dtype) != shift(a_dtype), exact_first=first)
+        return DotProducts(PANEL // how.lanes, vector(I32, how.lanes),
+                           lambda b, group: how.left(b, group.splat(how.lanes), a_dtype),
+                           lambda b, address: how.right(b, address.load(how.loads)), how.dot,
+                           silent=how.silent(a_dtype), from_columns=how.shift(a_dtype) != shift(a_dtype),
+                           exact_first=first)
 
     return products(level.dot4 or level.pairs, products(level.saturating) if is_sorted else None)
 
@@ -97,7 +98,7 @@ class Cursor(NamedTuple):
     step: Value
 
 
-def vector_tile(rows: int, columns: int, products: Products, layout: str, result: Store | None = None) -> Intrinsic:
+def vector_tile(rows: int, columns: int, products: DotProducts, layout: str, result: Store | None = None) -> Intrinsic:
     """Make the tile function of `rows` x `columns` outputs, for activations in `layout`.
 
     `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
@@ -124,7 +125,7 @@ def vector_tile(rows: int, columns: int, products: Products, layout: str, result
 
 
 class _Tile:
-    def __init__(self, b: Builder, f: Frame, rows: int, columns: int, products: Products) -> None:
+    def __init__(self, b: Builder, f: Frame, rows: int, columns: int, products: DotProducts) -> None:
         self.b, self.f, self.rows, self.columns, self.products = b, f, rows, columns, products
         self.panels, self.lanes = -(-columns // PANEL), PANEL // products.parts
         self.sums = (_BlockSums if products.block else _TileSums)(products, rows, columns)
@@ -177,7 +178,7 @@ class _Tile:
                     (line + panel_bytes * j + LINE * NEAR).prefetch()
             return self.multiply(products, groups.at(number, source), line, panel_bytes, acc)
 
-        def sorted_turn(products: Products, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
+        def sorted_turn(products: DotProducts, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
             place, ahead = places
             if self.rows > 1:
                 ahead.prefetch(level=2)
@@ -201,7 +202,7 @@ class _Tile:
         return self.sums.over(b, f, (left > 0).zext(I64), state, [], lambda _, places, acc: self.multiply(
             products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # this loop runs at most once
 
-    def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
+    def multiply(self, products: DotProducts, groups: Iterable[Value], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
         """Emit the products of one group of each row and the weights at `w` of each panel; returns the new sums."""
         b = self.b
@@ -252,7 +253,7 @@ class _TileSums:
     The `state`, the values that loops carry, is the list of sums. `places` are the byte offsets of the sums in memory.
     """
 
-    def __init__(self, products: Products, rows: int, columns: int) -> None:
+    def __init__(self, products: DotProducts, rows: int, columns: int) -> None:
         self.products, self.size, line = products, LINE // products.parts, -(-columns // PANEL) * LINE
         self.vectors, self.rows = range(0, 4 * columns, self.size), rows
         self.places = [row * line + at for row in range(rows) for at in self.vectors]

@@ -24,9 +24,9 @@ from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.vector import narrow, widen
 from graphq.kernels.matmul.float import floats
+from graphq.kernels.matmul.kernel_table import Dtypes
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL
-from graphq.kernels.matmul.tiles import Dtypes
-from graphq.kernels.matmul.vector import Products
+from graphq.kernels.matmul.vector import DotProducts
 from graphq.kernels.matmul_compressed.pack import FLOAT_BASE, HEAD
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.tile_frame import Frame
@@ -57,7 +57,7 @@ class Floats(NamedTuple):
     them from the f32 vectors of the step's rows. A tile multiplies `at_once` of its rows at a time.
     """
 
-    products: Products
+    products: DotProducts
     kind: Type
     vectors: int
     factor: Callable[[Builder, list[Value]], Factor]

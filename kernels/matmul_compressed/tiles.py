@@ -25,9 +25,9 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL
-from graphq.kernels.matmul.tiles import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul_compressed.floats import BITS, ROUNDED, ROUNDS, W_DTYPES, WeightTile, float_tile, multiply
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped

@@ -1,7 +1,7 @@
 """The frame: the argument of a tile function, and how the tile function reads activations.
 
 A tile function computes a tile of a matmul or convolution. It gets the address of a frame: a FRAME record and, for
-windows, two words for each row of the tile. Activations have one of three layouts (`matmul.tiles.ActivationLayout`):
+windows, two words for each row of the tile. Activations have one of three layouts (`ActivationLayout`):
 
     rows      row i is at a + i * stride
     columns   the operand is transposed: element (i, k) is at a + k * stride + i * (its bytes)
@@ -38,7 +38,7 @@ ahead, step      weights of the next tiles, to prefetch: `step` bytes with each 
 entries          for tiles that write outputs: the address for the entries of outputs near a rounding tie. The tile
                  replaces it by the number of entries, or by -1 if the tile is partial and wrote none
 copies, fresh    for tile registers: the address for copies of activations, and whether the tile makes them
-                 (`matmul.matrix.AGAIN`)
+                 (`matmul.matrix.OWN_COPIES`)
 order            for sorted weights: the order of the panel's groups (`matmul.pack.sort`)
 """
 view, view_windows = FRAME.view, WINDOWS.view

@@ -25,7 +25,7 @@ import graphq as gq
 from graphq.kernels import levels
 from graphq.kernels.jit import codegen, modules
 from graphq.kernels.matmul import peaks
-from graphq.kernels.matmul.tiles import KERNELS
+from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.moves.integers import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
 from graphq.kernels.target import isa, mnemonics
 from graphq.kernels.threads import team

@@ -14,7 +14,7 @@ from graphq.kernels.jit.modules import Source
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.tiles import KERNELS, SORTED
+from graphq.kernels.matmul.kernel_table import KERNELS, SORTED
 from graphq.kernels.matmul_compressed.tiles import FOUR_BITS
 from graphq.kernels.operands.space import Space
 from graphq.kernels.target import isa, mnemonics

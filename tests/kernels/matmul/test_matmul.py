@@ -12,10 +12,9 @@ from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes import quantizing
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
-from graphq.kernels.matmul import matrix, pack
+from graphq.kernels.matmul import kernel_table, matrix, pack
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul import tiles as matmul_tiles
-from graphq.kernels.matmul.tiles import KERNELS
+from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.target import isa
@@ -24,7 +23,7 @@ from graphq.report import evidence
 
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
-INTEGERS = (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)
+INTEGERS = (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES)
 MATMULS = [k for k in KERNELS.values() if k.dtypes in INTEGERS]
 # Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists.
 RUNS = [pytest.param(k, False, id=k.name) for k in MATMULS if k.level in NATIVE]
@@ -58,7 +57,7 @@ def halved(w):
 def packed_for(kernel, w, k):
     """Weights (..., taps, rows, n), of which taps have k, packed as the kernel takes them."""
     *outer, taps, rows, n = w.shape
-    in_order = kernel.dtypes[1] == matmul_tiles.SORTED
+    in_order = kernel.dtypes[1] == kernel_table.SORTED
     return pack.pack_sorted(w, k) if in_order else pack.pack(w.reshape(*outer, taps * rows, n))
 
 

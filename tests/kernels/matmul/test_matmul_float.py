@@ -10,10 +10,9 @@ from guarded_memory import guarded
 from graphq.kernels import levels
 from graphq.kernels.lanes.expression import STORAGE, acc, load, maximum
 from graphq.kernels.lanes.stores import Store, evaluate
-from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import kernel_table, pack
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul import tiles as matmul_tiles
-from graphq.kernels.matmul.tiles import KERNELS, select
+from graphq.kernels.matmul.kernel_table import KERNELS, select
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, float_sums, tile_sums
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.target import isa
@@ -21,7 +20,7 @@ from graphq.plan.plan import Target
 
 RAW = Store(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]
-FLOATS = [k for k in KERNELS.values() if k.dtypes in matmul_tiles.FLOATS]
+FLOATS = [k for k in KERNELS.values() if k.dtypes in kernel_table.FLOATS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(FLOATS)}
 LAST = {(k.level, k.dtypes): k for k in FLOATS}
 # Only bf16 and f16 have instructions to emulate; levels that the machine lacks are tried on one tile shape, and others

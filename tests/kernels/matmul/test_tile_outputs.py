@@ -4,13 +4,13 @@ import pytest
 from all_pairs import all_pairs
 
 import graphq as gq
+from graphq.kernels.matmul import kernel_table
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul import tiles as matmul_tiles
-from graphq.kernels.matmul.tiles import KERNELS
+from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.target import isa
 
 TILES = [k for k in KERNELS.values()
-         if k.level not in ("scalar", "amx") and k.dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)]
+         if k.level not in ("scalar", "amx") and k.dtypes in (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES)]
 
 
 def layer(m, n, k, *, a_dtype="u8", dtype="u8", residual=False):

@@ -10,7 +10,7 @@ from graphq.errors import KernelError
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.tiles import KERNELS, select
+from graphq.kernels.matmul.kernel_table import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
 from graphq.kernels.matmul_compressed.floats import ROUNDS
 from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes

@@ -4,9 +4,9 @@ from itertools import product
 import pytest
 
 from graphq.errors import KernelError
+from graphq.kernels.matmul import kernel_table
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul import tiles as matmul_tiles
-from graphq.kernels.matmul.tiles import KERNELS, register_kernel, select
+from graphq.kernels.matmul.kernel_table import KERNELS, register_kernel, select
 from graphq.kernels.matmul_compressed import tiles as compressed_tiles
 from graphq.kernels.target import isa
 
@@ -22,23 +22,23 @@ def test_names_are_derived():
 
 
 def test_second_registration_is_refused(monkeypatch):
-    monkeypatch.setattr(matmul_tiles, "KERNELS", dict(KERNELS))
+    monkeypatch.setattr(kernel_table, "KERNELS", dict(KERNELS))
     with pytest.raises(KernelError, match="a second kernel named matmul_u8s8_6x64_avx512_vnni"):
-        register_kernel(matmul_tiles.build_vectors, (U8,), ((6, 64),), VNNI, matmul_tiles.estimate_matrix)
-    register_kernel(matmul_tiles.build_vectors, (U8,), ((7, 64),), VNNI, matmul_tiles.estimate_matrix)
-    assert "matmul_u8s8_7x64_avx512_vnni" in matmul_tiles.KERNELS
+        register_kernel(kernel_table.build_vectors, (U8,), ((6, 64),), VNNI, kernel_table.estimate_matrix)
+    register_kernel(kernel_table.build_vectors, (U8,), ((7, 64),), VNNI, kernel_table.estimate_matrix)
+    assert "matmul_u8s8_7x64_avx512_vnni" in kernel_table.KERNELS
 
 
 @pytest.mark.parametrize("tile", [(33, 16), (0, 16), (4, 0), (4, 24)])
 def test_tiles_of_too_many_rows_or_parts_of_panels_are_refused(tile, monkeypatch):
-    monkeypatch.setattr(matmul_tiles, "KERNELS", {})
+    monkeypatch.setattr(kernel_table, "KERNELS", {})
     with pytest.raises(KernelError, match="a tile has 1 to 32 rows, and columns in panels of 16"):
-        register_kernel(matmul_tiles.build_vectors, (U8,), (tile,), VNNI, matmul_tiles.estimate_matrix)
-    register_kernel(matmul_tiles.build_vectors, (U8,), ((32, 16),), VNNI, matmul_tiles.estimate_matrix)
+        register_kernel(kernel_table.build_vectors, (U8,), (tile,), VNNI, kernel_table.estimate_matrix)
+    register_kernel(kernel_table.build_vectors, (U8,), ((32, 16),), VNNI, kernel_table.estimate_matrix)
 
 
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
-@pytest.mark.parametrize("dtypes", (*matmul_tiles.DTYPES, *matmul_tiles.FLOATS))
+@pytest.mark.parametrize("dtypes", (*kernel_table.DTYPES, *kernel_table.FLOATS))
 def test_every_level_has_a_kernel_for_every_size(level, dtypes):
     for m, n, k in ((1, 1, 1), (1, 1024, 1024), (2, 64, 64), (1024, 1024, 1024), (0, 0, 0), (10**6, 3, 27)):
         kernel = select(dtypes, m, n, k, level)
@@ -71,7 +71,7 @@ def test_no_kernel_is_an_error():
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
 def test_each_kernel_is_selected_at_its_level_for_some_sizes(level):
     sizes = list(product((1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 33, 1000), (16, 32, 48, 64, 1000), (4, 64, 1000)))
-    for dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES, *matmul_tiles.FLOATS, *compressed_tiles.DTYPES,
+    for dtypes in (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES, *kernel_table.FLOATS, *compressed_tiles.DTYPES,
                    *compressed_tiles.FLOATS):
         own = {k.name for k in KERNELS.values() if k.dtypes == dtypes and k.level == level.name}
         never = own - {select(dtypes, *x, level).name for x in sizes if own}
