@@ -70,14 +70,17 @@ SESSION = {
     "graphq.kernels.jit.compiling.pool.later": deque(maxlen=0),
 }
 """All that no user has and every test has: names of modules, and their values during the session."""
+_session = pytest.MonkeyPatch()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _session():
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SESSION.items():
-            patch.setattr(name, value)
-        yield
+def pytest_sessionstart():
+    """Set the session's values. Collecting already starts compiling: some test files load kernels as they are read."""
+    for name, value in SESSION.items():
+        _session.setattr(name, value)
+
+
+def pytest_sessionfinish():
+    _session.undo()
 
 
 @pytest.fixture
