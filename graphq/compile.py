@@ -41,7 +41,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     - `outputs`: the names of the values to return, instead of the graph's outputs. A returned value is computed and
       stored as the graph states, so no fusion goes across it (`explain()` shows the fusions).
     - `isa`: the highest instruction set level to use, one of "scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni",
-      "avx512_bf16", "amx". The default is $GRAPHQ_ISA, or else the best level of this machine.
+      "avx512_bf16", "amx", "neon", "neon_dot", "neon_i8mm". The default is $GRAPHQ_ISA, or else the best level of
+      this machine.
     - `threads`: the most threads to use. The default is all cores that the process may use.
     - `strict`: refuse operations that would run as NumPy references.
     - `passes`: the passes to run instead of `passes.PIPELINE`.

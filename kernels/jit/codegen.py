@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
+from graphq.kernels.jit.cpu import target_features
 from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
 from graphq.kernels.jit.intrinsics import store_s64
 from graphq.kernels.jit.values import I64, LEVEL, Builder, Value
@@ -150,7 +151,7 @@ def _machine(without: tuple[str, ...] = ()) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()  # needed to parse inline assembly
-    features = ",".join((llvm.get_host_cpu_features().flatten(), *(f"-{x}" for x in without)))
+    features = ",".join((target_features(), *(f"-{x}" for x in without)))
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="small")
 

@@ -38,15 +38,16 @@ def floats(dtype: str, level: Level) -> DotProducts:
     lanes, emulated = level.fma.lanes, level.emulated or not level.f16
     kind, itemsize, is_bf16 = vector(F32, lanes), 4 if dtype == "f32" else 2, dtype == "bf16"
     total = flushed if is_bf16 and (emulated or level.bf16 is not None) else lambda b, x: x
-    make = partial(DotProducts, PANEL // lanes, kind, itemsize=itemsize, block=BLOCK * itemsize // 4, total=total)
+    make = partial(DotProducts, PANEL // lanes, kind, itemsize=itemsize, block=BLOCK * itemsize // 4, total=total,
+                   by_element=level.by_element)
     words = vector(I32, lanes)
     if is_bf16 and level.bf16 is not None and not emulated:
         dot = level.bf16.dot
-        return make(lambda b, group: (group.splat(lanes),), lambda b, address: (address.load(words),),
+        return make(lambda b, x: (x,), lambda b, address: (address.load(words),),
                     lambda b, acc, x, w: dot(b, acc, x[0], w[0]))
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
-    return make(lambda b, group: widen(b, group.splat(lanes)), lambda b, address: widen(b, address.load(words)),
+    return make(widen, lambda b, address: widen(b, address.load(words)),
                 _flushed_chain if is_bf16 and emulated else _chain,
                 flushing=level.fma.flushing if is_bf16 and not emulated else None)
 

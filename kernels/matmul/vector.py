@@ -11,7 +11,7 @@ weights (`pack.sort`) therefore list the groups whose sums cannot saturate. The 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -32,10 +32,11 @@ from graphq.kernels.target.products import ByteProduct, Factor, Flushing, shift
 class DotProducts:
     """How a tile multiplies groups. A group is 4 bytes along k, in a row of activations or a column of weights.
 
-    A panel of 16 columns has `parts` vectors of weights and as many accumulators of type `kind`. `activations(b,
-    group)` spreads a group (s32) over a vector, `weights(b, address)` loads the weights of a part, and `dot(b, acc, x,
-    w)` adds their products to an accumulator. `exact_first`, if given, multiplies the groups of sorted weights that
-    cannot saturate.
+    A panel of 16 columns has `parts` vectors of weights and as many accumulators of type `kind`. `activations(b, x)`
+    makes a factor of a vector of groups (s32), `weights(b, address)` loads the weights of a part, and `dot(b, acc, x,
+    w)` adds their products to an accumulator. A vector of groups has one group in all lanes or, `by_element`, the
+    next groups of a row: a lane of the factor is then spread. `exact_first`, if given, multiplies the groups of sorted
+    weights that cannot saturate.
 
     Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
     the runs are added in order, for smaller rounding errors of floats. `total(b, sum)` is applied to each sum of two
@@ -56,6 +57,7 @@ class DotProducts:
     exact_first: DotProducts | None = None
     total: Callable[[Builder, Value], Value] = lambda b, x: x
     flushing: Flushing | None = None
+    by_element: bool = False
 
 
 def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> DotProducts:
@@ -66,11 +68,10 @@ def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> DotProducts:
     def products(product: ByteProduct | None, first: DotProducts | None = None) -> DotProducts:
         assert product is not None
         how = product(level.lanes, level.emulated)
-        return DotProducts(PANEL // how.lanes, vector(I32, how.lanes),
-                           lambda b, group: how.left(b, group.splat(how.lanes), a_dtype),
+        return DotProducts(PANEL // how.lanes, vector(I32, how.lanes), lambda b, x: how.left(b, x, a_dtype),
                            lambda b, address: how.right(b, address.load(how.loads)), how.dot,
                            silent=how.silent(a_dtype), from_columns=how.shift(a_dtype) != shift(a_dtype),
-                           exact_first=first)
+                           exact_first=first, by_element=level.by_element)
 
     return products(level.dot4 or level.pairs, products(level.saturating) if is_sorted else None)
 
@@ -176,18 +177,28 @@ class _Tile:
             if prefetches and products.block:
                 for j in range(self.panels):
                     (line + panel_bytes * j + LINE * NEAR).prefetch()
-            return self.multiply(products, groups.at(number, source), line, panel_bytes, acc)
+            return self.multiply(products, self.spread(products, groups.at(number, source)), line, panel_bytes, acc)
+
+        def by_element(groups: RowGroups, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
+            source, line, _ = places
+            rows = [products.activations(b, x) for x in groups.several(source, self.lanes)]
+            for g in range(self.lanes):
+                acc = self.multiply(products, (_lane_of(x, g, self.lanes) for x in rows), line + LINE * g, panel_bytes,
+                                    acc)
+            return acc
 
         def sorted_turn(products: DotProducts, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
             place, ahead = places
             if self.rows > 1:
                 ahead.prefetch(level=2)
             k = place.load(I32, 4).sext(I64)
-            return self.multiply(products, groups.at(number, groups.first + k), w + (k << 4), panel_bytes, acc)
+            factors = self.spread(products, groups.at(number, groups.first + k))
+            return self.multiply(products, factors, w + (k << 4), panel_bytes, acc)
 
         if products.exact_first is None:
             cursors = [Cursor(groups.first, c64(4)), Cursor(w, c64(LINE)), ahead]
-            state = self.sums.over(b, f, whole, state, cursors, turn)
+            several = partial(by_element, groups) if products.by_element and isinstance(groups, RowGroups) else None
+            state = self.sums.over(b, f, whole, state, cursors, turn, several)
         else:
             order = FRAME.load(f.address, "order")
             if tap is not None:
@@ -200,20 +211,30 @@ class _Tile:
             return state
         left = f.k & 3
         return self.sums.over(b, f, (left > 0).zext(I64), state, [], lambda _, places, acc: self.multiply(
-            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # this loop runs at most once
+            products, self.spread(products, groups.tail(left)), w + whole * LINE, panel_bytes,
+            acc))  # this loop runs at most once
 
-    def multiply(self, products: DotProducts, groups: Iterable[Value], w: Value, panel_bytes: Value,
+    def spread(self, products: DotProducts, groups: Iterable[Value]) -> Iterator[Factor]:
+        """Emit the factor of each row's group, in all lanes."""
+        return (products.activations(self.b, group.splat(self.lanes)) for group in groups)
+
+    def multiply(self, products: DotProducts, factors: Iterable[Factor], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
-        """Emit the products of one group of each row and the weights at `w` of each panel; returns the new sums."""
+        """Emit the products of each row's factor and the weights at `w` of each panel; returns the new sums."""
         b = self.b
         weights = [products.weights(b, w + panel_bytes * (column // PANEL) + column % PANEL * 4)
                    for column in range(0, self.columns, self.lanes)]
         out = []
-        for i, group in enumerate(groups):
-            x = products.activations(b, group)
+        for i, x in enumerate(factors):
             row = acc[i * len(weights):(i + 1) * len(weights)]
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
+
+
+def _lane_of(x: Factor, lane: int, lanes: int) -> Factor:
+    """Emit a factor of one group in all lanes, from a factor of `lanes` groups."""
+    words = [part if part.type.count == lanes else part.as_type(vector(I32, lanes)) for part in x]
+    return tuple(word.shuffle(word, [lane] * lanes).as_type(part.type) for word, part in zip(words, x, strict=True))
 
 
 def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]) -> None:
@@ -266,11 +287,18 @@ class _TileSums:
         return [(f.sums + at).load(self.products.kind, self.size) << 7 for at in self.vectors] * self.rows
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
-             turn: Turn) -> list[Value]:
-        return self.turns(b, b.value(I64, 0), count, state, cursors, turn)
+             turn: Turn, several: Turn | None = None) -> list[Value]:
+        return self.turns(b, b.value(I64, 0), count, state, cursors, turn, several)
 
     def turns(self, b: Builder, done: Value, count: Value, acc: list[Value], cursors: Sequence[Cursor],
-              turn: Turn) -> list[Value]:
+              turn: Turn, several: Turn | None = None) -> list[Value]:
+        """Emit the products of `count` groups after `done` groups: `several` take as many groups as a vector has."""
+        if several is not None:
+            lanes = self.size // 4
+            many = count >> lanes.bit_length() - 1
+            start = [Cursor(c.start + done * c.step, c.step * lanes) for c in cursors]
+            acc = self.turns(b, b.value(I64, 0), many, acc, start, several)
+            done, count = done + many * lanes, count - many * lanes
         with Loop(b, count, [*acc, *(c.start + done * c.step for c in cursors)]) as loop:
             acc, places = loop.values[:self.count], loop.values[self.count:]
             acc = turn(done + loop.k, places, acc)
@@ -297,7 +325,7 @@ class _BlockSums(_TileSums):
         return [*self.zeros, c64(self.products.block), c64(1)]
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
-             turn: Turn) -> list[Value]:
+             turn: Turn, several: Turn | None = None) -> list[Value]:
         block = self.products.block
         rest = count - state[-2]  # the number of groups beyond the current block
         more = (rest + (block - 1)) // block
@@ -305,7 +333,7 @@ class _BlockSums(_TileSums):
         with Loop(b, pieces, [c64(0), *state]) as loop:
             done, *acc, room, first = loop.values
             now = smaller(count - done, room)
-            acc = self.turns(b, done, now, acc, cursors, turn)
+            acc = self.turns(b, done, now, acc, cursors, turn, several)
             loop.update([done + now, *self.end_block(b, f, [*acc, room - now, first])])
         return loop.values[1:]
 

@@ -182,7 +182,7 @@ class _FloatTile(WeightTile):
                 k = group * (item * self.group) + lines.k * (item * self.line_rows)
                 for number, of_columns in enumerate(steps(lines.k)):
                     for i, source in enumerate(sources):
-                        x = products.activations(b, (source + k + 4 * number).load(I32))
+                        x = products.activations(b, (source + k + 4 * number).load(I32).splat(self.columns))
                         for n, weight in enumerate(of_columns, i * len(of_columns)):
                             out[n] = products.dot(b, out[n], x, weight)
                 lines.update(out)

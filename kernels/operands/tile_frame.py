@@ -92,6 +92,10 @@ class RowGroups:
             self._bring_next(number, place)
         return ((place + row).load(I32) for row in self.apart)
 
+    def several(self, place: Value, count: int) -> Iterable[Value]:
+        """Emit the loads of the next `count` groups of all rows, one vector each. The first row's are at `place`."""
+        return ((place + row).load(vector(I32, count)) for row in self.apart)
+
     def tail(self, count: Value) -> Iterable[Value]:
         """Emit the loads of the last group; it has `count` (1 to 3) bytes."""
         return [tail_group(row + self.done, count, self.itemsize) for row in self.addresses]

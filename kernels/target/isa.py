@@ -15,7 +15,7 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder
-from graphq.kernels.target import x86
+from graphq.kernels.target import arm, x86
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, pairs
 
@@ -25,8 +25,10 @@ SCALAR = Level("scalar", 4, pairs=ByteProduct("", pairs, pairs, TileSizes((), _R
                                               TileSizes(_SIZES, _RATE), widens=True),
                fma=Fma(4, _FLOATS, _FLOATS, _FLOATS, _FLOATS))
 """The level without special instructions, for any CPU: LLVM makes what it can of vectors of four lanes."""
-LEVELS = (SCALAR, *x86.LEVELS)
-"""The levels from lowest to highest. The best level of a machine is the last level that it has."""
+LEVELS = (SCALAR, *x86.LEVELS, *arm.LEVELS)
+"""The levels of each architecture from lowest to highest. The best level of a machine is the last that it has."""
+HERE = {"x86_64": x86, "aarch64": arm}.get(platform.machine())
+"""The instructions of this machine's architecture; None if graphq has no levels for it."""
 _BY_NAME = {level.name: level for level in LEVELS}
 _lock = Lock()
 _emulated: list[str] = []
@@ -34,8 +36,8 @@ _emulated: list[str] = []
 
 def pause(b: Builder) -> None:
     """Emit a wait of some dozens of cycles; on CPUs without such an instruction, emit nothing."""
-    if platform.machine() == "x86_64":
-        x86.pause(b)
+    if HERE is not None:
+        HERE.pause(b)
 
 
 def level_named(name: str, emulated: bool = False) -> Level:

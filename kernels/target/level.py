@@ -43,8 +43,9 @@ class Level:
     """An ISA level: vectors of `lanes` 32-bit lanes, `registers` vector registers, and capabilities (None if missing).
 
     `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
-    vectors convert between f16 and f32. With `masks`, instructions load and store some lanes of a vector. If
-    `emulated`, plain code replaces the level's special instructions. Each level is one object, compared by identity.
+    vectors convert between f16 and f32. With `masks`, instructions load and store some lanes of a vector. With
+    `by_element`, products take a lane of a vector as an operand for all lanes. If `emulated`, plain code replaces the
+    level's special instructions. Each level is one object, compared by identity.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Level:
     bf16: Bf16 | None = None
     f16: bool = False
     masks: bool = False
+    by_element: bool = False
     packing: BytePacking | None = None
     table: ByteTable | None = None
 

@@ -43,33 +43,38 @@ def machine(monkeypatch, fresh):
 
 def test_levels_are_ordered():
     names = [level.name for level in isa.LEVELS]
-    assert names == ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"]
+    assert names == ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx", "neon", "neon_dot",
+                     "neon_i8mm"]
     including = {level.name: [name for name in names if level.includes(isa.level_named(name))] for level in isa.LEVELS}
     assert including == {
         "scalar": ["scalar"], "avx2": ["scalar", "avx2"], "avx_vnni": ["scalar", "avx2", "avx_vnni"],
         "avx512": ["scalar", "avx2", "avx512"], "avx512_vnni": ["scalar", "avx2", "avx512", "avx512_vnni"],
         "avx512_bf16": ["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16"],
-        "amx": ["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"]}
+        "amx": ["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"],
+        "neon": ["scalar", "neon"], "neon_dot": ["scalar", "neon", "neon_dot"],
+        "neon_i8mm": ["scalar", "neon", "neon_dot", "neon_i8mm"]}
 
 
 def test_levels_have_the_capabilities_of_the_levels_below():
     having = {name: [x.name for x in isa.LEVELS if getattr(x, name) is not None]
               for name in ("dot4", "saturating", "matrix", "bf16", "packing")}
     assert having == {
-        "dot4": ["avx_vnni", "avx512_vnni", "avx512_bf16", "amx"], "matrix": ["amx"], "bf16": ["avx512_bf16", "amx"],
+        "dot4": ["avx_vnni", "avx512_vnni", "avx512_bf16", "amx", "neon_dot", "neon_i8mm"],
+        "matrix": ["amx"], "bf16": ["avx512_bf16", "amx"],
         "packing": ["avx512", "avx512_vnni", "avx512_bf16", "amx"],
-        "saturating": [x.name for x in isa.LEVELS[1:]]}
+        "saturating": [x.name for x in isa.x86.LEVELS]}
     assert [x.name for x in isa.LEVELS if x.sorts] == ["avx2", "avx512"]
     assert [x.name for x in isa.LEVELS if x.f16] == [x.name for x in isa.LEVELS[1:]]
     assert {x.name: (x.base.name, x.of_products.name) for x in isa.LEVELS} == {
         "scalar": ("scalar", "scalar"), "avx2": ("avx2", "avx2"), "avx_vnni": ("avx2", "avx_vnni"),
         "avx512": ("avx512", "avx512"),
-        **dict.fromkeys(("avx512_vnni", "avx512_bf16", "amx"), ("avx512", "avx512_vnni"))}
+        **dict.fromkeys(("avx512_vnni", "avx512_bf16", "amx"), ("avx512", "avx512_vnni")),
+        **{x.name: ("neon", x.name) for x in isa.arm.LEVELS}}
 
 
 def test_levels_are_named_in_their_table_alone():
     """Everything else asks a level what it has, so that a new one is a row of these tables."""
-    names = {x.name for x in isa.LEVELS} - {"scalar"}
+    names = {x.name for x in isa.LEVELS} - {"scalar", "neon"}  # `neon` is also a feature's name
 
     def has_one(text):
         return any(name in text for name in names) and any(
@@ -77,7 +82,7 @@ def test_levels_are_named_in_their_table_alone():
 
     files = {path.relative_to(ROOT).as_posix() for folder in ("graphq", "kernels", "passes")
              for path in (ROOT / folder).rglob("*.py") if has_one(path.read_text())}
-    assert files == {"kernels/target/__init__.py", "kernels/target/x86.py"}
+    assert files == {"kernels/target/__init__.py", "kernels/target/arm.py", "kernels/target/x86.py"}
 
 
 @pytest.mark.parametrize("text", [gq.compile.__doc__, (ROOT / "docs/deploy.md").read_text(encoding="utf-8")],
@@ -101,7 +106,7 @@ def test_feature_bits_decide(monkeypatch):
     assert names == ["scalar", "avx2", "avx512"]  # no VNNI, so no AMX either
     bits |= {"avx512vnni", "avx512bf16"}
     for granted in (False, True):
-        *others, amx = isa.LEVELS
+        *others, amx = (isa.SCALAR, *isa.x86.LEVELS)
         amx = replace(amx, matrix=amx.matrix._replace(granted=lambda granted=granted: granted))
         monkeypatch.setattr(isa, "LEVELS", (*others, amx))
         assert ("amx" in [level.name for level in isa.native.__wrapped__()]) == granted

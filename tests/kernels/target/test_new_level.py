@@ -25,7 +25,7 @@ LEVELS += (_NEW, _NEW.extended("signed", "new-sdot",
 RUN = """
 import numpy as np
 import graphq as gq
-from graphq.kernels.target import isa, mnemonics
+from graphq.kernels.target import isa, mnemonics, x86
 from graphq.testing import random_inputs
 from dense import dense
 from kernel_digests import LISTS, observed, recurrent
@@ -53,7 +53,7 @@ graphs = [dense(5, **plain), dense(3, x="s8", transpose_a=True, **plain), dense(
               (compressed, ["u4"]), (compressed, ["u8"]), (convolution, [1, 64]), (convolution, [64, 1]))), gq.parse(
               "graph net(x: u8[3,21]) { %0 = dequantize(x, scales=[0.1])\\n %1 = tanh(%0)\\n"
               " %y = quantize(%1, dtype=s8, scales=[0.01]) return %y }")]
-new, signed = isa.LEVELS[-2:]
+new, signed = x86.LEVELS[-2:]
 assert (new.name, signed.name) == ("new", "signed") and not new.sorts
 assert mnemonics.count("\\tnewdot\\t%xmm0, %xmm1, %xmm2") == {"newdot xmm": 1}
 for level, g in ((level, g) for level in (new, signed) for g in graphs):

@@ -1,0 +1,90 @@
+"""Arm (AArch64): the instructions that kernels emit, and a row for each ISA level.
+
+Vectors have 4 lanes. Products take a lane of a vector as an operand ("by element"), so that one load brings four groups
+of a row. There are two dot products of four bytes: sdot multiplies s8 by s8, usdot multiplies u8 by s8.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from llvmlite import ir
+
+from graphq.kernels.jit.values import I8, I64, Builder, Type, Value, c64, vector
+from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, dot4, flipped, pairs
+
+FLUSH_TO_ZERO = 1 << 24
+"""The bit of FPCR that takes subnormal operands of f32 as zeros, and flushes subnormal results to zero."""
+
+
+def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> Value:
+    """Call LLVM's intrinsic `llvm.aarch64.neon.<name>`."""
+    return b.call_named(f"llvm.aarch64.neon.{name}", result, *args)
+
+
+def _assembly(b: Builder, result: Type, text: str, constraints: str, *args: Value) -> Value:
+    kind = ir.FunctionType(result, [x.type for x in args])
+    return b.call(ir.InlineAsm(kind, text, constraints, side_effect=True), args)
+
+
+def pause(b: Builder) -> None:
+    """Emit isb: wait some dozens of cycles. Most CPUs take Arm's `yield` as no operation."""
+    _assembly(b, ir.VoidType(), "isb", "~{memory}")
+
+
+def _dot(b: Builder, name: str, acc: Value, x: Value, w: Value) -> Value:
+    bytes_ = [y.as_type(vector(I8, 16)) for y in (x, w)]
+    return instruction(b, f"{name}.v4i32.v16i8", acc.type, [acc, *bytes_])
+
+
+def usdot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit usdot for 4 lanes."""
+    return _dot(b, "usdot", acc, x, w)
+
+
+def sdot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit sdot for 4 lanes. The activations x are the last operand, because LLVM takes only that one by element."""
+    return _dot(b, "sdot", acc, w, x)
+
+
+def sadalp(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit mul of 16-bit products of bytes, and sadalp, which adds pairs of them to 4 lanes."""
+    return acc + instruction(b, "saddlp.v4i32.v8i16", acc.type, [x * w])
+
+
+def eor(b: Builder, x: Value) -> Value:
+    """Emit eor with FLIP. The empty assembly behind it keeps LLVM from flipping each lane after it was spread."""
+    x = flipped(b, x)
+    return b.call(ir.InlineAsm(ir.FunctionType(x.type, [x.type]), "", "=w,0"), [x]) if x.type.count == 4 else x
+
+
+def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
+    """Run `emit`, and make its code take subnormal operands and results as zeros. `emit` returns vectors of f32.
+
+    LLVM does not know about the bit of FPCR. Inline assembly before and after the code keeps LLVM from moving the
+    code's operations out.
+    """
+    before = _assembly(b, I64, "mrs $0, fpcr", "=r,~{memory}")
+    _assembly(b, ir.VoidType(), "msr fpcr, $0", "r,~{memory}", before | c64(FLUSH_TO_ZERO))
+    results = [_assembly(b, x.type, "", "=w,0", x) for x in emit()]
+    _assembly(b, ir.VoidType(), "msr fpcr, $0", "r,~{memory}", before)
+    return results
+
+
+_TILES = (4, 16), (2, 32), (1, 64)
+_FLOATS = TileSizes(((6, 16), *_TILES))
+_COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
+NEON = Level(
+    "neon", 4, features=("neon",), registers=32, f16=True, by_element=True,
+    fma=Fma(4, _FLOATS, _FLOATS, _COMPRESSED, _COMPRESSED, flushing),
+    pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (2, 32), (1, 32)), rate=1.6),
+                      TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True))
+NEON_DOT = NEON.extended(
+    "neon_dot", "dotprod",
+    dot4=ByteProduct("sdot", sdot, partial(dot4, signed=True), TileSizes(((5, 16), *_TILES)), _COMPRESSED, signed=True,
+                     flip=eor))
+NEON_I8MM = NEON_DOT.extended(
+    "neon_i8mm", "i8mm", dot4=ByteProduct("usdot", usdot, dot4, TileSizes(((6, 16), *_TILES)), _COMPRESSED))
+LEVELS = (NEON, NEON_DOT, NEON_I8MM)
+"""The levels from lowest to highest."""
