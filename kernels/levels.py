@@ -11,8 +11,8 @@ import numpy as np
 
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.kernel_table import BF16, DTYPES, KERNELS, SORTED_DTYPES
 from graphq.kernels.matmul.pack import pack, pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
@@ -82,7 +82,7 @@ def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
     for dtypes in (*DTYPES, *SORTED_DTYPES * level.sorts, *[BF16] * (level.bf16 is not None)):
         out: Literal["f32", "s32"] = "f32" if dtypes == BF16 else "s32"
         product = Product(dtypes[0], *SELF_TEST, w_dtype=dtypes[1])
-        steps.append(plan_matmul(Store(acc(out), out), product, target, best[dtypes]))
+        steps.append(plan_matmul(Epilogue(acc(out), out), product, target, best[dtypes]))
     return steps
 
 

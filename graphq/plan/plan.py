@@ -54,7 +54,7 @@ class Ref(NamedTuple):
 Word: TypeAlias = int | Ref | Function | FunctionTable
 """A word (64 bits) of an argument block. The word for a function is its address, known after its compilation."""
 Slot: TypeAlias = tuple[Word, Word, Word]
-"""The words (`SLOT`) that locate an operand or output of an epilogue (`Store`).
+"""The words (`SLOT`) that locate an operand or output of an epilogue.
 
 They are the address, the address of a table of offsets by batch element, and the number of bytes between rows.
 """
@@ -75,7 +75,7 @@ class Step(NamedTuple):
         kernel     the name in reports
         words      the first words of the argument block by name, in the order of its record
         pieces     the number of pieces into which blocks are divided for threads; 0 if one thread runs all blocks
-        slots      the words of the operands and output of a Store; they follow the first HEADER_WORDS words
+        slots      the words of the operands and output of an epilogue; they follow the first HEADER_WORDS words
         macs       the number of multiply-accumulates of the result, for reports
         exact      the share of products that a saturating instruction computes, if the weights are sorted for it
                    (`matmul.pack.pack_sorted`)

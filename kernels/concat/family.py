@@ -39,8 +39,8 @@ class ResultSlice(NamedTuple):
     @property
     def copies(self) -> bool:
         """Whether the slice is a plain copy of the operand."""
-        store = self.lowered.store
-        return store.expr.op == "load" and store.expr.value[1] == store.dtype \
+        epilogue = self.lowered.epilogue
+        return epilogue.expr.op == "load" and epilogue.expr.value[1] == epilogue.dtype \
             and self.lowered.sources[0].shape == self.lowered.out
 
 
@@ -77,7 +77,7 @@ def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
     for value in node.operands:
         parts.append(_part(rest, node, value, numbers, body.outputs[0], axis, start))
         start += value.type.dims[axis]
-    return Concat(out, parts[0].lowered.store, (), axis=axis, parts=tuple(parts))
+    return Concat(out, parts[0].lowered.epilogue, (), axis=axis, parts=tuple(parts))
 
 
 def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Value, int], result: Value, axis: int,
@@ -131,7 +131,7 @@ def _sliced(node: Node, axis: int, start: int, size: int) -> dict:
 def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add one step per part that is not empty: a copy of rows, or a loop over the part's lane-wise operations."""
     assert isinstance(lowered, Concat)
-    item = STORAGE[lowered.store.dtype].itemsize
+    item = STORAGE[lowered.epilogue.dtype].itemsize
     strides, inner = broadcast_strides(lowered.out, lowered.out, item), prod(lowered.out[lowered.axis + 1:]) * item
     out = b.result(node.output)
     for part in lowered.parts:
@@ -152,7 +152,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         # in the output, each row is one element.
         last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
         space = factor(x.out, [s for _, s in operands], keep=0 if strides[last] == item else 1)
-        b.run(eltwise.plan_eltwise(x.store, space, b.target), {}, slots_of(b, operands, space))
+        b.run(eltwise.plan_eltwise(x.epilogue, space, b.target), {}, slots_of(b, operands, space))
 
 
 CONCAT = Family("concat", ("concat",), lower_concat, concat_steps, any_operands("concat"))

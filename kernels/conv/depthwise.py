@@ -16,9 +16,9 @@ from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.depthwise.tiles import pair_tiles, quad_tiles
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Operand, store_slots
+from graphq.kernels.family.record import Operand, epilogue_slots
 from graphq.kernels.jit import modules
-from graphq.kernels.lanes.stores import Store
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.moves.transpose import plan_strided_copy
 from graphq.kernels.operands.space import terms
 from graphq.kernels.pixels.blocks import Pixels, plan_pixels, unrolled
@@ -27,7 +27,7 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep, Ref, Step, Target
 
 
-def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
+def plan_depthwise(epilogue: Epilogue, x: Pixels, layout: Layout, target: Target) -> Step:
     """Plan an integer depthwise convolution that `packing.fits` accepts.
 
     The caller fills in the fields of `blocks.PIXELS` for the images, the windows and the packed weights. If outputs
@@ -43,7 +43,7 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
         tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few,
                             here(target.level.base.name), x.multiplier, level=own, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)
-    return plan_pixels(store, x, target, name, tile, cycles, whole=True, macs=x.products)
+    return plan_pixels(epilogue, x, target, name, tile, cycles, whole=True, macs=x.products)
 
 
 def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -62,19 +62,19 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         assert isinstance(c, IntegerConvolution) and value.data is not None
         return Ref(b.constant(c.compensation(c.matrix(value.data)))), along_columns
 
-    space, slots = store_slots(b, node, lowered, {
+    space, slots = epilogue_slots(b, node, lowered, {
         "column sums": lambda _: (Ref(weights), along_columns), "compensation": compensation}, keep=1)
     pixels = Pixels(c.a_dtype, c.windows, space.n, space.batch, space.m, c.filter.multiplier)
     if isinstance(how, packing.Layout):
-        step = plan_depthwise(lowered.store, pixels, how, b.target)
+        step = plan_depthwise(lowered.epilogue, pixels, how, b.target)
         more = None
     else:
-        step = floats.plan_depthwise(lowered.store, pixels, how, b.target)
+        step = floats.plan_depthwise(lowered.epilogue, pixels, how, b.target)
         more = floats.table(c.windows, how)
     padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
     block = c.windows.block(padding, more)
     words = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)), "weights": Ref(weights)}
-    if lowered.store.second_look is not None:
+    if lowered.epilogue.second_look is not None:
         assert lowered.products is not None and isinstance(how, packing.Layout)
         sum_terms = terms(lowered.products.sum, channels=1, signed=c.a_dtype == "s8", per=c.filter.multiplier,
                           chunk=how.size, chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)

@@ -101,10 +101,10 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         packed, parts = b.constant(_packed(arrays, rows, channels if sorts else None)), len(arrays)
     size = pack.packed_bytes(view.taps * parts * rows, columns, itemsize) + (
         pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
-    in_rows = merged == 1 or lowered.store.second_look is None  # a second look cannot read merged taps as rows
+    in_rows = merged == 1 or lowered.epilogue.second_look is None  # a second look cannot read merged taps as rows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
-    item = STORAGE[lowered.store.dtype].itemsize
+    item = STORAGE[lowered.epilogue.dtype].itemsize
     pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
     operands: list[Operand] = [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)),
                                (Ref(packed), (0, size, *still, 0))]

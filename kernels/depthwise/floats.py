@@ -1,12 +1,12 @@
 """The kernel of depthwise convolutions of f32, bf16 and f16. Every product is a fused multiply-add.
 
     acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as in `float_sums`
-    out[i, c] = Store(acc[i, c], operands)
+    out[i, c] = epilogue(acc[i, c], operands)
 
 m is the number of output channels per input channel. Taps outside of the image read a row of padding.
 
 A tile is a few neighboring pixels of a line times a few vectors of channels. Accumulators stay in registers from the
-first product to the Store. With sums in memory, as in the loops of `pixels`, 3 x 3 taps took twice as long (Zen 4).
+first product to the epilogue. With sums in memory, as in the loops of `pixels`, 3 x 3 taps took twice as long (Zen 4).
 
 Neighboring pixels read some of the same image columns. A tile therefore computes a run of taps at a time: all taps
 along a line of the window, or a single tap (see `choose`). It loads each column and each weight of a run once. 8 pixels
@@ -37,9 +37,9 @@ from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
 from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
+from graphq.kernels.lanes.epilogue_code import emitter_of
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.store_code import emitter_of
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, widen
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
@@ -154,7 +154,7 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
             address.store(into + here, 8)
 
 
-def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Callable[..., None]:
+def multiplication(result: Epilogue, dtype: str, tile: Tile, few: int, multiplier: int) -> Callable[..., None]:
     """Make the function that emits the outputs of the tile at row i, using the addresses stored by `locate`.
 
     `few` is the number of channels if it is less than a chunk, otherwise 0.
@@ -208,9 +208,9 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
     return write_tile
 
 
-def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
+def depthwise_blocks(epilogue: Epilogue, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
     """Make the block function. It reserves `room` bytes of stack for the addresses of a tile's columns."""
-    write_tile = multiplication(store, dtype, tile, few, multiplier)
+    write_tile = multiplication(epilogue, dtype, tile, few, multiplier)
 
     @emits
     def block(b: Builder, args: Value, index: Value) -> None:
@@ -229,13 +229,13 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
     return Functions(speed=3, block=block)
 
 
-def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
+def plan_depthwise(epilogue: Epilogue, x: Pixels, tile: Tile, target: Target) -> Step:
     """Plan a float depthwise convolution that `packing.fits` accepts. The caller fills in the addresses of TILES."""
     dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
-    module = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
+    module = modules.load(f"depthwise_{dtype}", depthwise_blocks, epilogue, dtype, tile, few, x.multiplier, room,
                           level=target.level.base, cache=target.cache)
     across = -(-ow // tile.pixels)
     tiles = across * (x.batch * x.m // largest(1, ow))

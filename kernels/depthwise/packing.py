@@ -1,7 +1,7 @@
 """The packed weights of depthwise convolutions of u8 and s8, where each output channel reads one input channel.
 
     R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32
-    out[i, c] = Store(R[i, c], operands)
+    out[i, c] = epilogue(R[i, c], operands)
 
 m is the number of output channels per input channel. A vector of output channels c loads its input channels c // m once
 and repeats each of them m times. Taps outside of the image read a row of padding.

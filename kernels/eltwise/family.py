@@ -9,13 +9,13 @@ from graphq.base.sizes import largest, numbers
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered, at_rows, lower_eltwise
-from graphq.kernels.family.record import Family, store_slots
+from graphq.kernels.family.record import Family, epilogue_slots
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import Record
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.space import Space
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import BLOCK_CYCLES, Step, Target, pieces
@@ -41,14 +41,14 @@ def eltwise_blocks() -> Functions:
     return Functions(block=block)
 
 
-def plan_eltwise(store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan `store` over `space`. With `strip_rows`, a block has this many rows. The caller fills in the slots."""
-    if store.uses_acc:
+def plan_eltwise(epilogue: Epilogue, space: Space, target: Target, strip_rows: int | None = None) -> Step:
+    """Plan `epilogue` over `space`. With `strip_rows`, a block has this many rows. The caller fills in the slots."""
+    if epilogue.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
     block = modules.load("eltwise", eltwise_blocks, level=target.level.base, cache=target.cache).block
-    table = load_outputs(store, target.level, target.cache)
+    table = load_outputs(epilogue, target.level, target.cache)
     batch, m, n = space.batch, space.m, space.n
-    operations = len(list(walk(lower(store.expr))))
+    operations = len(list(walk(lower(epilogue.expr))))
     if strip_rows is None:
         each, rows, columns = numbers(3, _blocks, batch, m, n, operations, target.level.lanes, target.threads)
     else:
@@ -82,8 +82,8 @@ def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
 
 def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the step that loops over the output's elements."""
-    space, slots = store_slots(b, node, lowered)
-    b.run(plan_eltwise(lowered.store, space, b.target, b.strip_rows), {}, slots)
+    space, slots = epilogue_slots(b, node, lowered)
+    b.run(plan_eltwise(lowered.epilogue, space, b.target, b.strip_rows), {}, slots)
 
 
 MAX_CHAIN = 48

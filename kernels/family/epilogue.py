@@ -318,7 +318,7 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
                 args.append(exprs.get(v))
         y = of_anchor(args) if of_anchor is not None else lane_wise(e, node, args)
         e.values[node.output] = y
-        if inner is not None or node.output is not result:  # a Store rounds the result
+        if inner is not None or node.output is not result:  # an epilogue rounds the result
             match node.output.dtype.name:
                 case "bf16":
                     y = elementary.round_bf16(y)

@@ -16,9 +16,9 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import Anchor, EpilogueBuilder, OperandSource, expect_positive, translate
 from graphq.kernels.family.tables import tabulate
 from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import BYTES, COMPUTE, STORAGE, Expr, acc, load, substitute, walk
 from graphq.kernels.lanes.quantizing import byte_type
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order
 from graphq.kernels.target.level import Level
 
@@ -70,10 +70,10 @@ class Accumulator(Protocol):
 class Lowered:
     """A partition in the form that kernels compute.
 
-    `anchor` computes the accumulators; without an anchor it is None. `store` is the epilogue: it computes each output
-    element. Slot k of its operands has the data of `sources[k]`. The epilogue starts from the raw sum R that kernels
-    leave in scratch memory. If R lacks corrections for zero points, the epilogue's subexpression `accumulated` adds
-    them; it is the accumulator. If R is the accumulator, `accumulated` is None.
+    `anchor` computes the accumulators; without an anchor it is None. `epilogue` computes each output element. Slot k of
+    its operands has the data of `sources[k]`. The epilogue starts from the raw sum R that kernels leave in scratch
+    memory. If R lacks corrections for zero points, the epilogue's subexpression `accumulated` adds them; it is the
+    accumulator. If R is the accumulator, `accumulated` is None.
 
     `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
@@ -82,7 +82,7 @@ class Lowered:
     """
 
     out: tuple[int, ...]
-    store: Store
+    epilogue: Epilogue
     sources: tuple[OperandSource, ...]
     anchor: Accumulator | None = None
     accumulated: Expr | None = None
@@ -92,18 +92,18 @@ class Lowered:
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
         """Replace operations on one byte by table look-ups if look-ups are faster; leave out slots without loads."""
-        store, part = self.store, self.accumulated
+        epilogue, part = self.epilogue, self.accumulated
         sources: Sequence[OperandSource] = self.sources
-        bytes_ = {x: dtype for x in walk(store.expr) if (dtype := byte_type(x)) is not None}
-        bytes_ |= {store.expr: store.dtype} if store.dtype in BYTES else {}
+        bytes_ = {x: dtype for x in walk(epilogue.expr) if (dtype := byte_type(x)) is not None}
+        bytes_ |= {epilogue.expr: epilogue.dtype} if epilogue.dtype in BYTES else {}
         if len(bytes_) > 1:  # a chain begins and ends with a byte
-            store, sources, part = tabulate(store, sources, constants, bytes_, level.least_saved, part)
-        used = [x[0] for x in store.loads]
+            epilogue, sources, part = tabulate(epilogue, sources, constants, bytes_, level.least_saved, part)
+        used = [x[0] for x in epilogue.loads]
         if used != [*range(len(sources))]:
-            new = {load(*x): load(k, *x[1:]) for k, x in enumerate(store.loads)}
-            store, sources = store.renamed(new), [sources[slot] for slot in used]
+            new = {load(*x): load(k, *x[1:]) for k, x in enumerate(epilogue.loads)}
+            epilogue, sources = epilogue.renamed(new), [sources[slot] for slot in used]
             part = None if part is None else substitute(part, new)
-        return replace(self, store=store, sources=tuple(sources), accumulated=part)
+        return replace(self, epilogue=epilogue, sources=tuple(sources), accumulated=part)
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """Compute the partition's result in NumPy, bit for bit like every kernel, from the arrays of its inputs."""
@@ -112,16 +112,16 @@ class Lowered:
         # the formula starts from `anchor.accumulate`, so the accumulator itself stands for `accumulated`
         x = self.accumulated
         direct = {} if x is None else {x: acc("f32") if x.dtype == "f32" else acc()}
-        result = evaluate(Store(substitute(self.store.expr, direct), self.store.dtype), total, operands)
+        result = evaluate(Epilogue(substitute(self.epilogue.expr, direct), self.epilogue.dtype), total, operands)
         result = np.array(np.broadcast_to(result, self.out), order="C")
-        if self.store.second_look is not None and self.products is not None:
+        if self.epilogue.second_look is not None and self.products is not None:
             assert isinstance(self.anchor, SumsAsWritten)
-            needed = evaluate(substitute(self.store.second_look.needed, direct), total, operands)
+            needed = evaluate(substitute(self.epilogue.second_look.needed, direct), total, operands)
             indices = np.flatnonzero(np.broadcast_to(needed, self.out))
             at = np.unravel_index(indices, self.out)
             picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
             sums = self.anchor.sums_as_written(inputs, indices, self.products.sum)
-            result[at] = evaluate(Store(self.store.form("again"), self.store.dtype), sums, picked)
+            result[at] = evaluate(Epilogue(self.epilogue.form("second_look"), self.epilogue.dtype), sums, picked)
         return result
 
 
@@ -136,7 +136,7 @@ def lower_body(e: EpilogueBuilder, body: Graph, around: Anchor | None = None, sk
                own: Container[int] = (), **more: Any) -> Lowered:
     """Lower a body by `translate`; `around` is its anchor. `more` are further fields of the result."""
     expr = translate(e, body, around, skip, own)
-    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), **more)
+    return Lowered(e.out, Epilogue(expr, body.outputs[0].dtype.name), tuple(e.sources), **more)
 
 
 def operand(source: OperandSource, inputs: Sequence[np.ndarray]) -> np.ndarray | None:

@@ -1,7 +1,7 @@
 """The record of a kernel family: everything that passes, plans and reports need to know about the family.
 
 The functions after it make the slots of a family's steps: the words of an argument block that locate the operands and
-the output of a Store (epilogue).
+the output of an epilogue (epilogue).
 """
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ Operand: TypeAlias = tuple[Ref, Strides]
 """The address of an operand and its byte strides along the output's dimensions; 0 along broadcast dimensions."""
 
 
-def store_slots(b: PlanBuilder, node: Node, lowered: Lowered,
-                own: Mapping[str, Callable[[OperandSource], Operand]] = {}, *,
-                before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
-    """The iteration domain of a partition, and the slots of its Store: the operands, then the output.
+def epilogue_slots(b: PlanBuilder, node: Node, lowered: Lowered,
+                   own: Mapping[str, Callable[[OperandSource], Operand]] = {}, *,
+                   before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
+    """The iteration domain of a partition, and the slots of its epilogue: the operands, then the output.
 
     Operands from `before` come first. Some families compute operands themselves, such as column sums; `own` maps the
     origin of such a source to a function that returns the operand. The last `keep` dimensions are not merged (see
@@ -122,7 +122,7 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered,
     operands = list(before)
     for s in lowered.sources:
         operands.append(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out))
-    item = STORAGE[lowered.store.dtype].itemsize
+    item = STORAGE[lowered.epilogue.dtype].itemsize
     operands.append((Ref(b.result(node.output)), tuple(b.strides.get(node.output) or dense(lowered.out, item))))
     space = space_of(b, lowered.out, operands, keep)
     return space, slots_of(b, operands, space)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels.family.epilogue import OperandSource
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import (
     STORAGE,
     TABLE,
@@ -28,7 +29,6 @@ from graphq.kernels.lanes.expression import (
     walk,
 )
 from graphq.kernels.lanes.quantizing import byte_type
-from graphq.kernels.lanes.stores import Store, evaluate
 
 Origins = Mapping[Expr, frozenset[Expr]]
 
@@ -56,29 +56,29 @@ def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
     return len(decides) <= 1 and decides <= bytes_
 
 
-def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence[np.ndarray | None],
+def tabulate(epilogue: Epilogue, sources: Sequence[OperandSource], constants: Sequence[np.ndarray | None],
              bytes_: Mapping[Expr, str], least: int, part: Expr | None
-             ) -> tuple[Store, Sequence[OperandSource], Expr | None]:
+             ) -> tuple[Epilogue, Sequence[OperandSource], Expr | None]:
     """Replace chains of at least `least` operations on one byte by look-ups. `bytes_` are the bytes and their types.
 
     A shorter chain that only clamps the byte, such as a Clip between quantizes of one scale, becomes `max` and `min`.
-    `constants` has the arrays of the partition's constant inputs. `part` is a subexpression of the store's expression,
-    or None. Returns the new store, the sources of its operands, and the replacement of `part`.
+    `constants` has the arrays of the partition's constant inputs. `part` is a subexpression of the epilogue, or None.
+    Returns the new epilogue, the sources of its operands, and the replacement of `part`.
     """
-    constant_numbers = _numbers(store, sources, constants)
+    constant_numbers = _numbers(epilogue, sources, constants)
     operands = [constant_numbers.get(slot) for slot in range(len(sources))]
 
     def worth(chain: _Chain) -> bool:
         count = _operations(chain.expr, chain.byte)
         return count >= least or count > 2 and chain.bounds(operands) is not None
 
-    known = {load(*x) for x in store.loads if x[0] in constant_numbers}
-    chains = _chains(store, bytes_, known, len(sources), worth)
+    known = {load(*x) for x in epilogue.loads if x[0] in constant_numbers}
+    chains = _chains(epilogue, bytes_, known, len(sources), worth)
     if not chains:
-        return store, sources, part
+        return epilogue, sources, part
     tables: dict[tuple[str, bytes], OperandSource] = {}
     new: dict[Expr, Expr] = {}
-    for node in walk(store.expr):
+    for node in walk(epilogue.expr):
         if node not in chains:
             new[node] = again(node, tuple([new[a] for a in node.args]))
             continue
@@ -93,14 +93,14 @@ def tabulate(store: Store, sources: Sequence[OperandSource], constants: Sequence
         slot = len(sources) + list(tables).index(key)
         new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
     looked_up = {node: new[node] for node in chains}
-    return store.renamed(looked_up), [*sources, *tables.values()], None if part is None else new[part]
+    return epilogue.renamed(looked_up), [*sources, *tables.values()], None if part is None else new[part]
 
 
-def _numbers(store: Store, sources: Sequence[OperandSource],
+def _numbers(epilogue: Epilogue, sources: Sequence[OperandSource],
              constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
     """The operands that are a single constant number: a map from slot to number."""
     numbers = {}
-    for slot, _, kind in store.loads:
+    for slot, _, kind in epilogue.loads:
         source = sources[slot]
         data = constants[source.index] if source.origin == "input" else source.data
         if kind == "scalar" and isinstance(data, np.ndarray) and data.size == 1:
@@ -123,7 +123,7 @@ class _Chain(NamedTuple):
     def table(self, operands: Sequence[np.ndarray | None]) -> np.ndarray:
         """The chain's results for the bytes 0 to 255. `operands` has the constant numbers by slot."""
         index = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]])
-        return evaluate(Store(self.expr, self.dtype), None, [*operands, index])
+        return evaluate(Epilogue(self.expr, self.dtype), None, [*operands, index])
 
     def bounds(self, operands: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
         """If the chain only clamps the byte, the smallest and the largest number of the range; otherwise None."""
@@ -133,16 +133,16 @@ class _Chain(NamedTuple):
         return (low, high) if (results == values.clip(low, high)).all() else None
 
 
-def _chains(store: Store, bytes_: Mapping[Expr, str], known: Set[Expr], slot: int,
+def _chains(epilogue: Epilogue, bytes_: Mapping[Expr, str], known: Set[Expr], slot: int,
             worth: Callable[[_Chain], bool]) -> dict[Expr, _Chain]:
     """Find the chains that `worth(chain)` accepts, by the node that they replace. They load their byte from `slot`.
 
     `bytes_` are the nodes with 8-bit values, and their types.
     """
-    of = origins(store.expr, bytes_=bytes_, known=known)
+    of = origins(epilogue.expr, bytes_=bytes_, known=known)
     chains: dict[Expr, _Chain] = {}
     seen: set[Expr] = set()
-    todo = list(store.roots)
+    todo = list(epilogue.roots)
     while todo:
         node = todo.pop()
         if node in seen:

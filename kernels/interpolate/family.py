@@ -25,8 +25,8 @@ from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import INVALID, WINDOWS, Windows, merged
 from graphq.kernels.pixels import blocks
 from graphq.kernels.pixels.blocks import Pixels, Spot
@@ -68,12 +68,12 @@ class Blend(NamedTuple):
                 total = product if total is None else total + product
             return np.asarray(total).reshape(self.out)
 
-    def plan(self, store: Store, x: Pixels, target: Target) -> Step:
-        """Plan the step with the epilogue `store`."""
+    def plan(self, epilogue: Epilogue, x: Pixels, target: Target) -> Step:
+        """Plan the step."""
         name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
         tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
                             level=target.level.base, cache=target.cache)
-        return blocks.plan_pixels(store, x, target, name, tile, 20 + taps * (3 + x.channels / lanes))
+        return blocks.plan_pixels(epilogue, x, target, name, tile, 20 + taps * (3 + x.channels / lanes))
 
     @property
     def weights(self) -> np.ndarray:

@@ -172,7 +172,7 @@ def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
 
 
 SLOT = Record("address", "table", "stride")
-"""The three words in an argument block for an operand or output of a Store.
+"""The three words in an argument block for an operand or output of an epilogue.
 
 `address` is the data's address. `table` is the address of a table of byte offsets by batch index, or 0. `stride` is the
 number of bytes from one row to the next.

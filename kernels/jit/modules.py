@@ -25,7 +25,7 @@ class Source(NamedTuple):
     """The recipe of a kernel module: a factory (a function at the top level of a file) and its arguments.
 
     Arguments are values whose `repr` is the same in every process and differs between different values: numbers,
-    strings, booleans, None, levels, Stores, and tuples of these. The code uses only the instructions of `level`;
+    strings, booleans, None, levels, epilogues, and tuples of these. The code uses only the instructions of `level`;
     without a level it uses all instructions of the machine that LLVM chooses by itself.
     """
 

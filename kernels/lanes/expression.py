@@ -1,7 +1,7 @@
 """Lane-wise expressions: the computation of an output element, stated once for both NumPy and machine code.
 
 An `Expr` is a typed DAG of basic operations. Each basic operation is one IEEE f32 or wrapping s32 operation.
-`stores.evaluate` computes an expression in NumPy, and `vector.emit` makes its machine code. Both perform the same
+`epilogues.evaluate` computes an expression in NumPy, and `vector.emit` makes its machine code. Both perform the same
 operations in the same order, so results are equal bit for bit; only the payloads of NaNs can differ. Equal expressions
 are one object, so `==` compares identity.
 

@@ -1,6 +1,6 @@
-"""The functions of a Store that kernels call by address, in a table.
+"""The functions of an epilogue that kernels call by address, in a table.
 
-The table's first function, `write`, writes a block of outputs (`store_code.epilogue`). If the Store has a fast form,
+The table's first function, `write`, writes a block of outputs (`epilogue_function`). If the epilogue has a fast form,
 `exact` writes outputs by the exact form. The others are for the *second look*, the recomputation of outputs near a
 rounding tie from an f32 sum: `rewrite` is another form of the epilogue, and the rest return numbers that the f32 sum
 needs, such as a column's weight scale.
@@ -18,14 +18,14 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, stack
 from graphq.kernels.jit.modules import FunctionTable
-from graphq.kernels.lanes.store_code import GROUP, epilogue, factor
-from graphq.kernels.lanes.stores import Store
+from graphq.kernels.lanes.epilogue_code import GROUP, epilogue_function, factor
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.target.level import Level
 
-HEAD = ("functions", "again", "terms")
+HEAD = ("functions", "second_look", "terms")
 """The first fields in the argument block of a kernel with an epilogue.
 
-`functions` is the address of a STORE_FUNCTIONS table. With a fast form, `again` is the address of the function that
+`functions` is the address of EPILOGUE_FUNCTIONS. With a fast form, `second_look` is the address of the function that
 recomputes outputs. With a second look, `terms` is the address of the TERMS record of `operands.space`.
 """
 LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stride", "entries", "frame")
@@ -35,7 +35,7 @@ LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stri
     batch, row, column     the indices of the tile's first output
     rows, columns          the size of the tile
     sums, stride           the tile's accumulators, and the bytes from one row of them to the next
-    entries                the groups of outputs that the epilogue listed (see `store_code.epilogue`)
+    entries                the groups of outputs that the epilogue listed (see `epilogue_code.epilogue_function`)
     frame                  the frame that the tile function was called with
 """
 view_head, view_look = Record(*HEAD).view, LOOK.view
@@ -60,7 +60,7 @@ def entry_of(entries: int, number: int) -> tuple[int, int, int]:
 
 
 def exact_form() -> Functions:
-    """Make the module for Stores without a second look: it computes outputs near rounding ties by their exact form."""
+    """Make the module for epilogues without a second look: it computes outputs near ties by their exact form."""
 
     def look_again(look: int, uncertain: int) -> None:
         """Recompute outputs of a tile, for its first `uncertain` entries; `look` is the address of its LOOK."""
@@ -76,11 +76,12 @@ def exact_form() -> Functions:
     return Functions(speed=3, look_again=look_again)
 
 
-def load_second_look(store: Store, level: Level, cache: bool, *, of_pixels: bool = False) -> modules.Function | int:
-    """Load the block function that recomputes a Store's outputs near rounding ties; 0 without a fast form."""
-    if store.fast is None:
+def load_second_look(epilogue: Epilogue, level: Level, cache: bool, *,
+                     of_pixels: bool = False) -> modules.Function | int:
+    """Load the block function that recomputes an epilogue's outputs near rounding ties; 0 without a fast form."""
+    if epilogue.fast is None:
         return 0
-    if store.second_look is None:
+    if epilogue.second_look is None:
         return modules.load("exact_form", exact_form, level=level.base, cache=cache, first=True).look_again
     (factory,) = _FACTORIES
     return modules.load("second_look", factory, of_pixels, level=level.base, cache=cache, first=True).look_again
@@ -102,14 +103,14 @@ def look_again(args: int, batch: int, row: int, column: int, rows: int, columns:
     x.stride = stride
     x.entries = entries
     x.frame = frame
-    call_block(view_head(args).again, look, count)
+    call_block(view_head(args).second_look, look, count)
 
 
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
-STORE_FUNCTIONS = Record(*NAMES, "lanes")
-"""The table of a Store's functions: addresses (0 for missing functions), and the lanes of their vectors."""
-view_functions = STORE_FUNCTIONS.view
+EPILOGUE_FUNCTIONS = Record(*NAMES, "lanes")
+"""The table of an epilogue's functions: addresses (0 for missing functions), and the lanes of their vectors."""
+view_functions = EPILOGUE_FUNCTIONS.view
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 
@@ -127,21 +128,21 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
         look_again(args, batch, row, column, rows, columns, sums, stride, entries, count, frame)
 
 
-def store_functions(store: Store, lanes: int) -> Functions:
-    """Make the module of a Store's functions, for vectors of `lanes`."""
-    functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes)}
-    if store.fast is not None:
-        functions["exact"] = epilogue(store, lanes, form="exact")
-    if store.second_look is not None:
-        functions["rewrite"] = epilogue(store, 1, form="again")
-        factors = (factor(store.second_look, n) for n in range(len(store.second_look.factors)))
+def epilogue_functions(epilogue: Epilogue, lanes: int) -> Functions:
+    """Make the module of an epilogue's functions, for vectors of `lanes`."""
+    functions: dict[str, Intrinsic] = {"write": epilogue_function(epilogue, lanes)}
+    if epilogue.fast is not None:
+        functions["exact"] = epilogue_function(epilogue, lanes, form="exact")
+    if epilogue.second_look is not None:
+        functions["rewrite"] = epilogue_function(epilogue, 1, form="second_look")
+        factors = (factor(epilogue.second_look, n) for n in range(len(epilogue.second_look.factors)))
         functions |= zip(NAMES[len(functions):], factors, strict=False)
     return Functions(speed=1, **functions)
 
 
-def load_outputs(store: Store, level: Level, cache: bool) -> FunctionTable:
-    """Load the STORE_FUNCTIONS of a Store for a level. With `cache`, the module is kept on disk."""
+def load_outputs(epilogue: Epilogue, level: Level, cache: bool) -> FunctionTable:
+    """Load the EPILOGUE_FUNCTIONS of an epilogue for a level. With `cache`, the module is kept on disk."""
     lanes = level.lanes
-    count = 1 if store.fast is None else 2 if store.second_look is None else 3 + len(store.second_look.factors)
-    module = modules.load("outputs", store_functions, store, lanes, level=level.base, cache=cache)
+    count = 1 if epilogue.fast is None else 2 if epilogue.second_look is None else 3 + len(epilogue.second_look.factors)
+    module = modules.load("outputs", epilogue_functions, epilogue, lanes, level=level.base, cache=cache)
     return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

@@ -30,9 +30,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from graphq.kernels.lanes.epilogues import FastForm, Pairs
 from graphq.kernels.lanes.expression import BASIC, Expr, const, make, maximum, op, substitute, walk
 from graphq.kernels.lanes.quantizing import RANGES, byte_type, quantized, saturate, unquantized
-from graphq.kernels.lanes.stores import FastForm, Pairs
 
 ONE = 2.0**16
 """The scale of fixed-point results: an s32 is ONE times the number, so the upper half of the s32 is the integer."""

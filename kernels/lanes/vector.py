@@ -1,6 +1,6 @@
 """Emit LLVM code for expressions, on scalars or vectors, with operands, conversions of storage types and look-ups.
 
-Results equal `stores.evaluate`. Tables are kept in registers if the CPU can look up bytes there, otherwise in memory.
+Results equal `epilogues.evaluate`. Tables are kept in registers if the CPU looks up bytes there, otherwise in memory.
 """
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, Strides, any_operands, in_room, store_slots
+from graphq.kernels.family.record import Family, Strides, any_operands, epilogue_slots, in_room
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
@@ -29,10 +29,10 @@ def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[S
     """Add the step of a product: a matmul or a convolution, with weights of any kind.
 
     `packed` is the buffer of the packed weights. `slots` begins with the activations and the weights; the slots of the
-    Store follow. `words` are further words of the argument block. Weights packed jointly multiply by zeros: only one of
-    `joined` multiply-accumulates is counted. `layout` has the fields of TERMS that describe the packed weights.
+    epilogue follow. `words` are further words of the argument block. Weights packed jointly multiply by zeros: only one
+    of `joined` multiply-accumulates is counted. `layout` has the fields of TERMS that describe the packed weights.
     """
-    step = matmul.plan_matmul(lowered.store, x, b.target, strip_rows=b.strip_rows)
+    step = matmul.plan_matmul(lowered.epilogue, x, b.target, strip_rows=b.strip_rows)
     step = step._replace(macs=step.macs // joined)
     if x.w_dtype == SORTED:
         data = b.buffers[packed].data
@@ -40,7 +40,7 @@ def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[S
         step = step._replace(exact=pack.exact_share(data, x.k, x.n, x.taps))
     (a, a_table, row), (w, w_table, _), *slots = slots
     words = {"a": a, "a_table": a_table, "stride": row, "w": w, "w_table": w_table, **words}
-    if lowered.store.second_look is not None:
+    if lowered.epilogue.second_look is not None:
         assert lowered.products is not None
         words["terms"] = Ref(b.constant(terms(lowered.products.sum, signed=x.a_dtype == "s8", **layout)))
     b.run(step, words, slots)
@@ -64,7 +64,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         a_strides = (*a_strides[:-1], item)
     matrices = (*p.b_shape[:-2], 1)[1 - len(lowered.out):] if len(lowered.out) > 1 else ()
     w_strides = broadcast_strides(matrices, lowered.out[:-1], packed_bytes)
-    space, slots = store_slots(
+    space, slots = epilogue_slots(
         b, node, lowered,
         {"column sums": lambda _: (Ref(packed), (*w_strides, 4)),
          "row sums": lambda s: (Ref(_row_sums(b, source, p, layout, strides)),

@@ -15,9 +15,9 @@ from graphq.base.sizes import assumed
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.memory import LINE
+from graphq.kernels.lanes.epilogue_code import PACKED
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.store_code import PACKED
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.matrix import matrix_setup, matrix_tile
 from graphq.kernels.matmul.pack import PANEL, panel_count
@@ -40,9 +40,9 @@ class Kernel:
     The rows of a tile are at most `tile_frame.MOST_ROWS`; the columns are a multiple of 16. `build(level, dtypes, rows,
     columns, layout)` makes the module of a tile function; `level` is the Level or its emulation. `columns` can be
     smaller than in `tile`: a multiple of 16, or of 8 if the kernel `takes_halves`. The module has the block function
-    `tile` and, with tile registers, `setup`. If the tiles can write outputs, `build` takes one more argument: a Store.
-    `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are the layouts of activations that the kernel
-    can read (see `operands.tile_frame`).
+    `tile` and, with tile registers, `setup`. If the kernel `writes_outputs`, `build` takes one more argument: an
+    epilogue. `cost(kernel, m, n, k)` estimates the cycles of one core. `layouts` are the layouts of activations that
+    the kernel can read (see `operands.tile_frame`).
     """
 
     dtypes: Dtypes
@@ -70,11 +70,11 @@ class Kernel:
     @lazy_property
     def takes_halves(self) -> bool:
         """Whether a tile can end in half a panel, because a vector has half of its columns."""
-        return self.takes_store and self.isa.lanes == PANEL // 2
+        return self.writes_outputs and self.isa.lanes == PANEL // 2
 
     @lazy_property
-    def takes_store(self) -> bool:
-        """Whether tile functions can write the outputs of a Store."""
+    def writes_outputs(self) -> bool:
+        """Whether tile functions can write the outputs of an epilogue."""
         return self.build is build_vectors
 
 
@@ -218,10 +218,10 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 
 
 def build_vectors(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str,
-                  store: Store | None = None) -> Functions:
+                  epilogue: Epilogue | None = None) -> Functions:
     """Build tiles of the products of a level's vectors."""
     products = floats(dtypes[0], level) if dtypes in FLOATS else byte_products(level, dtypes[0], dtypes[1] == SORTED)
-    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, store))
+    return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, epilogue))
 
 
 def build_matrix(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str) -> Functions:

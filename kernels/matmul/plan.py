@@ -1,15 +1,15 @@
 """The block function of all matmuls, and `plan_matmul`, to choose a matmul's kernel, blocks and argument block.
 
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
-    out[i, j] = Store(R[i, j], operands)
+    out[i, j] = epilogue(R[i, j], operands)
 
-The integer R is the same at every instruction-set level. For floats, R is the f32 sum. The Store is the epilogue; for
-integers it also corrects R for zero points and for the shifts by 128.
+The integer R is the same at every instruction-set level. For floats, R is the f32 sum. For integers, the epilogue also
+corrects R for zero points and for the shifts by 128.
 
 The block function loops over tiles, and calls a tile function by its address. By default, a tile function leaves R in
-scratch memory on the stack, and a function of the Store (`outputs`) computes the outputs while R is in L1. Such tile
-functions are compiled once per machine. If k and the Store are short (`_writer`), the tile function writes the outputs
-itself, and is compiled for each Store.
+scratch memory on the stack, and a function of the epilogue (`outputs`) computes the outputs while R is in L1. Such tile
+functions are compiled once per machine. If k and the epilogue are short (`_writer`), the tile function writes the
+outputs itself, and is compiled for each epilogue.
 
 Tile functions read activations as rows or columns of `a`, or as windows of an image (see `operands.tile_frame`). A
 matmul of windows by weights that are packed tap by tap is a convolution. An operand's table has the byte offset of each
@@ -27,9 +27,9 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.kernel_table import (
     FLOATS,
     KERNELS,
@@ -171,7 +171,7 @@ def upcoming(args: int, address: int, size: int, steps: int) -> tuple[int, int]:
 
 
 def matmul_blocks() -> Functions:
-    """Make the block function of matmuls: the same for all kernels, layouts of activations and Stores."""
+    """Make the block function of matmuls: the same for all kernels, layouts of activations and epilogues."""
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -226,18 +226,19 @@ def matmul_blocks() -> Functions:
     return Functions(speed=3, block=block)
 
 
-def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> int:
-    """Choose who writes the outputs: tile functions, if there are many, and k (`depth` bytes) and the Store are short.
+def _writer(kernel: Kernel, epilogue: Epilogue, outputs: int, depth: int, lanes: int) -> int:
+    """Choose who writes the outputs: tile functions if they are many, and k (`depth` bytes) and the epilogue are short.
 
-    Tile functions that write outputs are compiled for every Store. For floats they save 8 % of the time at k = 16, 13 %
-    at 24, 8 % at 32, and 2 % at 100. For VNNI they save 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of
+    Tile functions that write outputs are compiled for every epilogue. For floats they save 8 % of the time at k = 16,
+    13 % at 24, 8 % at 32, and 2 % at 100. For VNNI they save 14 % at 16 and 6 % at 64 (Zen 4, the convolutions of
     MobileNetV2). All of MobileNetV2 takes 6 % less time on AVX2, 10 % on AVX-VNNI (Xeon).
     """
-    if not kernel.takes_store or depth > SHORT_ROW or outputs < MANY or len(walk(lower(store.form("fast")))) > SHORT:
+    if not kernel.writes_outputs or depth > SHORT_ROW or outputs < MANY or \
+            len(walk(lower(epilogue.form("fast")))) > SHORT:
         return BY_FUNCTION
     if kernel.dtypes in FLOATS:
-        return BY_FUNCTION if store.fast is not None else BY_TILE
-    return BY_BOTH if store.fast is not None and kernel.isa.lanes == lanes else BY_FUNCTION
+        return BY_FUNCTION if epilogue.fast is not None else BY_TILE
+    return BY_BOTH if epilogue.fast is not None and kernel.isa.lanes == lanes else BY_FUNCTION
 
 
 @lru_cache(maxsize=1024)
@@ -325,8 +326,8 @@ def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any,
                     cache: bool) -> tuple[str, modules.Function, tuple[modules.Function, ...], modules.Function | int]:
     """Load a kernel; returns its name, the functions of whole and of narrower tiles, and the AMX setup or 0.
 
-    `inside` is the Store that the tiles compute, or empty. If n is open, there is a narrower tile for each number of
-    panels; if tiles compute the Store, only for one panel. If they are `wanted` they start to compile at once.
+    `inside` is the epilogue that the tiles compute, or empty. If n is open, there is a narrower tile for each number of
+    panels; if tiles compute the epilogue, only for one panel. If they are `wanted` they start to compile at once.
     """
     floats = (x.a_dtype, x.a_dtype) in FLOATS
     lower = level.base if floats else level.of_products
@@ -345,9 +346,9 @@ def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any,
             whole.setup if kernel.in_tile_registers else 0)
 
 
-def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None, *,
+def plan_matmul(epilogue: Epilogue, x: Product, target: Target, kernel: Kernel | None = None, *,
                 strip_rows: int | None = None) -> Step:
-    """Plan a matmul or convolution; `store` is its epilogue.
+    """Plan a matmul or convolution; `epilogue` is its epilogue.
 
     `kernel` forces a kernel. By default `select` chooses a kernel; if sizes are open, it chooses again for each size.
     If they are not, `later(f, x)` is f(x) and `assumed(x)` is x. `strip_rows`, if given, is the number of rows of a
@@ -358,11 +359,11 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         level = level.of_products  # the copies of a single tile would exceed L2
     sizes = x.m if strip_rows is None else smallest(x.m, strip_rows), n, x.depth
     first = kernel or select(x.dtypes, *sizes, level, layout=x.layout)
-    writer = _writer(first, store, assumed(x.batch * x.m * n), assumed(x.depth), level.lanes)
-    again = load_second_look(store, level, cache)
+    writer = _writer(first, epilogue, assumed(x.batch * x.m * n), assumed(x.depth), level.lanes)
+    second_look = load_second_look(epilogue, level, cache)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
-    table = 0 if writer == BY_TILE else load_outputs(store, level, cache)
-    inside = () if writer == BY_FUNCTION else (store,)
+    table = 0 if writer == BY_TILE else load_outputs(epilogue, level, cache)
+    inside = () if writer == BY_FUNCTION else (epilogue,)
     kernels: Sequence[Kernel] = [first]
     # If tiles write outputs, only one kernel is compiled, because such a kernel takes long to compile.
     if is_open(x) and kernel is None and not inside:
@@ -383,8 +384,9 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         "panel_bytes": panel, "order": panel_count(n) * (64 + panel) + SLACK,
         "order_bytes": (x.row_bytes // 4 * 4 + 4) * taps, "batch": x.batch, "m": x.m, "n": n, "k": x.row_bytes,
         "each_rows": cut.each_rows, "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels,
-        "tail_panels": cut.tail_panels, "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
-        "writer": writer, "room_count": largest(1, shares), "room_bytes": cut.room_bytes, "kept": cut.kept})
+        "tail_panels": cut.tail_panels, "tile": tile, "tail": tail, "setup": setup, "second_look": second_look,
+        "functions": table, "writer": writer, "room_count": largest(1, shares), "room_bytes": cut.room_bytes,
+        "kept": cut.kept})
     # AMX reads rows at half the speed if they cross cache lines: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = first.in_tile_registers and x.layout == "rows" and assumed(x.row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > first.tile[1] // PANEL

@@ -20,8 +20,8 @@ from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, I64, Builder, Type, Value, c64, constant, smaller, vector
-from graphq.kernels.lanes.store_code import emitter_of
-from graphq.kernels.lanes.stores import Store
+from graphq.kernels.lanes.epilogue_code import emitter_of
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
 from graphq.kernels.target.level import Level
@@ -99,12 +99,13 @@ class Cursor(NamedTuple):
     step: Value
 
 
-def vector_tile(rows: int, columns: int, products: DotProducts, layout: str, result: Store | None = None) -> Intrinsic:
+def vector_tile(rows: int, columns: int, products: DotProducts, layout: str,
+                epilogue: Epilogue | None = None) -> Intrinsic:
     """Make the tile function of `rows` x `columns` outputs, for activations in `layout`.
 
     `columns` is a multiple of the columns of a vector. In memory, a row of sums has space for whole panels of 16.
 
-    With an epilogue `result`, the tile function writes whole tiles from registers. It writes partial tiles from sums in
+    With an `epilogue`, the tile function writes whole tiles from registers. It writes partial tiles from sums in
     memory, unless the epilogue has a fast form: then the caller writes them.
     """
 
@@ -117,10 +118,10 @@ def vector_tile(rows: int, columns: int, products: DotProducts, layout: str, res
             return x.sums.totals(b, f, x.accumulate(layout))
 
         sums = products.flushing(b, emit_sums) if products.flushing is not None else emit_sums()
-        if result is None or result.fast is not None:
+        if epilogue is None or epilogue.fast is not None:
             x.sums.store(f, sums)
-        if result is not None:
-            _write(b, f, result, x, sums)
+        if epilogue is not None:
+            _write(b, f, epilogue, x, sums)
 
     return tile
 
@@ -237,17 +238,17 @@ def _lane_of(x: Factor, lane: int, lanes: int) -> Factor:
     return tuple(word.shuffle(word, [lane] * lanes).as_type(part.type) for word, part in zip(words, x, strict=True))
 
 
-def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]) -> None:
+def _write(b: Builder, f: Frame, epilogue: Epilogue, tile: _Tile, values: list[Value]) -> None:
     """Emit the epilogue: for a whole tile from sums in registers, otherwise for floats from sums in memory.
 
     With a fast form, the frame's word `entries` becomes the number of listed outputs (near a rounding tie), or -1 if
     the tile is partial.
     """
     args, batch, i, j, columns = (FRAME.load(f.address, x) for x in ("args", "batch", "i", "j", "columns"))
-    emitter = partial(emitter_of, b, result, tile.lanes, (args, batch, i, j))
+    emitter = partial(emitter_of, b, epilogue, tile.lanes, (args, batch, i, j))
     whole, each = f.rows.eq(tile.rows) & (columns >= tile.columns), len(values) // tile.rows
     rows = [values[r * each:(r + 1) * each] for r in range(tile.rows)]
-    if result.fast is None:
+    if epilogue.fast is None:
         with b.if_else(whole) as (then, otherwise):
             with then:
                 emitter().emit_registers(rows)
@@ -258,10 +259,10 @@ def _write(b: Builder, f: Frame, result: Store, tile: _Tile, values: list[Value]
     entries = f.address + 8 * FRAME.number("entries")
     before, room = b.block, entries.load(I64, 8)
     with b.if_then(whole):
-        epilogue = emitter(entries=room)
-        epilogue.emit_registers(rows)
-        assert epilogue.entries is not None
-        count, inside = b.load(epilogue.entries.count), b.block
+        fast = emitter(entries=room)
+        fast.emit_registers(rows)
+        assert fast.entries is not None
+        count, inside = b.load(fast.entries.count), b.block
     number = b.phi(I64)
     number.add_incoming(c64(-1), before)
     number.add_incoming(count, inside)

@@ -25,7 +25,7 @@ from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder
 from graphq.kernels.family.lower import RANGES, Arrays, Lowered, lower_body, plus_bias, result_dims, wrapped
-from graphq.kernels.family.record import Family, Operand, store_slots
+from graphq.kernels.family.record import Family, Operand, epilogue_slots
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul.family import product_step
@@ -275,7 +275,7 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
         b.run(plan_sums(p.a_dtype, count, k // groups, 1, b.target), {"source": Ref(source), "sums": Ref(sums)})
         more["row_sums"] = of_rows(sums, 4 * groups)
     before = [of_rows(source, k * STORAGE[p.a_dtype].itemsize), of_rows(packed, 0), *more.values()]
-    space, (a, w, *slots) = store_slots(b, node, lowered, before=before, keep=1)
+    space, (a, w, *slots) = epilogue_slots(b, node, lowered, before=before, keep=1)
     for name, (address, table, row) in zip(more, slots, strict=False):
         words |= {name: address, f"{name}_table": table, f"{name}_row": row}
     w_dtype = W_DTYPES[p.bits] if p.rounding == "f32" else ROUNDED[p.bits, p.rounding]

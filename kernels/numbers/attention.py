@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.kernels.lanes.elementary import tanh
+from graphq.kernels.lanes.epilogues import evaluate
 from graphq.kernels.lanes.expression import STORAGE, fused, load
-from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.numbers.float_sums import BLOCK, float_sums
 from graphq.kernels.numbers.rows import softmax
 

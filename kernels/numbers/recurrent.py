@@ -17,8 +17,8 @@ import numpy as np
 
 from graphq.errors import GraphError
 from graphq.kernels.lanes.elementary import sigmoid, tanh
+from graphq.kernels.lanes.epilogues import evaluate
 from graphq.kernels.lanes.expression import Expr, load
-from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.numbers.observed import u8_range
 

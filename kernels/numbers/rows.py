@@ -21,9 +21,9 @@ from collections.abc import Callable
 import numpy as np
 
 from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.epilogues import evaluate
 from graphq.kernels.lanes.expression import Expr, fused, load, maximum, op, select
 from graphq.kernels.lanes.expression import minimum as least
-from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.numbers.mean_sums import row_totals
 
 Array = np.ndarray

@@ -1,8 +1,8 @@
 """Kernels that loop over the output pixels of channels-last images: block function, loops of tiles, and plan.
 
 A tile is the output pixels and channels that are computed at once. A tile function computes their 4-byte accumulators,
-on the stack. A function of the Store (`outputs`) computes the outputs from the accumulators. The block function calls
-both. If there is no epilogue, the tile function can write the outputs itself.
+on the stack. A function of the epilogue (`outputs`) computes the outputs from the accumulators. The block function
+calls both. If the epilogue does nothing, the tile function can write the outputs itself.
 
 Row i of batch element b is output pixel b * m + i, counted over all images.
 """
@@ -20,8 +20,8 @@ from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, call_block, load_s64, stack, stack_memory
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.values import I64, Builder, Operand, Value, c64
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, store_addresses
 from graphq.plan.plan import Step, Target, pieces, threads_for
 
@@ -217,21 +217,21 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
     return each, width, max(1, min(MOST_ROWS, CHANNELS // width))
 
 
-def plan_pixels(store: Store, x: Pixels, target: Target, name: str, module: Module, cycles: float, *,
+def plan_pixels(epilogue: Epilogue, x: Pixels, target: Target, name: str, module: Module, cycles: float, *,
                 direct: int = 0, whole: bool = False, macs: int = 0) -> Step:
-    """Plan a kernel over all pixels and channels, with epilogue `store`; the caller fills in addresses of PIXELS.
+    """Plan a kernel over all pixels and channels, with an epilogue; the caller fills in addresses of PIXELS.
 
     `module` has the tile function, and `cycles` estimates the work for a pixel. Unless `direct` is 0, tiles write the
     outputs, of `direct` bytes each. If `whole`, a block has all channels (at most CHANNELS).
     """
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    again = load_second_look(store, target.level, cache, of_pixels=True)
-    table = 0 if direct else load_outputs(store, target.level, cache)
+    table = 0 if direct else load_outputs(epilogue, target.level, cache)
     threads = threads_for(target.threads, cycles * (batch * m))
     each, width, step = numbers(3, split, batch, m, channels, threads, whole)
     blocks = batch * -(-m // each) * -(-channels // width)
     words = PIXELS.named({
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
-        "each": each, "width": width, "step": step, "tile": module.tile, "again": again, "functions": table})
+        "each": each, "width": width, "step": step, "tile": module.tile, "functions": table,
+        "second_look": load_second_look(epilogue, target.level, cache, of_pixels=True)})
     block = modules.load("pixels", block_functions, direct, level=target.level.base, cache=cache).block
     return Step(f"{name}_{target.level.name}", block, words, blocks, pieces(blocks, threads, target.threads), macs=macs)

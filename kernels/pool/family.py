@@ -23,10 +23,10 @@ from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, expect_positive
 from graphq.kernels.family.lower import Arrays, Lowered, lower_body, result_dims
-from graphq.kernels.family.record import Family, any_operands, store_slots
+from graphq.kernels.family.record import Family, any_operands, epilogue_slots
 from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers.mean_sums import Order, array_total, pool_order
 from graphq.kernels.operands.windows import Windows, windows
 from graphq.kernels.pixels.blocks import Pixels
@@ -77,9 +77,9 @@ class Pool(NamedTuple):
                 total = np.maximum(total, tap(k))
         return np.asarray(total).reshape(self.out)
 
-    def plan(self, store: Store, x: Pixels, target: Target) -> Step:
-        """Plan the step with the epilogue `store`."""
-        return plan_pool(store, self.how, x, target, self.order)
+    def plan(self, epilogue: Epilogue, x: Pixels, target: Target) -> Step:
+        """Plan the step."""
+        return plan_pool(epilogue, self.how, x, target, self.order)
 
     @property
     def weights(self) -> np.ndarray | None:
@@ -206,8 +206,8 @@ def _counts(axes: Sequence[tuple[int, int, int, tuple[int, int], int]], inside: 
 def pixel_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add the step of a pool or of weighted means. The tables of windows and weights are constants of the plan."""
     p: Any = lowered.anchor
-    space, slots = store_slots(b, node, lowered, keep=1)
-    step = p.plan(lowered.store, Pixels(p.dtype, p.windows, space.n, space.batch, space.m), b.target)
+    space, slots = epilogue_slots(b, node, lowered, keep=1)
+    step = p.plan(lowered.epilogue, Pixels(p.dtype, p.windows, space.n, space.batch, space.m), b.target)
     words = {"images": Ref(b.of[node.operand(p.source)]), "windows": Ref(b.constant(p.windows.block(p.pad)))}
     if p.weights is not None:
         words["weights"] = Ref(b.constant(p.weights))

@@ -14,8 +14,8 @@ import numpy as np
 
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, vector
+from graphq.kernels.lanes.epilogues import evaluate
 from graphq.kernels.lanes.expression import COMPUTE, Expr, load, op
-from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 
 TABLES = Record("table_bytes")

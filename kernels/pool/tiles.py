@@ -1,8 +1,8 @@
-"""Kernels of pools: maxima and means over the windows of channels-last images, followed by an epilogue (Store).
+"""Kernels of pools: maxima and means over the windows of channels-last images, followed by an epilogue.
 
     acc[i, c] = max over taps t of x[window(i, t), c]                             s32 for u8 and s8, f32 for floats
     acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32
-    out[i, c] = Store(acc[i, c], operands)                                        padding reads the pad row of WINDOWS
+    out[i, c] = epilogue(acc[i, c], operands)                                     padding reads the pad row of WINDOWS
 
 `numbers.mean_sums` describes the order of the f32 sums, `means` the function d. If the epilogue of a maximum does
 nothing, tiles write the outputs directly, in half the time. For each small window size, code is compiled that reads a
@@ -21,8 +21,8 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.values import F32, F64, I8, I64, Builder, Value, c64, constant, vector
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
 from graphq.kernels.operands.windows import WINDOWS
@@ -198,7 +198,7 @@ def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Listed |
     return have if floats or direct else widen(b, have, dtype, width)
 
 
-def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
+def plan_pool(epilogue: Epilogue, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
     """Plan a pool; the caller fills in the address fields of `pixels.blocks.PIXELS`.
 
     Means are summed in `order`. Their word `weights` is the address of `means.tables`, whose numbers are the divisors
@@ -207,10 +207,10 @@ def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = 
     itemsize, lanes, mean, name = STORAGE[x.dtype].itemsize, target.level.lanes, how == "mean", f"pool_{how}_{x.dtype}"
     left = "f32" if mean else x.dtype
     # without an epilogue, accumulators that have the dtype of the outputs are the outputs
-    direct = store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
+    direct = epilogue.expr.op == "acc" and epilogue.dtype == left and left not in ("bf16", "f16")
     ko, ki = blocks.unrolled(prod(x.windows.kernel[:-1]), x.windows.kernel[-1])
     tile = modules.load(name, pool_tiles, how, x.dtype, lanes, direct and not mean, order, ko, ki,
                         level=target.level.base, cache=target.cache)
     cycles = 20 + x.windows.taps * (3 + x.channels * (1 / lanes if mean else itemsize / 32))
-    written = STORAGE[store.dtype].itemsize if direct else 0
-    return blocks.plan_pixels(store, x, target, name, tile, cycles, direct=written)
+    written = STORAGE[epilogue.dtype].itemsize if direct else 0
+    return blocks.plan_pixels(epilogue, x, target, name, tile, cycles, direct=written)

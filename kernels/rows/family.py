@@ -22,9 +22,9 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import Builder, Value, c64, smaller
+from graphq.kernels.lanes.epilogue_code import emitter_of
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.store_code import emitter_of
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import SlotOperand
 from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space, broadcast_strides
@@ -49,7 +49,7 @@ low byte of an s32 result by storing all four bytes.
 """
 
 
-def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool, reduces: bool) -> Functions:
+def row_blocks(how: str, prologue: Epilogue, epilogue: Epilogue, lanes: int, direct: bool, reduces: bool) -> Functions:
     """Make the block function of row operation `how`; prologue and epilogue have `lanes` lanes.
 
     If `direct`, rows are read in place, because the prologue only loads f32. If `reduces`, the epilogue starts from the
@@ -76,7 +76,7 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
             store_numbers(b, how, row, n, room, stats, step, epsilon)
             acc = stats if reduces else room if how.startswith("softmax") else row
             after = args + 24 * prologue.slots
-            emitter_of(b, store, lanes, (after, batch, i, start)).emit(c64(1), columns, acc, start)
+            emitter_of(b, epilogue, lanes, (after, batch, i, start)).emit(c64(1), columns, acc, start)
 
     return Functions(block=block)
 
@@ -86,9 +86,9 @@ def room_bytes(n: int) -> int:
     return 64 * -(-n // LANES)
 
 
-def plan_row(r: RowLowering, store: Store, space: Space, target: Target, strip_rows: int | None = None) -> Step:
-    """Plan the rows of `space`; `store` is the epilogue. `strip_rows`, if given, is the number of rows of a block."""
-    module = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
+def plan_row(r: RowLowering, epilogue: Epilogue, space: Space, target: Target, strip_rows: int | None = None) -> Step:
+    """Plan the rows of `space`. `strip_rows`, if given, is the number of rows of a block."""
+    module = modules.load("row", row_blocks, r.how, r.prologue, epilogue, target.level.lanes, r.direct, r.reduces,
                           level=target.level.base, cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
@@ -115,10 +115,10 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             operands.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
         else:
             operands.append(operand(b, node, s, lowered.out))
-    result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
+    result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.epilogue.dtype].itemsize)
     operands.append((Ref(b.result(node.output)), result))
     space = space_of(b, dims, operands, keep=1)
-    step = plan_row(r, lowered.store, space, b.target, b.strip_rows)
+    step = plan_row(r, lowered.epilogue, space, b.target, b.strip_rows)
     epsilon = b.constant(np.array([r.epsilon], np.float32))
     b.run(step, {"numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots_of(b, operands, space))
 

@@ -15,8 +15,8 @@ from functools import partial
 
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, larger, vector
+from graphq.kernels.lanes.epilogue_code import BESIDE
 from graphq.kernels.lanes.expression import Expr
-from graphq.kernels.lanes.store_code import BESIDE
 from graphq.kernels.lanes.vector import Columns, emit, emit_each
 from graphq.kernels.numbers.rows import (
     EXTREME_LANES,

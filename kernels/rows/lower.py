@@ -19,8 +19,8 @@ from graphq.ir import Graph, Node
 from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource, above, translate
 from graphq.kernels.family.lower import Arrays, Lowered, at_rows, lower_body, operand, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers import rows as row_numbers
 
 REDUCTIONS = frozenset(f"reduce_{how}" for how in (*row_numbers.TERMS, *row_numbers.EXTREMES))
@@ -35,7 +35,7 @@ class RowLowering(NamedTuple):
 
     how: str
     dims: tuple[int, ...]
-    prologue: Store
+    prologue: Epilogue
     sources: tuple[OperandSource, ...]
     epsilon: float = 0.0
 
@@ -86,7 +86,7 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     x = translate(prologue, body, result=source)
     how = {"inf_as_zero": "softmax_inf_as_zero", "stepwise": f"softmax_stepwise_{source.dtype}"}.get(
         node.attrs.get("mode", "none"), node.op.name)
-    row = RowLowering(how, dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
+    row = RowLowering(how, dims, Epilogue(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
     y = _result(e, node, dims)
 
     def along(args: list[Any]) -> Expr:

@@ -12,10 +12,10 @@ from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
 from graphq.kernels.family.lower import Arrays, Lowered, StatedSum
 from graphq.kernels.family.tables import decided_by_one_byte
 from graphq.kernels.lanes import quantizing
+from graphq.kernels.lanes.epilogues import FastForm, SecondLook
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
 from graphq.kernels.lanes.outputs import register_second_look
 from graphq.kernels.lanes.requantize import fast_form
-from graphq.kernels.lanes.stores import FastForm, SecondLook
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.error_bounds import HUGE, Band, BodyBounds
 from graphq.kernels.ties.tie_kernels import tie_kernels
@@ -66,11 +66,11 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
                                       q.op == "quantize_quotient_to" and not decided_by_one_byte(q, scalars)):
             fast[q] = np.zeros(1), 0.0
     if look is None or can_be_fast.issuperset(bands):
-        form = fast_form(fast, lowered.store.expr, e.numbers(constants), lambda x, dtype, role: e.parameter(
+        form = fast_form(fast, lowered.epilogue.expr, e.numbers(constants), lambda x, dtype, role: e.parameter(
             np.atleast_1d(x), dtype, last, role))
     else:
         form = FastForm((), select(look.needed, const(0, "s32"), const(1, "s32")), const(1, "s32"))
-    return replace(lowered, store=replace(lowered.store, fast=form, second_look=look), sources=tuple(e.sources))
+    return replace(lowered, epilogue=replace(lowered.epilogue, fast=form, second_look=look), sources=tuple(e.sources))
 
 
 def _second_look(e: EpilogueBuilder, p: StatedSum, exprs: Mapping[Value, Expr],

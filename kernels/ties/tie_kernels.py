@@ -13,8 +13,8 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
+from graphq.kernels.lanes.epilogue_code import GROUP
 from graphq.kernels.lanes.outputs import HEAD, LOOK, entry_of, exact, rewrite, start, view_functions, w_scale, w_zp
-from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.matmul.plan import MATMUL
 from graphq.kernels.operands.space import TERMS
 from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, ROWS_AT

@@ -16,7 +16,7 @@ from graphq.kernels.jit.intrinsics import (
     transpose_tiles,
 )
 from graphq.kernels.jit.values import I8, I16, I32, I64, Value, vector
-from graphq.kernels.lanes.store_code import emitter_of, epilogue
+from graphq.kernels.lanes.epilogue_code import emitter_of, epilogue_function
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.pixels.blocks import over_channels
 from graphq.kernels.target.products import dot4, flipped, pairs, saturating
@@ -136,17 +136,17 @@ def falling_asleep():
 
 
 def writing(stores, lanes):
-    """Functions `write0`, `write1`, ... of Stores."""
-    return Functions(**{f"write{k}": epilogue(store, lanes) for k, store in enumerate(stores)})
+    """Functions `write0`, `write1`, ... of epilogues."""
+    return Functions(**{f"write{k}": epilogue_function(epilogue, lanes) for k, epilogue in enumerate(stores)})
 
 
-def from_registers(store, lanes, rows, vectors):
+def from_registers(epilogue, lanes, rows, vectors):
     """A function `write` as those of `writing`, of so many rows of vectors that are in registers."""
     dtype = vector(I32, lanes)
 
     @emits
     def write(b, args, batch, i0, j0, count, cols, acc, ldacc, entries) -> Value:
-        emitter = emitter_of(b, store, lanes, (args, batch, i0, j0), entries=entries)
+        emitter = emitter_of(b, epilogue, lanes, (args, batch, i0, j0), entries=entries)
         emitter.emit_registers([[(acc + ldacc * r + 4 * lanes * v).load(dtype, 4) for v in range(vectors)]
                                 for r in range(rows)])
         return b.load(emitter.entries.count)

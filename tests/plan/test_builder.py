@@ -11,8 +11,8 @@ from row_kernels import ROWS, adding_rows
 import graphq as gq
 from graphq.ir import TensorType
 from graphq.kernels.jit import modules
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import acc
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
 from graphq.kernels.target import isa
 from graphq.kernels.target.isa import level_named
@@ -143,7 +143,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
     begin = -x.ctypes.data % 64
     for k, n, level, aligned in ((128, 200, "amx", True), (128, 64, "amx", False), (100, 200, "amx", False),
                                  (128, 200, "avx2", False)):
-        step = plan_matmul(Store(acc(), "s32"), Product("u8", 40, n, k), Target(level_named(level)))
+        step = plan_matmul(Epilogue(acc(), "s32"), Product("u8", 40, n, k), Target(level_named(level)))
         assert step.aligned == aligned
         b = PlanBuilder(gq.Graph(), level_named(level), 1, True)
         buffer = b.add(Buffer("input", t.nbytes, t, 0))
@@ -163,7 +163,7 @@ def test_each_piece_of_the_blocks_has_a_room_of_its_own():
     """Pieces of a step run at the same time, so the rooms that they write into must not overlap."""
     for m, threads in ((40, 1), (40, 4), (4000, 1), (4000, 2), (4000, 5)):
         b = PlanBuilder(gq.Graph(), level_named("amx"), threads, True)
-        step = plan_matmul(Store(acc(), "s32"), Product("u8", m, 200, 190), b.target)
+        step = plan_matmul(Epilogue(acc(), "s32"), Product("u8", m, 200, 190), b.target)
         b.run(step, {})
         (made,) = b.plan().steps
         assert made.pieces == (threads if m == 4000 and threads > 1 else 0)

@@ -7,8 +7,8 @@ from guarded_memory import guarded
 from levels import WIDTHS
 
 from graphq.kernels.depthwise import floats
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.pixels.blocks import Pixels
@@ -34,7 +34,7 @@ def run(guarded, level, x, w, dtype, geometry, threads=1):
     packed = guarded(floats.pack(w, tile.chunk))
     assert packed.nbytes == floats.packed_bytes(*w.shape, tile.chunk)
     pixels = Pixels(dtype, view, channels, n, view.pixels)
-    step = floats.plan_depthwise(Store(acc("f32"), "f32"), pixels, tile, Target(chosen, threads))
+    step = floats.plan_depthwise(Epilogue(acc("f32"), "f32"), pixels, tile, Target(chosen, threads))
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({"images": source.ctypes.data, "windows": block.ctypes.data,
                              "weights": packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))

@@ -7,8 +7,8 @@ from levels import at_each_width, pairs_at_each_width
 
 from graphq.kernels.conv.depthwise import plan_depthwise
 from graphq.kernels.depthwise import packing
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.pixels.blocks import Pixels
 from graphq.kernels.target import isa
@@ -27,7 +27,7 @@ def run(guarded, level, x, w, zp, geometry, threads=1):
     layout = packing.choose(channels, view, w, chosen, stride=strides[-1], dilation=dilations[-1])
     packed = guarded(packing.pack(w, layout))
     pixels = Pixels(dtype, view, channels, n, view.pixels, channels // x.shape[-1])
-    step = plan_depthwise(Store(acc(), "s32"), pixels, layout, Target(chosen, threads))
+    step = plan_depthwise(Epilogue(acc(), "s32"), pixels, layout, Target(chosen, threads))
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({"images": source.ctypes.data, "windows": block.ctypes.data,
                              "weights": packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))

@@ -4,8 +4,8 @@ import pytest
 
 from graphq.kernels.eltwise import family as eltwise
 from graphq.kernels.lanes import elementary, quantizing
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import acc, load, maximum, op
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.operands.space import Space
 from graphq.kernels.target import isa
 from graphq.kernels.threads import team
@@ -18,7 +18,7 @@ def chain():
     """dequantize -> add -> tanh -> quantize."""
     x = op("to_f32", load(0, "u8", "vector") - 120) * 0.02
     y = elementary.tanh(maximum(x + load(1, "f32", "row"), -0.75) * load(2, "f32", "vector"))
-    return Store(quantizing.quantize(y, load(3, "f32", "scalar"), load(4, "f32", "scalar"), "s8"), "s8")
+    return Epilogue(quantizing.quantize(y, load(3, "f32", "scalar"), load(4, "f32", "scalar"), "s8"), "s8")
 
 
 def run(step, arrays):
@@ -62,14 +62,14 @@ def test_little_work_is_one_block():
 
 def test_a_store_of_an_accumulator_is_refused():
     with pytest.raises(ValueError, match="no accumulator"):
-        eltwise.plan_eltwise(Store(acc(), "s32"), Space(1, 1, 1), Target(LEVELS[0]))
+        eltwise.plan_eltwise(Epilogue(acc(), "s32"), Space(1, 1, 1), Target(LEVELS[0]))
 
 
 def test_the_team_runs_steps_in_order():
     level, x = LEVELS[-1], np.arange(400_000, dtype=np.float32).reshape(400, 1000)
     y, z = np.empty_like(x), np.empty_like(x)
-    double = eltwise.plan_eltwise(Store(load(0, "f32", "vector") * 2.0, "f32"), Space(1, *x.shape), Target(level, 2))
-    plus = eltwise.plan_eltwise(Store(load(0, "f32", "vector") + 1.0, "f32"), Space(1, *x.shape), Target(level))
+    double = eltwise.plan_eltwise(Epilogue(load(0, "f32", "vector") * 2.0, "f32"), Space(1, *x.shape), Target(level, 2))
+    plus = eltwise.plan_eltwise(Epilogue(load(0, "f32", "vector") + 1.0, "f32"), Space(1, *x.shape), Target(level))
     slots = [(a.ctypes.data, 0, a.strides[0]) for a in (x, y, z)]
     args = [double.arguments({}, slots[:2]), plus.arguments({}, slots[1:])]
     assert (double.blocks > 1, double.pieces, plus.blocks, plus.pieces) == (True, 2, 1, 0)

@@ -18,8 +18,8 @@ from graphq.kernels.family.lower import (
     wrapped,
 )
 from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.lanes.epilogues import evaluate
 from graphq.kernels.lanes.expression import acc
-from graphq.kernels.lanes.stores import evaluate
 
 OUT = (2, 3)
 

@@ -16,8 +16,8 @@ from graphq.kernels.family.epilogue import (
     refuses,
     translate,
 )
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import acc, load, op
-from graphq.kernels.lanes.stores import Store, evaluate
 
 
 def kind(out, shape, anchored=False):
@@ -199,7 +199,7 @@ def test_rules_on_special_numbers(text):
     e = EpilogueBuilder((400,))
     expr = translate(e, body)
     operands = [(x, y)[s.index] if s.origin == "input" else s.data.reshape(-1) for s in e.sources]
-    got = evaluate(Store(expr, body.outputs[0].dtype.name), None, operands)
+    got = evaluate(Epilogue(expr, body.outputs[0].dtype.name), None, operands)
     want = gq.reference(body, {"x": x, "y": y})
     assert np.array_equal(got.astype(want.dtype), want, equal_nan=want.dtype.kind == "f")
     assert {n.op.name for n in body.nodes} <= set(lane_wise_operations())
@@ -228,7 +228,7 @@ def test_rules_of_scales_that_are_tensors(text, more):
     e = EpilogueBuilder((20, 20))
     expr = translate(e, body)
     operands = [list(arrays.values())[s.index].reshape(s.shape) for s in e.sources]
-    got, want = evaluate(Store(expr, body.outputs[0].dtype.name), None, operands), gq.reference(body, arrays)
+    got, want = evaluate(Epilogue(expr, body.outputs[0].dtype.name), None, operands), gq.reference(body, arrays)
     assert got.dtype == want.dtype and np.array_equal(got, want, equal_nan=want.dtype.kind == "f")
 
 
@@ -239,7 +239,7 @@ def test_each_intermediate_result_has_the_precision_of_its_type(dtype):
     x, y = (np.random.default_rng(k).normal(size=400).astype(body.inputs[0].dtype.numpy) for k in range(2))
     e = EpilogueBuilder((400,))
     expr = translate(e, body)
-    got = evaluate(Store(expr, dtype), None, [(x, y)[s.index] for s in e.sources])
+    got = evaluate(Epilogue(expr, dtype), None, [(x, y)[s.index] for s in e.sources])
     want = gq.reference(body, {"x": x, "y": y})
     assert got.dtype == want.dtype and got.tobytes() == want.tobytes()
 
@@ -249,5 +249,6 @@ def test_integers_between_operations_saturate():
                     " %1 = cast(%0, dtype=f32)\n %2 = quantize(%1, dtype=s8, scales=[0.25])\n return %2\n}")
     e = EpilogueBuilder((20,))
     expr = translate(e, body)
-    got = evaluate(Store(expr, "s8"), None, [SPECIAL if s.origin == "input" else s.data.reshape(-1) for s in e.sources])
+    operands = [SPECIAL if s.origin == "input" else s.data.reshape(-1) for s in e.sources]
+    got = evaluate(Epilogue(expr, "s8"), None, operands)
     assert np.array_equal(got, gq.reference(body, {"x": SPECIAL}))

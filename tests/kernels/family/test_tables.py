@@ -60,12 +60,12 @@ def tabulated(g, constants=()):
               else rng.standard_normal(v.type.dims).astype(np.float32) for v in g.inputs]
     inputs = [x if c is None else c for x, c in zip(inputs, constants, strict=True)]
     np.testing.assert_array_equal(after.formula(inputs), before.formula(inputs))
-    assert [x[0] for x in after.store.loads] == list(range(len(after.sources)))
+    assert [x[0] for x in after.epilogue.loads] == list(range(len(after.sources)))
     return after, [s.data for s in after.sources if s.origin == "table"]
 
 
 def operations(lowered):
-    return [n.op for n in walk(lowered.store.expr) if n.args]
+    return [n.op for n in walk(lowered.epilogue.expr) if n.args]
 
 
 def requantized(g, x, dtype, scale=0.1, zp=0):
@@ -81,7 +81,7 @@ def test_a_chain_from_byte_to_byte_is_one_lookup(source, result):
     y = requantized(g, g.hard_swish(x), "u8", 0.03, 7)
     g.output(g.quantize(g.multiply(g.sigmoid(y), x), dtype=result, scales=[0.04], zps=[3]), name="y")
     lowered, tables = tabulated(g)
-    assert operations(lowered) == ["lookup"] and lowered.store.loads[1] == (1, result, "table")
+    assert operations(lowered) == ["lookup"] and lowered.epilogue.loads[1] == (1, result, "table")
     assert len(tables) == 1
     values = ALL.view(STORAGE[source])
     want = gq.reference(g, q=np.resize(values, (2, 300)))
@@ -167,7 +167,7 @@ def test_short_chains_stay():
     g.output(g.quantize(x, dtype="u8", scales=[0.1], zps=[50]), name="y")
     taken, left = (lower_eltwise(g).tabulated([None], level) for level in (SCALAR, level_named("avx2")))
     assert [x.origin for x in taken.sources] == ["input", "table"]
-    assert "table" not in [x.origin for x in left.sources] and left.store == lower_eltwise(g).store
+    assert "table" not in [x.origin for x in left.sources] and left.epilogue == lower_eltwise(g).epilogue
 
 
 @pytest.mark.parametrize("dtype, high, clamps", [("u8", 3.0, (9, 69)), ("s8", 3.0, (9, 69)), ("s8", 99.0, (9, 127)),
@@ -190,7 +190,7 @@ def test_a_short_chain_with_another_scale_or_zero_point_is_no_clamp(scale, zp):
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=(256,), dtype="u8"), scales=[0.05], zps=[9])
     g.output(g.quantize(g.clamp(x, min=0.0, max=3.0), dtype="u8", scales=[scale], zps=[zp]), name="y")
-    assert lower_eltwise(g).tabulated([None], level_named("avx2")).store == lower_eltwise(g).store
+    assert lower_eltwise(g).tabulated([None], level_named("avx2")).epilogue == lower_eltwise(g).epilogue
 
 
 def test_every_value_at_every_level(level):

@@ -11,8 +11,8 @@ from graphq.errors import KernelError
 from graphq.kernels.eltwise import family as eltwise
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.modules import Source
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import acc, load
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import KERNELS, SORTED
 from graphq.kernels.matmul_compressed.tiles import FOUR_BITS
@@ -140,7 +140,7 @@ def tile_modules(kernel, level):
     """The modules of a kernel's tiles, in a step that stores its accumulators as they are."""
     dtype = "s32" if kernel.dtypes[1] in ("s8", SORTED) else "f32"
     product = matmul.Product(kernel.dtypes[0], 64, 70, 70, w_dtype=kernel.dtypes[1])
-    step = matmul.plan_matmul(Store(acc(dtype), dtype), product, Target(level), kernel)
+    step = matmul.plan_matmul(Epilogue(acc(dtype), dtype), product, Target(level), kernel)
     return [x for x in modules_of(step) if x.name.startswith(kernel.name)]
 
 
@@ -202,7 +202,7 @@ def test_emulated_kernels_have_none(level):
 @pytest.mark.skipif(isa.here("avx2").emulated, reason="needs AVX2")
 def test_an_elementwise_kernel_multiplies_vectors():
     product = load(0, "f32", "vector") * load(1, "f32", "vector")
-    step = eltwise.plan_eltwise(Store(product, "f32"), Space(1, 9, 33), Target(isa.level_named("avx2")))
+    step = eltwise.plan_eltwise(Epilogue(product, "f32"), Space(1, 9, 33), Target(isa.level_named("avx2")))
     counts = [evidence.instructions(x) for x in modules_of(step)]
     assert any("vmulps ymm" in x for x in counts), counts
 

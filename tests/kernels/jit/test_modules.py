@@ -21,8 +21,8 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import cache, codegen, modules
 from graphq.kernels.jit.cache import Code, Entry
 from graphq.kernels.jit.modules import FunctionTable, ModuleCounts, Source, load
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import load as load_operand
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.target import isa
 
 CHILD = """
@@ -248,7 +248,7 @@ def test_threads_that_ask_a_table_at_a_time_get_its_one_address():
 
 
 def test_sources_are_equal_where_all_of_their_arguments_are():
-    stores = [Store(load_operand(0, "f32", "vector") * x, "f32") for x in (0.0, -0.0, 1.0, 1.5)]
+    stores = [Epilogue(load_operand(0, "f32", "vector") * x, "f32") for x in (0.0, -0.0, 1.0, 1.5)]
     arguments = [(), (1,), (True,), ("1",), (None,), ((1,),), ((1, 2), 3), (1, (2, 3)), *((x,) for x in stores)]
     texts = [Source(factory, x).text for factory in (multiples, divided_by_zero) for x in arguments]
     assert len(set(texts)) == len(texts)

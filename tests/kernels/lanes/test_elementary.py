@@ -4,8 +4,8 @@ import pytest
 from scipy import special
 
 from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.epilogues import evaluate
 from graphq.kernels.lanes.expression import DEFINITIONS, STORAGE, load
-from graphq.kernels.lanes.stores import evaluate
 
 X = load(0, "f32", "vector")
 EXACT = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": special.expit, "erf": special.erf}

@@ -9,8 +9,8 @@ import pytest
 from graphq.errors import KernelError
 from graphq.kernels.lanes import elementary, quantizing
 from graphq.kernels.lanes import expression as ex
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import STORAGE, acc, const, fused, load, op
-from graphq.kernels.lanes.stores import Store, evaluate
 
 X, Y = load(0, "f32", "vector"), load(1, "f32", "row")
 
@@ -21,8 +21,8 @@ def test_equal_expressions_are_one_object():
     assert const(0.0) is not const(-0.0)
     assert const(float("nan")) is const(float("nan"))
     assert const(0.1) is const(float(np.float32(0.1)))
-    assert Store(X, "f32") == Store(X, "f32") != Store(X, "f16")
-    assert len({Store(X, "f32"), Store(X + 0.0, "f32"), Store(X, "f32")}) == 2
+    assert Epilogue(X, "f32") == Epilogue(X, "f32") != Epilogue(X, "f16")
+    assert len({Epilogue(X, "f32"), Epilogue(X + 0.0, "f32"), Epilogue(X, "f32")}) == 2
 
 
 @pytest.mark.parametrize(("build", "message"), [
@@ -40,10 +40,10 @@ def test_equal_expressions_are_one_object():
     (lambda: load(0, "f32", "table"), "table of s8 and u8"),
     (lambda: op("lookup", X, acc()), r"lookup\(f32, s32\): takes"),
     (lambda: load(0, "u8", "table") + 1, r"add\(table, number\): takes"),
-    (lambda: Store(load(0, "u8", "table"), "u8"), "a table expression cannot be stored as u8"),
-    (lambda: Store(X, "u8"), "a f32 expression cannot be stored as u8"),
-    (lambda: Store(X < Y, "u8"), "a bool expression cannot be stored as u8"),
-    (lambda: Store(X + load(0, "f32", "row"), "f32"), "a slot is loaded in two ways"),
+    (lambda: Epilogue(load(0, "u8", "table"), "u8"), "a table expression cannot be stored as u8"),
+    (lambda: Epilogue(X, "u8"), "a f32 expression cannot be stored as u8"),
+    (lambda: Epilogue(X < Y, "u8"), "a bool expression cannot be stored as u8"),
+    (lambda: Epilogue(X + load(0, "f32", "row"), "f32"), "a slot is loaded in two ways"),
     (lambda: evaluate(X, None, [np.zeros(3)]), "operand 0 is float64, the expression loads f32"),
     (lambda: ex.define("f32 -> f32")(elementary.exp), "a second operation named 'exp'"),
     (lambda: X if X > 0 else -X, "<gt: bool> has no truth value, .* use select instead of `if`"),
@@ -56,10 +56,10 @@ def test_bad_expressions_are_refused(build, message):
 
 
 def test_a_store_knows_its_operands():
-    store = Store(op("to_f32", acc()) * load(2, "f32", "vector") + Y, "bf16")
-    assert store.loads == ((1, "f32", "row"), (2, "f32", "vector"))
-    assert (store.slots, store.uses_acc) == (3, True)
-    assert (Store(const(1.0), "f32").slots, Store(X, "f32").uses_acc) == (0, False)
+    epilogue = Epilogue(op("to_f32", acc()) * load(2, "f32", "vector") + Y, "bf16")
+    assert epilogue.loads == ((1, "f32", "row"), (2, "f32", "vector"))
+    assert (epilogue.slots, epilogue.uses_acc) == (3, True)
+    assert (Epilogue(const(1.0), "f32").slots, Epilogue(X, "f32").uses_acc) == (0, False)
 
 
 def test_arithmetic_is_f32_one_operation_at_a_time():
@@ -146,7 +146,7 @@ def test_every_storage_type_loads_exactly_and_stores_back(dtype):
     loaded = evaluate(load(0, dtype, "vector"), None, [x])
     with np.errstate(invalid="ignore"):  # signalling NaNs
         np.testing.assert_array_equal(loaded.astype(np.float64), x.astype(np.float64))
-    stored = evaluate(Store(load(0, dtype, "vector"), dtype), None, [x])
+    stored = evaluate(Epilogue(load(0, dtype, "vector"), dtype), None, [x])
     assert stored.dtype == STORAGE[dtype]
     with np.errstate(invalid="ignore"):
         number = x == x
@@ -160,7 +160,7 @@ def test_narrow_floats_round_to_nearest_even(dtype):
     x = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
     x = np.concatenate([x, np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1 + 3 * 2**-11, 65519.9, 65520, 3.4e38,
                                      2**-25, 2**-24 * 1.5, np.inf, -np.inf], np.float32)])
-    got = evaluate(Store(X, dtype), None, [x])
+    got = evaluate(Epilogue(X, dtype), None, [x])
     with np.errstate(all="ignore"):
         expected = x.astype(STORAGE[dtype])
     number = x == x
@@ -178,14 +178,14 @@ def test_operands_broadcast():
 def test_a_store_is_pickled_and_has_a_text_of_its_own():
     y = elementary.gelu_erf(op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector"))
     y = ex.select(y < float("inf"), y * 1e-45, const(-0.0)) + 0.1
-    store = Store(quantizing.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
-    again = pickle.loads(pickle.dumps(store))
-    assert again == store and again.expr is store.expr and repr(again) == repr(store)
-    assert repr(store).startswith("Store((('acc', (), 's32', None), ('load', (), 's32', (0, 's32', 'vector')), "
-                                  "('add', (0, 1), 's32', None), ('to_f32', (2,), 'f32', None), ")
-    others = [Store(y, "f32"), Store(y + 0.0, "f32"), Store(y + -0.0, "f32"), Store(y + y, "f32"), Store(acc(), "s32"),
-              Store(acc("f32"), "f32"), Store(acc(), "s8"), Store(acc(), "u8")]
-    assert len({repr(x) for x in (store, *others)}) == 1 + len(others)
+    epilogue = Epilogue(quantizing.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
+    again = pickle.loads(pickle.dumps(epilogue))
+    assert again == epilogue and again.expr is epilogue.expr and repr(again) == repr(epilogue)
+    assert repr(epilogue).startswith("Epilogue((('acc', (), 's32', None), ('load', (), 's32', (0, 's32', 'vector')), "
+                                     "('add', (0, 1), 's32', None), ('to_f32', (2,), 'f32', None), ")
+    others = [Epilogue(x, "f32") for x in (y, y + 0.0, y + -0.0, y + y, acc("f32"))]
+    others += [Epilogue(acc(), dtype) for dtype in ("s32", "s8", "u8")]
+    assert len({repr(x) for x in (epilogue, *others)}) == 1 + len(others)
 
 
 def test_long_chains_need_no_recursion():
@@ -193,9 +193,9 @@ def test_long_chains_need_no_recursion():
     for _ in range(3000):
         y = y + 1.0
     assert evaluate(y, None, [np.zeros(1, np.float32)]) == 3000
-    store = Store(y, "f32")
-    assert repr(store).count("'add'") == 3000
-    assert pickle.loads(pickle.dumps(store)) == store
+    epilogue = Epilogue(y, "f32")
+    assert repr(epilogue).count("'add'") == 3000
+    assert pickle.loads(pickle.dumps(epilogue)) == epilogue
 
 
 def test_shared_parts_are_evaluated_once():
@@ -237,8 +237,8 @@ def test_results_do_not_depend_on_how_a_machine_rounds_what_s32_does_not_hold(na
     zp = 3.0
     y = {"quantize": lambda: quantizing.quantize(X, 4.0, zp, dtype), "exp": lambda: elementary.exp(X),
          "quantize_quotient": lambda: quantizing.quantize_quotient(X, 0.25, 4.0, zp, dtype)}[name]()
-    store = Store(y, "f32" if name == "exp" else dtype)
-    before = evaluate(store, None, [x])
+    epilogue = Epilogue(y, "f32" if name == "exp" else dtype)
+    before = evaluate(epilogue, None, [x])
     monkeypatch.setitem(ex.BASIC, "round_s32", replace(ex.BASIC["round_s32"], numpy=nearest_s32))
-    after = evaluate(store, None, [x])
+    after = evaluate(epilogue, None, [x])
     assert np.array_equal(before, after, equal_nan=True) and before.dtype == after.dtype

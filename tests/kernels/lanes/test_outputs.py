@@ -1,4 +1,4 @@
-"""What a Store's functions write, and which outputs they enter for a second look, in vectors of every width."""
+"""What an epilogue's functions write, and which outputs they enter for a second look, in vectors of every width."""
 import ctypes
 from dataclasses import replace
 
@@ -8,10 +8,10 @@ from kernel_factories import from_registers
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.lanes.epilogue_code import GROUP
+from graphq.kernels.lanes.epilogues import Epilogue, FastForm, SecondLook, evaluate
 from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op
-from graphq.kernels.lanes.outputs import NAMES, load_outputs, store_functions
-from graphq.kernels.lanes.store_code import GROUP
-from graphq.kernels.lanes.stores import FastForm, SecondLook, Store, evaluate
+from graphq.kernels.lanes.outputs import NAMES, epilogue_functions, load_outputs
 from graphq.kernels.target import isa
 
 WIDTHS = [(1, ""), (8, ""), (16, ""), *((x.lanes, x.name) for x in isa.LEVELS if x.own("packing") is not None)] \
@@ -31,7 +31,7 @@ BAND, OTHER = load(0, "s32", "column"), load(1, "u8", "table")
 
 
 def store(kind, looks=True):
-    """A Store whose fast form gives other numbers than its exact one: so one sees which was computed."""
+    """An epilogue whose fast form gives other numbers than its exact one: so one sees which was computed."""
     total = acc()
     if kind == "f32":
         exact, fast, dtype = op("to_f32", total), op("to_f32", total) + 1.0, "f32"
@@ -40,9 +40,9 @@ def store(kind, looks=True):
     else:
         exact, fast, dtype = op(f"high_{kind}", total), op(f"high_{kind}", total + const(1 << 17, "s32")), kind
     if not looks:
-        return Store(exact, dtype)
+        return Epilogue(exact, dtype)
     needed = op("ge", op("and", total, const(0xFFF, "s32")), BAND)
-    return Store(exact, dtype, FastForm(((exact, fast),), total, BAND), SecondLook((), needed, ()))
+    return Epilogue(exact, dtype, FastForm(((exact, fast),), total, BAND), SecondLook((), needed, ()))
 
 
 def arrays(kind, rows, cols):
@@ -75,11 +75,11 @@ SHAPES = [(1, 1), (1, 15), (4, 16), (5, 17), (3, 64), (9, 70), (2, 130), (7, 200
 @pytest.mark.parametrize("lanes, packed", WIDTHS)
 def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes, packed):
     x = store(kind)
-    module = made(store_functions, x, lanes, packed=packed)
+    module = made(epilogue_functions, x, lanes, packed=packed)
     for shape in SHAPES:
         total, operands = arrays(kind, *shape)
         out, entries = call(module.write, x, total, operands)
-        expected = evaluate(Store(x.form("fast"), x.dtype), total, operands)
+        expected = evaluate(Epilogue(x.form("fast"), x.dtype), total, operands)
         np.testing.assert_array_equal(out, expected, err_msg=str(shape))
         near = (total & 0xFFFF) < operands[0]
         wanted = {(top, left) for top in range(0, shape[0], GROUP) for left in range(0, shape[1], lanes)
@@ -92,11 +92,11 @@ def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes,
 @pytest.mark.parametrize("lanes", sorted({lanes for lanes, _ in WIDTHS}))
 def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
     x = store(kind)
-    module = made(store_functions, x, lanes, packed="")
+    module = made(epilogue_functions, x, lanes, packed="")
     for shape in SHAPES:
         total, operands = arrays(kind, *shape)
         out, entries = call(module.exact, x, total, operands)
-        np.testing.assert_array_equal(out, evaluate(Store(x.expr, x.dtype), total, operands), err_msg=str(shape))
+        np.testing.assert_array_equal(out, evaluate(Epilogue(x.expr, x.dtype), total, operands), err_msg=str(shape))
         entered = {(int(e) >> 16 & 0xFFFF, (int(e) >> 32) + lane) for e in entries for lane in range(lanes)
                    if int(e) >> lane & 1}
         assert entered == set(map(tuple, np.argwhere((total & 0xFFF) >= operands[0]).tolist())), shape
@@ -106,7 +106,7 @@ def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
 @pytest.mark.parametrize("lanes, packed", WIDTHS)
 def test_without_a_second_look_nothing_is_entered(kind, lanes, packed):
     x = store(kind, looks=False)
-    module = made(store_functions, x, lanes, packed=packed)
+    module = made(epilogue_functions, x, lanes, packed=packed)
     total, operands = arrays(kind, 6, 150)
     out, entries = call(module.write, x, total, operands)
     np.testing.assert_array_equal(out, evaluate(x, total, operands))
@@ -123,7 +123,7 @@ def test_outputs_of_vectors_in_registers(kind, looks, lanes, packed):
     module = made(from_registers, x, lanes, rows, vectors, packed=packed)
     total, operands = arrays(kind, rows, vectors * lanes)
     out, entries = call(module.write, x, total, operands)
-    np.testing.assert_array_equal(out, evaluate(Store(x.form("fast"), x.dtype), total, operands))
+    np.testing.assert_array_equal(out, evaluate(Epilogue(x.form("fast"), x.dtype), total, operands))
     near = (total & 0xFFFF) < operands[0]
     wanted = {(top, left) for top in range(0, rows, GROUP) for left in range(0, vectors * lanes, lanes)
               if looks and near[top:top + GROUP, left:left + lanes].any()}
@@ -151,8 +151,8 @@ def test_factors_of_a_column():
     factors = scale * const(2.0), op("to_s32", op("to_f32", zp)) - 3, const(-0.5)
     needed = op("ge", op("and", total, const(0xFFF, "s32")), BAND)
     exact, fast = op("high_u8", total), op("high_u8", total + const(1 << 17, "s32"))
-    x = Store(exact, "u8", FastForm(((exact, fast),), total, BAND), SecondLook((), needed, factors))
-    module = made(store_functions, x, WIDTHS[-1][0], packed=WIDTHS[-1][1])
+    x = Epilogue(exact, "u8", FastForm(((exact, fast),), total, BAND), SecondLook((), needed, factors))
+    module = made(epilogue_functions, x, WIDTHS[-1][0], packed=WIDTHS[-1][1])
     arrays = [np.arange(6, dtype=np.int32), np.float32([0.1, -3, 5, 1e9, 0, 7]), np.uint8([9, 0, 255, 3, 2, 1])]
     words = np.zeros(HEADER_WORDS + 3 * (x.slots + 1), np.int64)
     for k, a in enumerate(arrays):

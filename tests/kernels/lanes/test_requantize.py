@@ -5,9 +5,9 @@ import pytest
 import graphq as gq
 from graphq.kernels.families import lower_partition
 from graphq.kernels.lanes import quantizing
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import acc, fused, load, op
 from graphq.kernels.lanes.requantize import ONE, Spread, _derived, _fast_error, _half, _roundings, in_f64
-from graphq.kernels.lanes.stores import Store, evaluate
 
 
 @pytest.mark.parametrize("dtype", ["u8", "s8"])
@@ -22,7 +22,7 @@ def test_quantize_is_its_formula(dtype, at):
         expected = np.clip(np.rint(x * inv) + zp, lo, hi)
     expected[np.isnan(x)] = zp
     loads = load(0, "f32", "vector"), load(1, "f32", "scalar"), load(2, "f32", "scalar")
-    got = evaluate(Store(quantizing.quantize(*loads, dtype), dtype), None, [x, inv, zp])
+    got = evaluate(Epilogue(quantizing.quantize(*loads, dtype), dtype), None, [x, inv, zp])
     np.testing.assert_array_equal(got, expected.astype(got.dtype))
 
 
@@ -87,7 +87,7 @@ ROWS = 1000
 def test_fast_quantizes_are_exact_outside_of_bands(case):
     rng = np.random.default_rng(7)
     made, constants = layer(rng, **CASES[case])
-    store, look, shape = made.store, made.store.second_look, (32_000, 32)
+    epilogue, look, shape = made.epilogue, made.epilogue.second_look, (32_000, 32)
     total = np.concatenate([rng.integers(-3000, 3000, (16_000, 32)), rng.integers(-10**6, 10**6, (16_000, 32))])
     operands = []
     for s in made.sources:
@@ -104,9 +104,9 @@ def test_fast_quantizes_are_exact_outside_of_bands(case):
 
     in_band, near = np.zeros(shape, bool), np.zeros(shape, bool)
     for rows in (slice(k, k + ROWS) for k in range(0, len(total), ROWS)):
-        in_band[rows] = value(op("lt", op("and", store.fast.distance, 0xFFFF), store.fast.band), rows)
+        in_band[rows] = value(op("lt", op("and", epilogue.fast.distance, 0xFFFF), epilogue.fast.band), rows)
         near[rows] = value(look.needed, rows)
-        same = (value(store.expr, rows) & 0xFF) == (value(store.form("fast"), rows) & 0xFF)
+        same = (value(epilogue.expr, rows) & 0xFF) == (value(epilogue.form("fast"), rows) & 0xFF)
         assert (same | in_band[rows]).all() and (in_band[rows] | ~near[rows]).all()
     assert near.any()
     if "cancel" not in case:  # there bands are as wide as roundings are
@@ -117,7 +117,7 @@ def test_layers_of_one_structure_share_what_is_derived():
     """And the kernel: layers differ only in their numbers."""
     stores, derived = [], []
     for seed in (7, 8):
-        stores.append(layer(np.random.default_rng(seed), **CASES["residual, relu"])[0].store)
+        stores.append(layer(np.random.default_rng(seed), **CASES["residual, relu"])[0].epilogue)
         derived.append(_derived.cache_info().misses)
     assert stores[0] == stores[1] and derived[0] == derived[1]
 

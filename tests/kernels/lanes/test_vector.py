@@ -13,8 +13,8 @@ from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes import quantizing as rq
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, DEFINITIONS, STORAGE, acc, const, load, maximum, op, select
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.target import isa
 from graphq.kernels.target import level as target_level
 
@@ -28,15 +28,15 @@ def compiled(stores, lanes):
     return modules.load("test", writing, tuple(stores), lanes, level=LEVELS.get(lanes), cache=False)
 
 
-def run(module, store, number, total, operands, shape, guard=lambda x: x):
+def run(module, epilogue, number, total, operands, shape, guard=lambda x: x):
     """Run store `number` on whole arrays of `shape`; operands are 2-D, with one column (row, scalar) or all."""
     rows, cols = shape
     total = None if total is None else guard(total)
     arrays = [guard(np.ascontiguousarray(x)) for x in operands]
-    out = guard(np.full(shape, 77, STORAGE[store.dtype]))
-    words = np.zeros(HEADER_WORDS + 3 * (store.slots + 1), np.int64)
+    out = guard(np.full(shape, 77, STORAGE[epilogue.dtype]))
+    words = np.zeros(HEADER_WORDS + 3 * (epilogue.slots + 1), np.int64)
     acc, ldacc = (0, 0) if total is None else (total.ctypes.data, total.strides[0])
-    for k, x in enumerate([*arrays[:store.slots], out]):
+    for k, x in enumerate([*arrays[:epilogue.slots], out]):
         first = HEADER_WORDS + 3 * k
         words[first], words[first + 2] = x.ctypes.data, 0 if x.shape[0] == 1 else x.strides[0]
     getattr(module, f"write{number}")(words.ctypes.data, 0, 0, 0, rows, cols, acc, ldacc, 0)
@@ -85,15 +85,15 @@ def cases():
                 y = op(name, *(a, b)[:len(types)])
             if result == "bool":
                 y = select(y, const(1, "s32"), const(0, "s32"))
-            yield f"{name} {types}", Store(y, y.dtype), [p.reshape(1, -1) for p in pair]
+            yield f"{name} {types}", Epilogue(y, y.dtype), [p.reshape(1, -1) for p in pair]
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_every_basic_operation(lanes):
     labels, stores, operands = zip(*cases(), strict=True)
     module = compiled(stores, lanes)
-    for k, (label, store, arrays) in enumerate(zip(labels, stores, operands, strict=True)):
-        got, want = run(module, store, k, None, arrays, arrays[0].shape), evaluate(store, None, arrays)
+    for k, (label, epilogue, arrays) in enumerate(zip(labels, stores, operands, strict=True)):
+        got, want = run(module, epilogue, k, None, arrays, arrays[0].shape), evaluate(epilogue, None, arrays)
         if label.startswith("round_s32"):  # machines differ for other numbers
             x = arrays[0]
             assert not (got[np.isnan(x)] & 0xFFFF).any()
@@ -110,24 +110,24 @@ def test_every_function(lanes):
     x = np.arange(0, 2**32, 65_521, dtype=np.uint64).astype(np.uint32).view(np.float32)
     x = np.concatenate([x, FLOATS, np.linspace(-10, 10, 3001, dtype=np.float32)])[None]
     names = [name for name in vars(elementary) if name in DEFINITIONS and DEFINITIONS[name][:2] == (("f32",), "f32")]
-    stores = [Store(getattr(elementary, name)(load(0, "f32", "vector")), "f32") for name in names]
+    stores = [Epilogue(getattr(elementary, name)(load(0, "f32", "vector")), "f32") for name in names]
     module = compiled(stores, lanes)
-    for k, store in enumerate(stores):
-        assert_same(run(module, store, k, None, [x], x.shape), evaluate(store, None, [x]), names[k])
+    for k, epilogue in enumerate(stores):
+        assert_same(run(module, epilogue, k, None, [x], x.shape), evaluate(epilogue, None, [x]), names[k])
 
 
 def requantize(dtype):
     """A whole epilogue: compensation, scale, bias, relu, a row factor, quantization."""
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     y = maximum(y, -20.0) * load(3, "f32", "row")
-    return Store(rq.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
+    return Epilogue(rq.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_tails_touch_nothing_outside(lanes):
     rng, rows = np.random.default_rng(4), 3
-    stores = [requantize("u8"), requantize("s8"), Store(load(0, "s8", "vector"), "s32"),
-              Store(load(0, "bf16", "vector") + load(1, "f16", "vector"), "f16")]
+    stores = [requantize("u8"), requantize("s8"), Epilogue(load(0, "s8", "vector"), "s32"),
+              Epilogue(load(0, "bf16", "vector") + load(1, "f16", "vector"), "f16")]
     module = compiled(stores, lanes)
     for cols in (*range(71), 257):
         total = rng.integers(-30_000, 30_000, (rows, cols), dtype=np.int32)
@@ -151,31 +151,31 @@ def test_operands_of_every_type_and_kind(lanes, kind, after):
     stores = []
     for x in (load(0, dtype, kind) for dtype in STORAGE):
         one = acc() if x.dtype == "s32" else op("to_f32", acc())
-        stores.append(Store(x if total is None else one - x, x.dtype))
+        stores.append(Epilogue(x if total is None else one - x, x.dtype))
     module = compiled(stores, lanes)
-    for k, (dtype, store) in enumerate(zip(STORAGE, stores, strict=True)):
+    for k, (dtype, epilogue) in enumerate(zip(STORAGE, stores, strict=True)):
         raw = rng.integers(0, 256, (*shape, STORAGE[dtype].itemsize), dtype=np.uint8)
         x = raw.view(STORAGE[dtype]).reshape(shape)
-        got = run(module, store, k, total, [x], (rows, cols), guarded)
-        assert_same(got, evaluate(store, total, [x]), f"{dtype} {kind}")
+        got = run(module, epilogue, k, total, [x], (rows, cols), guarded)
+        assert_same(got, evaluate(epilogue, total, [x]), f"{dtype} {kind}")
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_tables_are_looked_up_by_the_low_byte(lanes):
     rng = np.random.default_rng(8)
-    stores = [Store(op("lookup", load(0, t, "table"), load(1, t, "vector")), t) for t in ("u8", "s8")]
-    stores += [Store(op("lookup", load(0, t, "table"), acc() * 3), "s32") for t in ("u8", "s8")]
-    stores.append(Store(op("lookup", load(0, "u8", "table"), op("lookup", load(1, "s8", "table"), acc())), "u8"))
+    stores = [Epilogue(op("lookup", load(0, t, "table"), load(1, t, "vector")), t) for t in ("u8", "s8")]
+    stores += [Epilogue(op("lookup", load(0, t, "table"), acc() * 3), "s32") for t in ("u8", "s8")]
+    stores.append(Epilogue(op("lookup", load(0, "u8", "table"), op("lookup", load(1, "s8", "table"), acc())), "u8"))
     module = compiled(stores, lanes)
     for cols in (*range(1, 34), 256):
         table, second = rng.integers(0, 256, (2, 256), dtype=np.uint8)
-        for k, store in enumerate(stores):
-            dtype = STORAGE[store.loads[0][1]]
+        for k, epilogue in enumerate(stores):
+            dtype = STORAGE[epilogue.loads[0][1]]
             index = np.arange(3 * cols, dtype=np.int32).reshape(3, cols) * 7919
             other = second.view(np.int8) if k == 4 else index.astype(np.uint8).view(dtype)
             arrays = [table.view(dtype), other]
-            got = run(module, store, k, index, arrays, index.shape, guarded)
-            assert_same(got, evaluate(store, index, arrays), f"store {k}, {cols} columns")
+            got = run(module, epilogue, k, index, arrays, index.shape, guarded)
+            assert_same(got, evaluate(epilogue, index, arrays), f"store {k}, {cols} columns")
             if k < 2:
                 np.testing.assert_array_equal(got, table.view(dtype)[index % 256])
 
@@ -189,21 +189,21 @@ def test_results_of_every_type(lanes):
     bits[4:] = bits[4:] & ~np.uint32(0x1FFF) & 0xC7FFFFFF | np.array([[0xFFF], [0x1000]], np.uint32)
     x = bits.view(np.float32)
     x[0, :FLOATS.size] = FLOATS
-    stores = [Store(load(0, COMPUTE[t], "vector"), t) for t in STORAGE]
+    stores = [Epilogue(load(0, COMPUTE[t], "vector"), t) for t in STORAGE]
     module = compiled(stores, lanes)
-    for k, store in enumerate(stores):
-        arrays = [x.view(STORAGE[store.loads[0][1]])]
-        assert_same(run(module, store, k, None, arrays, x.shape), evaluate(store, None, arrays), store.dtype)
+    for k, epilogue in enumerate(stores):
+        arrays = [x.view(STORAGE[epilogue.loads[0][1]])]
+        assert_same(run(module, epilogue, k, None, arrays, x.shape), evaluate(epilogue, None, arrays), epilogue.dtype)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_blocks_are_found_by_batch_row_and_column(lanes):
     rng = np.random.default_rng(7)
-    store = Store(load(0, "f32", "vector") + op("to_f32", load(1, "s8", "row")), "f32")
+    epilogue = Epilogue(load(0, "f32", "vector") + op("to_f32", load(1, "s8", "row")), "f32")
     x, r = rng.standard_normal((3, 9, 40)).astype(np.float32), rng.integers(-9, 9, (3, 9), dtype=np.int8)
     out = np.zeros((3, 9, 40), np.float32)
     tables = [np.arange(3, dtype=np.int64) * a.strides[0] for a in (x, r, out)]
-    module = compiled([store], lanes)
+    module = compiled([epilogue], lanes)
     for batch in range(3):
         for i0, i1 in pairwise((0, 4, 9)):
             for j0, j1 in pairwise((0, 17, 18, 40)):
@@ -217,8 +217,8 @@ def test_blocks_are_found_by_batch_row_and_column(lanes):
 
 def test_the_output_may_be_an_operand():
     x = np.arange(100, dtype=np.float32).reshape(2, 50)
-    store = Store(load(0, "f32", "vector") * 2.0, "f32")
-    module = compiled([store], 16)
+    epilogue = Epilogue(load(0, "f32", "vector") * 2.0, "f32")
+    module = compiled([epilogue], 16)
     words = np.array([*[0] * HEADER_WORDS, *[x.ctypes.data, 0, x.strides[0]] * 2], np.int64)
     module.write0(words.ctypes.data, 0, 0, 0, 2, 50, 0, 0, 0)
     np.testing.assert_array_equal(x, np.arange(100).reshape(2, 50) * 2)
@@ -227,8 +227,8 @@ def test_the_output_may_be_an_operand():
 @pytest.mark.parametrize("lanes", sorted({level.lanes for level in isa.available()} & {8, 16}))
 def test_requantizing_is_straight_vector_code(lanes):
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
-    store = Store(rq.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
-    text, register = Job("assembly", compiled([store], lanes).source).result(), {8: "%ymm", 16: "%zmm"}[lanes]
+    epilogue = Epilogue(rq.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
+    text, register = Job("assembly", compiled([epilogue], lanes).source).result(), {8: "%ymm", 16: "%zmm"}[lanes]
     for instruction in ("vcvtdq2ps", "vmaxps", "vminps", "vcvtps2dq", *["vpmovdb"] * (lanes == 16)):
         lines = [line for line in text.splitlines() if f"\t{instruction}\t" in line]
         assert any(register in line for line in lines), instruction

@@ -6,8 +6,8 @@ from epilogues import check_epilogue
 
 import graphq as gq
 from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul.family import macs
 from graphq.kernels.matmul.lower import follows, lower_matmul, refuse_overflow
 from graphq.kernels.matmul_compressed.family import lower_matmul_compressed
@@ -128,7 +128,7 @@ def compensated(lowered, p, arrays):
     for source in lowered.sources:
         x = sums.get(source.origin, arrays[source.index] if source.origin == "input" else source.data)
         operands.append(x.astype(STORAGE[source.dtype]).reshape(source.shape))
-    return np.broadcast_to(evaluate(Store(lowered.accumulated, "s32"), raw, operands), raw.shape)
+    return np.broadcast_to(evaluate(Epilogue(lowered.accumulated, "s32"), raw, operands), raw.shape)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -10,8 +10,8 @@ from guarded_memory import guarded
 from graphq.kernels import levels
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes import quantizing
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import acc, load, maximum, op
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul import kernel_table, matrix, pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import KERNELS
@@ -21,7 +21,7 @@ from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 from graphq.report import evidence
 
-RAW = Store(acc(), "s32")
+RAW = Epilogue(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
 INTEGERS = (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES)
 MATMULS = [k for k in KERNELS.values() if k.dtypes in INTEGERS]
@@ -188,9 +188,9 @@ def test_batches_strides_and_epilogue(kernel, emulated):
     rows, inv, zp = rng.integers(-99, 99, (m, 1), dtype=np.int32), np.float32([7]), np.float32([3])
     y = op("to_f32", acc() + load(0, "s32", "vector") + load(3, "s32", "row")) * load(1, "f32", "vector")
     y = maximum(0, y + load(2, "f32", "vector"))
-    store = Store(quantizing.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), "u8"), "u8")
+    epilogue = Epilogue(quantizing.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), "u8"), "u8")
     with level_of(kernel, emulated) as level:
-        step = matmul.plan_matmul(store, matmul.Product(kernel.dtypes[0], m, n, k, 3, w_dtype=kernel.dtypes[1]),
+        step = matmul.plan_matmul(epilogue, matmul.Product(kernel.dtypes[0], m, n, k, 3, w_dtype=kernel.dtypes[1]),
                                   Target(level, 2), kernel)
         order = np.array([2, 0, 1], np.int64)
         tables = [order * wide.strides[0], order * packed.strides[0], order * bias.strides[0],
@@ -202,7 +202,7 @@ def test_batches_strides_and_epilogue(kernel, emulated):
         step.run(step.arguments({"a": wide.ctypes.data, "a_table": address[0], "stride": wide.strides[1],
                                  "w": packed.ctypes.data, "w_table": address[1]}, slots))
     total = raw_sum(a, w).astype(np.int32)
-    assert (out == evaluate(store, total, [comp, scale, bias, rows, inv, zp])).all()
+    assert (out == evaluate(epilogue, total, [comp, scale, bias, rows, inv, zp])).all()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 16])

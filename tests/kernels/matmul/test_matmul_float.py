@@ -8,8 +8,8 @@ from float_arrays import float_array, tiny_arrays
 from guarded_memory import guarded
 
 from graphq.kernels import levels
+from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import STORAGE, acc, load, maximum
-from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul import kernel_table, pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import KERNELS, select
@@ -18,7 +18,7 @@ from graphq.kernels.operands.windows import windows
 from graphq.kernels.target import isa
 from graphq.plan.plan import Target
 
-RAW = Store(acc("f32"), "f32")
+RAW = Epilogue(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]
 FLOATS = [k for k in KERNELS.values() if k.dtypes in kernel_table.FLOATS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(FLOATS)}
@@ -116,7 +116,7 @@ def test_subnormal_numbers_of_f32_in_the_epilogue_of_a_tile_of_bf16_stay(kernel,
     with level_of(kernel, emulated) as level:
         a, w = (np.full(shape, x, np.float32).astype(STORAGE["bf16"])
                 for shape, x in (((2048, 4), 1), ((4, 16), 2**-120)))
-        step = matmul.plan_matmul(Store(acc("f32") * np.float32(2**-10), "f32"), matmul.Product("bf16", 2048, 16, 4),
+        step = matmul.plan_matmul(Epilogue(acc("f32") * np.float32(2**-10), "f32"), matmul.Product("bf16", 2048, 16, 4),
                                   Target(level), kernel)
         packed, out = pack.pack(w), np.zeros((2048, 16), np.float32)
         step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data, "stride": 8}, [(out.ctypes.data, 0, 64)]))
@@ -158,8 +158,8 @@ def test_batches_and_epilogue(level, dtype, threads):
     a, w = float_array(dtype, (3, m, k), 1), float_array(dtype, (3, k, n), 2)
     packed, out = pack.pack(w), np.zeros((3, m, n), STORAGE[dtype])
     bias, rest = float_array("f32", (n,), 3), float_array(dtype, (3, m, n), 4)
-    store = Store(maximum(0, acc("f32") + load(0, "f32", "vector")) + load(1, dtype, "vector"), dtype)
-    step = matmul.plan_matmul(store, matmul.Product(dtype, m, n, k, 3), Target(levels.resolve(level), threads))
+    epilogue = Epilogue(maximum(0, acc("f32") + load(0, "f32", "vector")) + load(1, dtype, "vector"), dtype)
+    step = matmul.plan_matmul(epilogue, matmul.Product(dtype, m, n, k, 3), Target(levels.resolve(level), threads))
     order = np.array([2, 0, 1], np.int64)
     tables = [order * x.strides[0] for x in (a, packed, rest, out)]
     at = [t.ctypes.data for t in tables]
@@ -167,7 +167,7 @@ def test_batches_and_epilogue(level, dtype, threads):
                              "w_table": at[1]},
                             [(bias.ctypes.data, 0, 0), (rest.ctypes.data, at[2], rest.strides[1]),
                              (out.ctypes.data, at[3], out.strides[1])]))
-    assert (out == evaluate(store, tile_sums(a, w), [bias, rest])).all()
+    assert (out == evaluate(epilogue, tile_sums(a, w), [bias, rest])).all()
 
 
 @pytest.mark.parametrize("k", [256, 1024, 3072])

@@ -1,4 +1,4 @@
-"""Outputs that tiles write themselves, from registers, are those of the Store's function; so are entries of ties."""
+"""Outputs that tiles write themselves, from registers, are those of the epilogue's function; so are entries of ties."""
 import numpy as np
 import pytest
 from all_pairs import all_pairs

@@ -7,8 +7,8 @@ import pytest
 from guarded_memory import guarded
 
 from graphq.errors import KernelError
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
@@ -65,7 +65,7 @@ def run(kernel, level, a, packed, n, threads=1, **words):
     m, k = a.shape
     out, source, packed = guarded(np.full((m, n), np.nan, np.float32)), guarded(a), guarded(packed)
     product = matmul.Product(kernel.dtypes[0], m, n, k, w_dtype=kernel.dtypes[1])
-    step = matmul.plan_matmul(Store(acc("f32"), "f32"), product, Target(level, threads), kernel)
+    step = matmul.plan_matmul(Epilogue(acc("f32"), "f32"), product, Target(level, threads), kernel)
     words = {"a": source.ctypes.data, "w": packed.ctypes.data, "panel_bytes": panel_bytes(packed), **words}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)

@@ -6,8 +6,8 @@ from guarded_memory import guarded
 from levels import WIDTHS
 
 import graphq as gq
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
 from graphq.kernels.pixels.blocks import Pixels
 from graphq.kernels.pool import means
@@ -239,11 +239,11 @@ def test_nothing_to_do(width, batch, channels):
 def test_nothing_beyond_the_buffers_is_touched(width, how, dtype, total, channels):
     """Source and result lie at the end of readable memory."""
     x, out = guarded(np.ones((1, 3, 4, channels), STORAGE[dtype])), guarded(np.zeros((4, channels), STORAGE[total]))
-    store = Store(acc("f32" if total == "f32" else "s32"), total)
+    epilogue = Epilogue(acc("f32" if total == "f32" else "s32"), total)
     w = windows((3, 4), (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (2, 2), channels * x.itemsize)
     block = w.block(np.zeros(channels, x.dtype))
     chosen = next(one for one in isa.available() if one.name == width)
-    step = pool.plan_pool(store, how, Pixels(dtype, w, channels, 1, 4), Target(chosen))
+    step = pool.plan_pool(epilogue, how, Pixels(dtype, w, channels, 1, 4), Target(chosen))
     scales = means.Scales(np.full(channels, 0.5, np.float32), np.full(channels, -3, np.float32))
     tables = means.tables(scales, np.full(4, 6))
     header = {"images": x.ctypes.data, "windows": block.ctypes.data, "weights": tables.ctypes.data}
@@ -256,5 +256,5 @@ def test_little_work_is_serial_however_many_its_blocks():
     for size in (4, 400):
         view = windows((size, size), (2, 2), (1, 1), (1, 1), [(0, 0)] * 2, (size - 1, size - 1), 8)
         pixels = Pixels("u8", view, 8, size - 1, size - 1)
-        steps.append(pool.plan_pool(Store(acc("f32"), "f32"), "mean", pixels, Target(isa.level_named("scalar"), 2)))
+        steps.append(pool.plan_pool(Epilogue(acc("f32"), "f32"), "mean", pixels, Target(isa.level_named("scalar"), 2)))
     assert [s.pieces for s in steps] == [0, 2] and steps[0].blocks > 1

@@ -9,8 +9,8 @@ from levels import WIDTHS
 import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.kernels.lanes import quantizing
+from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc, load
-from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers import rows
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.kernels.numbers.rows import squares
@@ -158,8 +158,8 @@ def test_nothing_beyond_the_buffers_is_touched(width, how, n, dtype):
     reduces = how in REDUCTIONS
     x, out = guarded(np.ones((2, n), np.float32)), guarded(np.zeros((2, 1 if reduces else n), STORAGE[dtype]))
     result = acc("f32") if dtype == "f32" else quantizing.quantize(acc("f32"), 100.0, 3.0, "u8")
-    store, prologue = Store(result, dtype), Store(load(0, "f32", "vector"), "f32")
-    step = row.plan_row(RowLowering(how, (2, n), prologue, ()), store, Space(1, 2, n), Target(chosen))
+    epilogue, prologue = Epilogue(result, dtype), Epilogue(load(0, "f32", "vector"), "f32")
+    step = row.plan_row(RowLowering(how, (2, n), prologue, ()), epilogue, Space(1, 2, n), Target(chosen))
     room = guarded(np.zeros((step.words["room_count"], n), np.float32))
     numbers = guarded(np.zeros((NUMBERS.get(how, 1), 2), np.float32))
     epsilon = guarded(np.float32([1e-5]))

@@ -48,7 +48,7 @@ def requantized(g, y, scale=0.37, dtype="u8"):
 def test_words(after, constant, ties):
     x = lowered(after, constant=constant)
     assert x.ties == ties and x.values == {}
-    assert (x.store.second_look is not None) == bool({"proved", "estimated"} & set(ties))
+    assert (x.epilogue.second_look is not None) == bool({"proved", "estimated"} & set(ties))
 
 
 def test_scales_that_are_tensors_say_why():
@@ -61,17 +61,17 @@ def test_scales_that_are_tensors_say_why():
 
 def test_what_a_second_look_takes():
     x = lowered(lambda g, y: quantize(g, g.relu(y)))
-    look = x.store.second_look
+    look = x.epilogue.second_look
     scale, zero_point, start = (x.sources[f.value[0]] for f in look.factors)
     assert (scale.role, zero_point.role, start.role) == ("w_scale", "w_zp", "start")
     assert np.float32(scale.data).tolist() == [np.float32(0.021)] and not zero_point.data.any() and not start.data.any()
-    assert all(isinstance(load(*x), type(look.needed)) for x in x.store.loads)
+    assert all(isinstance(load(*x), type(look.needed)) for x in x.epilogue.loads)
 
 
 def test_a_second_look_takes_the_zero_points_of_all_columns():
     zps = [3, 3, 0, 3, -5, 3, 3, 3]  # of which the first and the last are equal
     x = lowered(quantize, qtype="per_channel", axis=1, scales=[0.021] * 8, zps=zps)
-    _, zero_point, _ = (x.sources[f.value[0]] for f in x.store.second_look.factors)
+    _, zero_point, _ = (x.sources[f.value[0]] for f in x.epilogue.second_look.factors)
     assert zero_point.data.tolist() == zps
 
 

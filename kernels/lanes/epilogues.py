@@ -1,4 +1,4 @@
-"""The epilogue of a kernel (`Store`): an expression per output and the outputs' type. `evaluate` runs it in NumPy."""
+"""The epilogue of a kernel: an expression per output and the outputs' type. `evaluate` computes it in NumPy."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, lower
 _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 
 Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
-Form = Literal["fast", "exact", "again"]
+Form = Literal["fast", "exact", "second_look"]
 
 
 class FastForm(NamedTuple):
@@ -36,7 +36,7 @@ class SecondLook(NamedTuple):
     An output is computed again if the bool expression `needed` is true. Then the f32 sum replaces the accumulator, and
     the pairs replace the subexpressions that depend on the accumulator. `factors` are numbers that the f32 sum takes
     from operands: the scale and zero point of the weights, and the initial value of the sum. The fast form of the
-    Store must count every output that needs a second look as near a tie.
+    epilogue must count every output that needs a second look as near a tie.
     """
 
     pairs: Pairs
@@ -45,11 +45,11 @@ class SecondLook(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Store:
+class Epilogue:
     """The epilogue of a kernel: an expression, the storage type of its results, and two optional parts.
 
     For s8 and u8 the expression is an s32 in range; its low byte is stored. bf16 and f16 are rounded to nearest even.
-    A Store with a second look has a fast form.
+    An epilogue with a second look has a fast form.
     """
 
     expr: Expr
@@ -67,32 +67,32 @@ class Store:
             raise KernelError(f"a slot is loaded in two ways: {loads}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the store as a flat list of nodes, because nested long chains would exceed the recursion limit."""
+        """Pickle the epilogue as a flat list of nodes, because nested long chains would exceed the recursion limit."""
         return _of_flat, _flat(self)
 
     @lazy_property
     def _text(self) -> str:
-        return f"Store{_flat(self)}"
+        return f"Epilogue{_flat(self)}"
 
     def __repr__(self) -> str:
-        """A text that is the same for equal stores in every process, and differs between different stores."""
+        """A text that is the same for equal epilogues in every process, and differs for different ones."""
         return self._text
 
     def form(self, name: Form) -> Expr:
-        """The expression of a form: "exact", "fast", or "again" (for outputs that get a second look)."""
-        part = {"exact": None, "fast": self.fast, "again": self.second_look}[name]
+        """The expression of a form: "exact", "fast", or "second_look" (for outputs that get a second look)."""
+        part = {"exact": None, "fast": self.fast, "second_look": self.second_look}[name]
         return self.expr if part is None else substitute(self.expr, dict(part.pairs))
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """All expressions of the store."""
+        """All expressions of the epilogue."""
         roots = [self.expr]
         for pairs, *others in filter(None, (self.fast, self.second_look)):
             _mapped((*(b for _, b in pairs), *others), roots.append)
         return tuple(roots)
 
-    def renamed(self, new: Mapping[Expr, Expr]) -> Store:
-        """The store with the nodes in `new` replaced."""
+    def renamed(self, new: Mapping[Expr, Expr]) -> Epilogue:
+        """The epilogue with the nodes in `new` replaced."""
         return _of_parts(_parts(self), partial(substitute, new=new, done={}))
 
     @lazy_property
@@ -119,7 +119,7 @@ def _widen(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert a compute type to a storage type, rounding as a Store does."""
+    """Convert a compute type to a storage type, rounding as an epilogue does."""
     if dtype != "bf16":
         return x.astype(STORAGE[dtype])
     bits = x.view(np.uint32)  # round as `elementary.round_bf16` does
@@ -127,15 +127,15 @@ def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
     return np.where(np.isnan(x), 0x7FC0, kept).astype(np.uint16).view(STORAGE["bf16"])
 
 
-def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarray:
-    """Evaluate a Store or an Expr in NumPy. This defines the results of kernels.
+def evaluate(what: Expr | Epilogue, acc: Any, operands: Sequence[Any]) -> np.ndarray:
+    """Evaluate an epilogue or an Expr in NumPy. This defines the results of kernels.
 
     `acc` and `operands` broadcast to the output; `acc` may be None. The result of an Expr has its compute type, the
-    result of a Store its storage type. Raises KernelError if an operand's dtype differs from the dtype of its load.
+    result of an epilogue its storage type. Raises KernelError if an operand's dtype differs from the dtype of its load.
     """
     done: dict[Expr, Any] = {}
     with np.errstate(all="ignore"):
-        for node in walk(lower(what.expr if isinstance(what, Store) else what)):
+        for node in walk(lower(what.expr if isinstance(what, Epilogue) else what)):
             if node.op == "acc":
                 done[node] = np.asarray(acc, _NUMPY[node.dtype])
             elif node.op == "const":
@@ -149,27 +149,27 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
             else:
                 done[node] = BASIC[node.op].numpy(*(done[a] for a in node.args))
         result = np.asarray(done[node])
-        return _narrow(result, what.dtype) if isinstance(what, Store) else result
+        return _narrow(result, what.dtype) if isinstance(what, Epilogue) else result
 
 
 Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], tuple[Any, ...]]
-"""A store as plain values: its nodes, and its fields with indices of nodes instead of expressions.
+"""An epilogue as plain values: its nodes, and its fields with indices of nodes instead of expressions.
 
 A node is (operation, indices of arguments, type, value). Arguments come before their users.
 """
 
 
-def _flat(store: Store) -> Flat:
+def _flat(epilogue: Epilogue) -> Flat:
     numbers: dict[Expr, int] = {}
     nodes = []
-    for node in walk(*store.roots):
+    for node in walk(*epilogue.roots):
         numbers[node] = len(numbers)
         nodes.append((node.op, tuple([numbers[a] for a in node.args]), node.dtype, node.value))
-    return tuple(nodes), _mapped(_parts(store), numbers.__getitem__)
+    return tuple(nodes), _mapped(_parts(epilogue), numbers.__getitem__)
 
 
-def _parts(store: Store) -> tuple[Any, ...]:
-    return store.expr, store.dtype, store.fast, store.second_look
+def _parts(epilogue: Epilogue) -> tuple[Any, ...]:
+    return epilogue.expr, epilogue.dtype, epilogue.fast, epilogue.second_look
 
 
 def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
@@ -179,12 +179,12 @@ def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
     return x if x is None or isinstance(x, str) else f(x)
 
 
-def _of_parts(parts: tuple[Any, ...], f: Callable[[Any], Expr]) -> Store:
+def _of_parts(parts: tuple[Any, ...], f: Callable[[Any], Expr]) -> Epilogue:
     expr, dtype, fast, look = _mapped(parts, f)
-    return Store(expr, dtype, None if fast is None else FastForm(*fast), None if look is None else SecondLook(*look))
+    return Epilogue(expr, dtype, None if fast is None else FastForm(*fast), None if look is None else SecondLook(*look))
 
 
-def _of_flat(nodes: Any, parts: Any) -> Store:
+def _of_flat(nodes: Any, parts: Any) -> Epilogue:
     of_number: dict[int, Expr] = {}
     for name, args, kind, value in nodes:
         of_number[len(of_number)] = make(name, tuple([of_number[n] for n in args]), kind, value)

@@ -1,7 +1,7 @@
-"""Emit LLVM code for Stores, the epilogues of kernels: `epilogue` makes the loops over a block of outputs.
+"""Emit LLVM code for the epilogues of kernels: `epilogue_function` makes the loops over a block of outputs.
 
-Results equal `stores.evaluate`. The argument block of every kernel begins with HEADER_WORDS words for the kernel
-itself. Three words (`SLOT`) follow for each operand of the Store, and three for its output.
+Results equal `epilogues.evaluate`. The argument block of every kernel begins with HEADER_WORDS words for the kernel
+itself. Three words (`SLOT`) follow for each operand of the epilogue, and three for its output.
 """
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from llvmlite import ir
 from graphq.kernels.jit.code import Loop, tail_mask
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
+from graphq.kernels.lanes.epilogues import Epilogue, FastForm, Form, SecondLook
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
-from graphq.kernels.lanes.stores import FastForm, Form, SecondLook, Store
 from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
     STORAGE_IR,
@@ -89,26 +89,26 @@ class Entries:
 
 
 class EpilogueEmitter:
-    """Emits a Store (the epilogue) for a block of outputs whose accumulators are in memory or in registers.
+    """Emits an epilogue for a block of outputs whose accumulators are in memory or in registers.
 
     `first` has the address of the argument block, and the batch element, row and column of the first output. `root` is
-    the output's expression. `others` are computed with it: in the exact form of a Store with a second look, whether an
-    output needs it. Outputs that are or could be near a rounding tie are listed at address `entries` (see `epilogue`).
-    `beside` vectors with long expressions are computed side by side.
+    the output's expression. `others` are computed with it: in the exact form of an epilogue with a second look, whether
+    an output needs it. Outputs that are or could be near a rounding tie are listed at address `entries` (see
+    `epilogue_function`). `beside` vectors with long expressions are computed side by side.
     """
 
     packs: BytePacking | None = None
 
-    def __init__(self, builder: Builder, store: Store, lanes: int, first: Sequence[Value], root: Expr, *others: Expr,
-                 into_acc: bool = False, entries: Value | None = None, beside: int = BESIDE) -> None:
-        self.builder, self.store, self.lanes = builder, store, lanes
+    def __init__(self, builder: Builder, epilogue: Epilogue, lanes: int, first: Sequence[Value], root: Expr,
+                 *others: Expr, into_acc: bool = False, entries: Value | None = None, beside: int = BESIDE) -> None:
+        self.builder, self.epilogue, self.lanes = builder, epilogue, lanes
         self.expr, *self.others = map(lower, (root, *others))
         self.nodes = list(dict.fromkeys(n for x in (self.expr, *self.others) for n in walk(x)))
         self.rates = _rates(self.nodes)
         self.wide = beside if lanes > 1 and len(self.at("vector")) > LONG else 1
         read = partial(SlotOperand.read, builder, first)
-        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
-        self.out = None if into_acc else read(store.slots, store.dtype, "vector")
+        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in epilogue.loads}
+        self.out = None if into_acc else read(epilogue.slots, epilogue.dtype, "vector")
         self.fixed: Emitted = {}  # values that all outputs of the block share
         emit_beside(builder, self.at("scalar"), [self.fixed], lanes, [partial(self.broadcast, None)])
         self.entries = None if entries is None else Entries(builder, entries)
@@ -121,9 +121,9 @@ class EpilogueEmitter:
         """Emit the loops over a block of rows and columns.
 
         The outer loop is over columns if operands vary by column, because each column's values are then loaded once. It
-        is also over columns if the Store has a fast form. Otherwise the outer loop is over rows, the order in memory.
+        is also over columns if there is a fast form. Otherwise the outer loop is over rows, the order in memory.
         """
-        if self.at("column") or self.store.fast is not None:
+        if self.at("column") or self.epilogue.fast is not None:
             for group in self.groups(cols):
                 self.rows_of(group, rows, lambda r: self.row(r, acc + r * ldacc))
         else:
@@ -193,7 +193,7 @@ class EpilogueEmitter:
 
     def store_group(self, group: Sequence[Columns], row: Row, of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns."""
-        dtype = self.store.dtype
+        dtype = self.epilogue.dtype
         assert row.out is not None
         for columns, values in zip(group, of_group, strict=True):
             x = narrow(self.builder, values[self.expr], dtype, self.lanes)
@@ -254,12 +254,12 @@ class EpilogueEmitter:
 
 
 class FastEmitter(EpilogueEmitter):
-    """Emits the fast form of a Store: it lists each group of outputs with an output near a rounding tie."""
+    """Emits the fast form of an epilogue: it lists each group of outputs with an output near a rounding tie."""
 
-    def __init__(self, builder: Builder, store: Store, fast: FastForm, *args: Any, **named: Any) -> None:
-        super().__init__(builder, store, *args, store.form("fast"), fast.distance, fast.band, **named)
+    def __init__(self, builder: Builder, epilogue: Epilogue, fast: FastForm, *args: Any, **named: Any) -> None:
+        super().__init__(builder, epilogue, *args, epilogue.form("fast"), fast.distance, fast.band, **named)
         self.distance, self.band = self.others
-        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and \
+        looked_up = self.expr.op == "lookup" and epilogue.dtype in BYTES and \
             table_in_registers(builder, self.lanes) is not None
         if builder.level is not None and (looked_up or self.expr.op.startswith("high_")):
             self.packs = builder.level.packs
@@ -302,7 +302,7 @@ class FastEmitter(EpilogueEmitter):
         if self.expr.op == "lookup":
             bytes_ = of_group[0][self.expr.args[0]].line(b, self.packs.low(b, vectors))
         else:
-            bytes_ = self.packs.high(b, vectors, self.store.dtype)
+            bytes_ = self.packs.high(b, vectors, self.epilogue.dtype)
         assert row.out is not None
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, row.out, I8, 1)
 
@@ -311,7 +311,7 @@ class FastEmitter(EpilogueEmitter):
 
         On AMX, 784 x 512 x 128 with a residual of 401 KB takes 10 % less time.
         """
-        for slot, _, kind in self.store.loads:
+        for slot, _, kind in self.epilogue.loads:
             if kind == "vector":
                 operand = self.operands[slot]
                 (row.operands[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
@@ -333,18 +333,18 @@ class FastEmitter(EpilogueEmitter):
         self.entries.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
 
-def emitter_of(builder: Builder, store: Store, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
-            form: Form = "fast", entries: Value | None = None) -> EpilogueEmitter:
-    """Make the emitter of a form of a Store. Stores without a fast form have the same expression as "fast"."""
-    if store.fast is not None and form == "fast":
-        return FastEmitter(builder, store, store.fast, lanes, first, into_acc=into_acc, entries=entries)
-    needed = [store.second_look.needed] if store.second_look is not None and form == "exact" else []
-    return EpilogueEmitter(builder, store, lanes, first, store.form(form), *needed, into_acc=into_acc, entries=entries,
-                           beside=BESIDE if form == "fast" else 1)
+def emitter_of(builder: Builder, epilogue: Epilogue, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
+               form: Form = "fast", entries: Value | None = None) -> EpilogueEmitter:
+    """Make the emitter of a form of an epilogue. Epilogues without a fast form have the same expression as "fast"."""
+    if epilogue.fast is not None and form == "fast":
+        return FastEmitter(builder, epilogue, epilogue.fast, lanes, first, into_acc=into_acc, entries=entries)
+    needed = [epilogue.second_look.needed] if epilogue.second_look is not None and form == "exact" else []
+    return EpilogueEmitter(builder, epilogue, lanes, first, epilogue.form(form), *needed, into_acc=into_acc,
+                           entries=entries, beside=BESIDE if form == "fast" else 1)
 
 
 @cache
-def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "fast") -> Intrinsic:
+def epilogue_function(epilogue: Epilogue, lanes: int, *, into_acc: bool = False, form: Form = "fast") -> Intrinsic:
     """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
     The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
@@ -352,19 +352,19 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     (1, 4, 8 or 16). The function accesses no memory outside of operands and outputs, not even in the tail of a row. If
     `into_acc`, each output is stored over its accumulator, and the argument block has no slot for outputs.
 
-    The function has three forms. If the Store has a fast form or a second look (see `stores`), it returns the number of
-    entries that it wrote to `entries`. It needs memory for an entry per vector and a spare entry:
+    The function has three forms. If the epilogue has a fast form or a second look (see `epilogues`), it returns the
+    number of entries that it wrote to `entries`. It needs memory for an entry per vector and a spare entry:
 
     - "fast" computes outputs with fewer operations. It writes an 8-byte entry for each group of GROUP rows and `lanes`
       columns that has an output near a tie: column << 32 | first row << 16 | other bits.
     - "exact" writes an entry for the outputs of one row that need a second look, with one bit per column.
-    - "again" computes these outputs from the accumulators of the second look.
+    - "second_look" computes these outputs from the accumulators of the second look.
     """
 
     @emits
     def write(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
               ldacc: Value, entries: Value) -> Value:
-        outputs = emitter_of(b, store, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, entries=entries)
+        outputs = emitter_of(b, epilogue, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, entries=entries)
         outputs.emit(rows, cols, acc, ldacc)
         assert outputs.entries is not None
         count: Value = b.load(outputs.entries.count)
