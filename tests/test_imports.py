@@ -59,6 +59,13 @@ def test_reading_and_writing_onnx_files_imports_no_networkx():
     assert "networkx" not in imported("import graphq.onnx.importers, graphq.onnx.saving, graphq.onednn")
 
 
+def test_loading_an_onnx_file_imports_no_compiler():
+    """It takes a tenth of the time to the first result, and a model that was compiled before needs none."""
+    pytest.importorskip("onnx")
+    found = imported("import graphq.onnx.loading")
+    assert not [m for m in own(found) if m.startswith(("graphq.passes", "graphq.plan", "graphq.kernels.families"))]
+
+
 def test_running_a_saved_model_of_an_onnx_file_imports_no_onnx(tmp_path):
     onnx = pytest.importorskip("onnx")
     text = """<ir_version: 8, opset_import: ["" : 17]>

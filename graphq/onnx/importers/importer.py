@@ -40,7 +40,6 @@ from graphq.onnx.protos.fallback import (
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import FLOATS, Shape, show
-from graphq.passes.fuse import is_large_mask
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"
 Importer: TypeAlias = "Callable[[Call], Outputs]"
@@ -421,11 +420,9 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Fold nodes with constant operands, from index `first` on, except for large masks; returns the new `outs`."""
+    """Fold nodes with constant operands, from index `first` on; returns the new `outs`."""
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
-        if is_large_mask(node):
-            continue
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         for old, array in zip(node.outputs, results or (), strict=results is not None):
             with graph.before(node):
