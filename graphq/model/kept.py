@@ -286,8 +286,10 @@ def versions() -> str:
             found.append(version(package))
         except PackageNotFoundError:
             found.append("")
-    digest = hashlib.sha256()
-    passes = find_spec("graphq.passes")  # the folders of passes and kernels may be outside of graphq/
-    for top in (Path(__file__).parents[1], *(passes and passes.submodule_search_locations or ())):
-        cache.add_sources(digest, Path(top))
+    digest, top = hashlib.sha256(), Path(__file__).parents[1]
+    cache.add_sources(digest, top, skip="kernels")  # cache.versions() covers the kernels
+    passes = find_spec("graphq.passes")
+    for folder in map(Path, passes and passes.submodule_search_locations or ()):
+        if top not in folder.parents:  # in an archive, the passes lie next to graphq/
+            cache.add_sources(digest, folder)
     return " ".join([*found, digest.hexdigest()])

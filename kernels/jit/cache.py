@@ -177,10 +177,15 @@ def versions() -> str:
     return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
 
 
-def add_sources(digest: Any, top: Path) -> None:
-    """Add all Python files of a folder and its subfolders to a digest, including symbolic links."""
+def add_sources(digest: Any, top: Path, skip: str | None = None) -> None:
+    """Add all Python files of a folder and its subfolders to a digest, including symbolic links.
+
+    Skip the subfolder `skip`.
+    """
     for name in sorted(glob("**/*.py", root_dir=top, recursive=True)):
-        digest.update(name.encode() + b"\0" + (top / name).read_bytes() + b"\0")
+        if skip is None or not name.startswith(skip + os.sep):
+            with open(os.path.join(top, name), "rb") as file:
+                digest.update(name.encode() + b"\0" + file.read() + b"\0")
 
 
 def folder() -> Path:
