@@ -1,9 +1,9 @@
 """Convert graphs and plans to JSON and back.
 
-Numbers, strings and null stay as they are; any other value becomes a list `[kind, ...]`. Arrays and kernel modules are
-written as indices, because their bytes lie in other sections of the file. The parts of a plan (RECORDS) are written as
-their fields. A trace of open sizes also has functions and their arguments: they are written as names, and only graphq's
-own functions and classes, and the functions in FUNCTIONS, can be written.
+Numbers, strings and null stay as they are; any other value becomes a list `[kind, ...]`. Arrays, long tuples of floats
+and kernel modules are written as indices, because their bytes lie in other sections of the file. The parts of a plan
+(RECORDS) are written as their fields. A trace of open sizes also has functions and their arguments: they are written as
+names, and only graphq's own functions and classes, and the functions in FUNCTIONS, can be written.
 
 A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code, so it must not
 read files that others could have written.
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from graphq.base.arrays import Content
+from graphq.base.budget import expect
 from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Size, Trace
 from graphq.dtypes import DTYPES, DType, as_dtype
@@ -53,6 +54,13 @@ RECORDS: Mapping[str, Callable[..., Any]] = {
 """The classes of a plan's parts, by name."""
 
 
+FEW = 16
+"""Longer tuples of floats, such as the scales of channels, are written as arrays: JSON takes longer."""
+FLOATS_GROWTH = 4
+"""The bytes of memory that each byte of such an array takes: 24 for a float and 8 for its place in the tuple."""
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
 class Unsaved(Exception):
     """Raised for a value that cannot be written to a file, such as a lambda."""
 
@@ -69,14 +77,15 @@ class Writer:
     def of(self, x: Any) -> Any:
         """The JSON of a value. Raises Unsaved if JSON cannot express it."""
         kind = type(x)
-        if x is None or kind in (bool, int, float, str):
+        if kind in _PLAIN:
             return x
         if isinstance(x, Ref):
             return ["ref", x.buffer, self.of(x.offset)]
         if kind in (tuple, list):
-            return [kind.__name__, *map(self.of, x)]
-        if isinstance(x, Mapping):
-            return ["dict", *([self.of(k), self.of(v)] for k, v in x.items())]
+            kinds = set(map(type, x))
+            if kind is tuple and kinds == {float} and len(x) > FEW:
+                return ["floats", self.array(np.array(x))]
+            return [kind.__name__, *(x if kinds <= _PLAIN else map(self.of, x))]
         if isinstance(x, np.ndarray):
             return ["array", self.array(x)]
         if isinstance(x, np.generic):
@@ -91,6 +100,8 @@ class Writer:
             return ["type", x.dtype.name, None if x.shape is None else [self.of(d) for d in x.shape]]
         if isinstance(x, Op):
             return ["op", x.name] if OPS.get(x.name) is x or x is SIZED_CONSTANT else self._refuse(x)
+        if isinstance(x, Mapping):
+            return ["dict", *([self.of(k), self.of(v)] for k, v in x.items())]
         if isinstance(x, Graph):
             return ["graph", *map(self.of, _without_strange_facts(flat(x), self))]
         return self._of_plan(x)
@@ -149,7 +160,7 @@ def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any,
 def _is_plain(x: Any) -> bool:
     if isinstance(x, Mapping):
         return all(_is_plain(y) for pair in x.items() for y in pair)
-    return type(x) in (bool, int, float, str, type(None)) or type(x) in (tuple, list) and all(map(_is_plain, x))
+    return type(x) in _PLAIN or type(x) in (tuple, list) and all(map(_is_plain, x))
 
 
 class Reader:
@@ -158,18 +169,19 @@ class Reader:
     def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
         self._array = array
         self._kinds: dict[str, Callable[..., Any]] = {
-            "tuple": lambda *items: tuple(map(self.of, items)),
-            "list": lambda *items: list(map(self.of, items)),
+            "tuple": lambda *items: tuple(self.all(items)),
+            "list": lambda *items: self.all(items),
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
+            "floats": cache(self._floats),
             "array": array,
             "scalar": lambda number: array(number)[()],
-            # Cached, because many values may have the same bytes.
+            # Cached, as floats are, because many values may have the same bytes.
             "bytes": cache(lambda number: array(number).tobytes()),
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,
             "op": lookup,
-            "graph": lambda *parts: rebuilt(*map(self.of, parts)),
+            "graph": lambda *parts: rebuilt(*self.all(parts)),
         }
 
     def of(self, x: Any) -> Any:
@@ -178,6 +190,16 @@ class Reader:
             return x
         kind, *rest = x
         return self._kinds[kind](*rest)
+
+    def all(self, items: Sequence[Any]) -> list[Any]:
+        """The values of several items; most items are plain."""
+        return [self.of(x) if type(x) is list else x for x in items]
+
+    def _floats(self, number: Any) -> tuple[float, ...]:
+        numbers = self._array(number)
+        assert numbers.dtype == np.float64 and numbers.ndim == 1
+        expect(FLOATS_GROWTH * numbers.nbytes, "the numbers of the file")
+        return tuple(numbers.tolist())
 
     def _type(self, dtype: str, dims: Sequence[Any] | None) -> TensorType:
         return TensorType(DTYPES[dtype], check_dims(None if dims is None else [self.of(d) for d in dims], "type"))
@@ -208,10 +230,10 @@ class PlanReader(Reader):
             "size": self._size,
             "later": self._later,
             "code": lambda number, name: _function(modules, number, name),
-            "table": lambda *entries: FunctionTable(tuple(map(self.of, entries))),
+            "table": lambda *entries: FunctionTable(tuple(self.all(entries))),
             "name": _found,
-            "record": lambda name, *items: RECORDS[name](*map(self.of, items)),
-            "object": lambda module, name, *items: _found(module, name)(*map(self.of, items)),
+            "record": lambda name, *items: RECORDS[name](*self.all(items)),
+            "object": lambda module, name, *items: _found(module, name)(*self.all(items)),
             "op": lambda name: SIZED_CONSTANT if name == SIZED_CONSTANT.name else lookup(name),
         }
         self.trace = trace

@@ -7,10 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
+from graphq.base.budget import budget
 from graphq.base.programs import Program, TraceRecord, record, restored
 from graphq.base.sizes import Later, Size, Trace, later, parts
 from graphq.dtypes import DTYPES, f32, s4, u8
-from graphq.errors import GraphqError
+from graphq.errors import CompileError, GraphqError
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.ir.op import lookup
@@ -34,7 +35,7 @@ DATA = [
     None, True, False, 0, -3, 2**70, 0.5, -0.0, math.inf, "text", "", (), (1,), (1, (2, "x"), [3.5, None]), [],
     {"a": (1, 2), 3: None, ("k", 1): [True]}, {}, b"", b"bytes\0", TensorType(f32, (2, None, 3)),
     TensorType(s4, None), TensorType(u8, ()), *DTYPES.values(), *(t.numpy for t in DTYPES.values()),
-    lookup("relu"), lookup("matmul"),
+    lookup("relu"), lookup("matmul"), (0.1, -0.0, math.inf, math.nan, 5e-324) * 9, [0.1] * 45, (0.1,) * 44 + (1,),
 ]
 
 
@@ -42,7 +43,20 @@ DATA = [
 @pytest.mark.parametrize("x", DATA, ids=repr)
 def test_data(x, kind):
     found = there_and_back(x, kind=kind)
-    assert type(found) is type(x) and found == x and repr(found) == repr(x)
+    assert type(found) is type(x) and repr(found) == repr(x) and (found == x or math.nan in x)
+
+
+def test_long_tuples_of_floats_are_arrays():
+    """JSON writes each float as text of up to 24 bytes, and models have thousands of scales."""
+    scales = (0.1, 0.2) * 20
+    writer = Writer()
+    assert writer.of([scales, scales]) == ["list", ["floats", 0], ["floats", 0]]
+    assert writer.arrays[0].dtype == np.float64 and tuple(writer.arrays[0].tolist()) == scales
+    for strange in (np.zeros(40, np.uint8), np.zeros((5, 8)), np.zeros(())):
+        with pytest.raises(AssertionError):
+            Reader([strange].__getitem__).of(["floats", 0])
+    with budget(1000), pytest.raises(CompileError, match="the numbers of the file would take"):
+        Reader([np.zeros(1 << 20)].__getitem__).of(["floats", 0])
 
 
 @pytest.mark.parametrize("name", DTYPES)
