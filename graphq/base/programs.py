@@ -72,22 +72,29 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
 
 
 class TraceRecord(NamedTuple):
-    """The parts of a trace that a `Program` needs, as plain data; the keys of `values` and `guards` are slots."""
+    """The parts of a trace that a `Program` needs, as plain data; the keys of `values` and `guards` are slots.
+
+    A call is the slot of its result, the index of its function in `functions`, and the slots of its arguments.
+    """
 
     values: Mapping[int, Any]
-    calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
+    calls: tuple[tuple[int, ...], ...]
     leaves: tuple[int, ...]
     assumed: Mapping[str, int]
     guards: Mapping[int, Any]
+    functions: tuple[Callable[..., Any], ...]
 
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> TraceRecord:
     """Convert a trace to data that suffices to compute `results`. Computed values are kept only if of PLAIN types."""
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards) | set(trace.leaves))
-    calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
-    made = {slot for slot, *_ in calls}
+    wanted = [c for c in trace.calls if c.slot in needed]
+    functions = tuple(dict.fromkeys([c.function for c in wanted]))
+    number = {f: k for k, f in enumerate(functions)}
+    calls = tuple([(c.slot, number[c.function], *c.arguments) for c in wanted])
+    made = {c.slot for c in wanted}
     values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in PLAIN or k not in made}
-    return TraceRecord(values, calls, tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
+    return TraceRecord(values, calls, tuple(trace.leaves), dict(trace.assumed), dict(trace.guards), functions)
 
 
 def restored(record: TraceRecord) -> Trace:
@@ -95,7 +102,7 @@ def restored(record: TraceRecord) -> Trace:
     trace = Trace()
     last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
     trace.values = [record.values.get(k) for k in range(last + 1)]
-    trace.calls = [RecordedCall(*call) for call in record.calls]
+    trace.calls = [RecordedCall(slot, record.functions[k], tuple(arguments)) for slot, k, *arguments in record.calls]
     trace.leaves, trace.assumed = list(record.leaves), dict(record.assumed)
     trace.guards, trace.sealed = dict(record.guards), True
     return trace

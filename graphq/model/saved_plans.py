@@ -69,15 +69,17 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
     In a valid trace, each value is computed once, and only from earlier values.
     """
     _want(type(record) is TraceRecord and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
-          and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
+          and isinstance(record.assumed, Mapping) and type(record.calls) is tuple
+          and type(record.functions) is tuple and all(map(callable, record.functions)), "no trace")
     _want(tuple(record.assumed.values()) == sizes == tuple([record.values.get(k) for k in record.leaves]),
           "a trace for other sizes")
     made = {slot for slot, *_ in record.calls}
     known = {slot for slot in record.values if slot not in made}
     _want(all(type(slot) is int and 0 <= slot < MOST_SLOTS for slot in (*known, *made)), "a trace without slots")
     _want(known.issuperset(record.leaves) and len(set(record.leaves)) == len(sizes), "a trace without its sizes")
-    for slot, function, arguments in record.calls:
-        _want(callable(function) and slot not in known and known.issuperset(arguments), f"slot {slot} of a trace")
+    for slot, k, *arguments in record.calls:
+        _want(type(k) is int and 0 <= k < len(record.functions) and slot not in known
+              and known.issuperset(arguments), f"slot {slot} of a trace")
         known.add(slot)
     _want(known.issuperset(record.guards), "a guard of no slot")
 
@@ -137,6 +139,8 @@ def _is_native(s: Step, plan: Plan) -> bool:
 
 
 def _is_word(w: Word, plan: Plan) -> bool:
+    if type(w) is int:
+        return -(1 << 63) <= w < 1 << 63
     if type(w) is Later:  # the address of a kernel that open sizes choose at run time
         return True
     if type(w) is Ref:
@@ -160,7 +164,7 @@ def _is_python(s: Any, plan: Plan) -> bool:
 def _is_number(x: Any, least: int = 0) -> bool:
     """Whether `x` is an integer, or a Size with an integer example, from `least` to the largest s64."""
     x = assumed(x) if type(x) is Size else x
-    return isinstance(x, int | np.integer) and least <= int(x) < 1 << 63
+    return (type(x) is int or isinstance(x, int | np.integer)) and least <= int(x) < 1 << 63
 
 
 def _fits(type: TensorType, wanted: TensorType) -> bool:

@@ -126,7 +126,7 @@ def test_a_record_has_the_values_of_the_example(trace):
 
 def test_the_record_of_an_empty_trace():
     data = record(Trace(), [])
-    assert data == ({}, (), (), {}, {}) and restored(data).values == []
+    assert data == ({}, (), (), {}, {}, ()) and restored(data).values == []
 
 
 def _square_of(n, m):

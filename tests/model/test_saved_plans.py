@@ -125,8 +125,8 @@ def test_steps_of_kernels(fields, fine, native):
         refused(changed, signature)
 
 
-RECORD = TraceRecord({0: 5, 1: 4, 2: 9, 3: 20}, ((2, max, (0, 1)), (3, min, (2, 1))), (0, 1), {"a": 5, "b": 4},
-                     {2: True, 0: False})
+RECORD = TraceRecord({0: 5, 1: 4, 2: 9, 3: 20}, ((2, 0, 0, 1), (3, 1, 2, 1)), (0, 1), {"a": 5, "b": 4},
+                     {2: True, 0: False}, (max, min))
 
 
 @pytest.mark.parametrize("fields, fine", [
@@ -134,11 +134,13 @@ RECORD = TraceRecord({0: 5, 1: 4, 2: 9, 3: 20}, ((2, max, (0, 1)), (3, min, (2, 
     ({"calls": [*RECORD.calls]}, False), ({"assumed": {"a": 5, "b": 5}}, False), ({"assumed": {"a": 5}}, False),
     ({"leaves": (1, 0)}, False), ({"leaves": (0, 0)}, False), ({"leaves": (0,)}, False), ({"leaves": (0, 2)}, False),
     ({"calls": RECORD.calls[::-1]}, False), ({"calls": (*RECORD.calls, RECORD.calls[0])}, False),
-    ({"calls": ((2, "max", (0, 1)), RECORD.calls[1])}, False), ({"calls": ((2, max, (0, 7)), RECORD.calls[1])}, False),
-    ({"calls": ((2, max, (0, 2)), RECORD.calls[1])}, False), ({"guards": {7: True}}, False),
+    ({"calls": ((2, "max", 0, 1), RECORD.calls[1])}, False), ({"calls": ((2, 0, 0, 7), RECORD.calls[1])}, False),
+    ({"calls": ((2, 0, 0, 2), RECORD.calls[1])}, False), ({"guards": {7: True}}, False),
+    ({"calls": ((2, 2, 0, 1), RECORD.calls[1])}, False), ({"calls": ((2, -1, 0, 1), RECORD.calls[1])}, False),
+    ({"functions": (max,)}, False), ({"functions": (max, "min")}, False), ({"functions": [max, min]}, False),
     ({"values": {**RECORD.values, (1 << 22) - 1: 1}}, True), ({"values": {**RECORD.values, 1 << 22: 1}}, False),
     ({"values": {**RECORD.values, -1: 1}}, False), ({"values": {**RECORD.values, "4": 1}}, False),
-    ({"calls": (*RECORD.calls, (1 << 22, max, (0, 1)))}, False)])
+    ({"calls": (*RECORD.calls, (1 << 22, 0, 0, 1))}, False)])
 def test_traces(fields, fine):
     changed = RECORD._replace(**fields)
     if fine:
