@@ -333,11 +333,12 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
 
 def parts(x: Any) -> Iterator[Size | Later]:
     """Every `Size` and `Later` in `x`, also inside lists, tuples and dicts."""
-    if isinstance(x, Size | Later):
+    if (kind := type(x)) is Size or kind is Later:
         yield x
-    elif isinstance(x, list | tuple | Mapping):
+    elif isinstance(x, list | tuple) or kind not in PLAIN and isinstance(x, Mapping):
         for y in x.values() if isinstance(x, Mapping) else x:
-            yield from parts(y)
+            if type(y) not in PLAIN:
+                yield from parts(y)
 
 
 def trace_of(x: Any) -> Trace | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from graphq.base.budget import budget, expect
+from graphq.base.budget import budget, collector_paused, expect
 from graphq.base.locks import late_imports, lazy_property
 from graphq.base.programs import record as recorded_of
 from graphq.base.programs import restored
@@ -240,6 +240,7 @@ class Saved:
         found = self.read(lambda: [unread(*x) for x in self._of(list, self.file.index, "plans")])
         return list(dict([*found, *(plan for added in self.added for plan in added.plans(threads))]).items())
 
+    @collector_paused()
     def _plan(self, section: Any, sizes: tuple[int, ...], threads: int) -> NativePlan:
         recorded, plan = self._json(section)
         trace = None
