@@ -14,10 +14,10 @@ import numpy as np
 
 from graphq.commands.arrays import INPUTS, check_names, input_arrays, pairs
 from graphq.commands.shared import MODEL, TARGET, Arguments, compiled, option, write
-from graphq.dtypes import DType, as_dtype
+from graphq.dtypes import DType
 from graphq.ir import Value
 from graphq.ir.interpret import named_outputs, reference
-from graphq.ir.tensor_type import TensorType
+from graphq.ir.tensor_type import array_type
 from graphq.kernels.threads.team import run_until_settled
 from graphq.model.files import load_graph
 
@@ -110,8 +110,8 @@ def run(options: argparse.Namespace) -> int:
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         x = results[name]
         sizes = _range(x)
-        found: dict[str, Any] = {"name": name, "type": str(_type(x)), **sizes}
-        text = f"output {name}: {_type(x)}"
+        found: dict[str, Any] = {"name": name, "type": str(array_type(x)), **sizes}
+        text = f"output {name}: {array_type(x)}"
         if sizes:
             text += ", {min:.6g} to {max:.6g}, mean {mean:.6g}".format(**sizes)
         if name in files:
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
             code |= not exact
         lines.append(text)
         outputs.append(found)
-    inputs = [{"name": n, "type": str(_type(x)), "source": paths.get(n, "random")} for n, x in arrays.items()]
+    inputs = [{"name": n, "type": str(array_type(x)), "source": paths.get(n, "random")} for n, x in arrays.items()]
     head = [repr(model), *(f"input {i['name']}: {i['type']}, {'from ' * (i['name'] in paths)}{i['source']}"
                            for i in inputs),
             f"first result after {first:.2f} s, compilation included; then {1e3 * median(times):.3g} ms per run "
@@ -145,10 +145,6 @@ def _times(run: Callable[[], Any]) -> list[float]:
         run()
         times.append(time.perf_counter() - begin)
     return times
-
-
-def _type(x: np.ndarray) -> TensorType:
-    return TensorType(as_dtype(x.dtype), x.shape)
 
 
 def _range(x: np.ndarray) -> dict[str, float]:

@@ -18,7 +18,7 @@ from graphq.ir.names import Labels, check_name
 from graphq.ir.node import GRAPH_ORDER, Node, Number, Property, Use, Value
 from graphq.ir.op import Op, lookup
 from graphq.ir.operations import Operations
-from graphq.ir.tensor_type import Dim, TensorType, check_dims, check_size, frozen
+from graphq.ir.tensor_type import Dim, TensorType, array_type, check_dims, check_size, frozen
 
 if TYPE_CHECKING:
     import graphq
@@ -340,7 +340,7 @@ class Graph(Operations):
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _constant(self, array: np.ndarray, name: str | None = None) -> Value:
-        return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
+        return self.add_checked(lookup("constant"), (), {"value": array}, [array_type(array)], name=name)[0]
 
     def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
         """Check an operand: a value, None, or an array or number for a constant. Numbers get the dtype `real`."""
@@ -432,7 +432,7 @@ class Graph(Operations):
 
 def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
     if isinstance(x, np.ndarray):
-        return TensorType(as_dtype(x.dtype), x.shape)
+        return array_type(x)
     return None if x is None else x.type
 
 

@@ -62,6 +62,11 @@ class TensorType:
         return math.prod(self.dims) * self.dtype.itemsize
 
 
+def array_type(array: np.ndarray) -> TensorType:
+    """The type of an array. Raises GraphError if graphq lacks its dtype."""
+    return TensorType(as_dtype(array.dtype), array.shape)
+
+
 def shapes_agree(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None, *, ones: bool = False) -> bool:
     """Whether all dimensions that are known in both shapes are equal. With `ones`, a 1 in `a` fits any dimension."""
     return a is None or b is None or len(a) == len(b) and all(

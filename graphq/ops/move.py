@@ -7,11 +7,12 @@ from typing import Literal, NoReturn, cast
 import numpy as np
 
 from graphq.base.sizes import largest
-from graphq.dtypes import DType, as_dtype, s32, s64
+from graphq.dtypes import DType, s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
+from graphq.ir.tensor_type import array_type
 from graphq.ops.rules import (
     FLOATS,
     Array,
@@ -133,7 +134,7 @@ def expand(src: Array, *, shape: list[int]) -> Array:
     return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(shape))).copy()
 
 
-@register_op(infer=lambda *, value: TensorType(as_dtype(value.dtype), value.shape))
+@register_op(infer=lambda *, value: array_type(value))
 def constant(*, value: np.ndarray) -> np.ndarray:
     """The array `value`. In oneDNN a constant is not an op but a logical tensor of property "constant"."""
     return value
