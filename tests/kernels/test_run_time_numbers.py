@@ -51,18 +51,18 @@ def gathering(opened, axis=0, dtype=np.int64):
     return graph("gather", {"x": floats(5, 7, 20), "n": indices}, opened=opened, axis=axis)
 
 
-CACHES = {"f32": {}, "f16": {"tokens": 2}, "bf16": {"tokens": 1}, "s8": {"tokens": 1, "interleaved": True},
-          "s4": {"tokens": 1}}
+ONE = {"tokens": 1}
+CACHES = {"f32": {}, "f16": ONE, "bf16": ONE, "s8": {**ONE, "interleaved": True}, "s4": ONE}
 """The types of caches, and what goes with them so that tests/kernels/attention has compiled the kernels."""
 
 
-def attention(opened, kept="f32", *, tokens=3, rows=40, keys=40, total=30, past=True, places=60, of="length",
+def attention(opened, kept="f32", *, tokens=2, rows=40, keys=40, total=30, past=True, places=60, of="length",
               interleaved=False, onnx=False):
     """Two batch elements of the same length; the input `n` has the lengths less 1, or the positions.
 
     The bias has `keys` keys, or is absent. If `onnx`, the graph is that of an ONNX file of one GroupQueryAttention.
     """
-    heads, groups, size = 6, 2, 20
+    heads, groups, size = 4, 2, 20
     packed = {"s8": np.int8, "s4": np.uint8}.get(kept)
     shape = (2, groups, rows, size // 2 if kept == "s4" else size)
     caches = [rng.integers(0, 100, shape).astype(packed) if packed else floats(*shape).astype(DTYPES[kept].numpy)
@@ -134,12 +134,12 @@ NUMBERS = {
     **{f"length in a file of one node, caches of {kept}": (
         partial(attention, kept=kept, keys=41, onnx=True, **more), 0, 39) for kept, more in CACHES.items()},
     "position in a file of one node": (partial(attention, of="position", onnx=True), 0, 59),
-    "length without a bias": (partial(attention, keys=None), 0, 39),
+    "length without a bias": (partial(attention, keys=None, **ONE), 0, 39),
     "length in a cache that grows": (partial(attention, total=41, keys=60), 0, 40),
-    "length in a cache that grows, bias of as many keys": (partial(attention, total=44, keys=44), 0, 42),
+    "length in a cache that grows, bias of as many keys": (partial(attention, total=44, keys=44), 0, 41),
     "length, bias of fewer keys": (partial(attention, keys=33), 0, 32),
-    "length of a prompt": (partial(attention, past=False), 0, 2),
-    "length, caches of no rows": (partial(attention, rows=0, total=3), 0, 2),
+    "length of a prompt": (partial(attention, past=False), 0, 1),
+    "length, caches of no rows": (partial(attention, rows=0, total=3), 0, 1),
     "length whose last token has a place": (partial(attention, places=32), 0, 31),
     "length of a sequence, LSTM": (layer, 0, 4),
     "length of a sequence, LSTM backwards": (partial(layer, reverse=True), 0, 4),

@@ -58,32 +58,33 @@ CASES = {
     "a prompt": dict(lengths=(5, 3), tokens=5, rows=0),
     "a prompt without caches": dict(lengths=(5, 3), tokens=5, past=False),
     "some tokens": dict(lengths=(30, 17), tokens=11, rows=25, heads=6, groups=2, size=20),
-    "a head of its own": dict(lengths=(40,), rows=39, heads=3, groups=3, size=16),
-    "two heads each": dict(lengths=(40,), rows=39, heads=2, groups=1, size=33),
-    "many heads": dict(lengths=(19,), rows=40, heads=9, groups=1, size=80),
-    "blocks of keys": dict(lengths=(600, 290), rows=599, heads=4, groups=1, size=17),
-    "a window in blocks": dict(lengths=(600, 290), rows=599, heads=4, groups=1, size=17, window=40),
+    "a head of its own": dict(lengths=(40,), rows=39, heads=3, groups=3),
+    "two heads each": dict(lengths=(40,), rows=39, heads=2, groups=1),
+    "many heads": dict(lengths=(19,), rows=40, heads=9, groups=1, size=20),
+    "blocks of keys": dict(lengths=(600, 290), tokens=2, rows=599, heads=4, groups=1, size=20),
+    "a window in blocks": dict(lengths=(600, 290), tokens=2, rows=599, heads=4, groups=1, size=20, window=40),
     "a window of a prompt": dict(lengths=(300,), tokens=30, rows=270, heads=2, groups=1, window=5),
     "rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36),
     "rotary pairs": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, interleaved=True),
-    "packed": dict(lengths=(9, 4), tokens=2, rows=9, packed=True, rotary=8, size=8),
-    "positions": dict(lengths=(9, 4), tokens=2, rows=9, rotary=8, size=8, positions=np.array([[3, 1], [31, 0]])),
-    "softcap": dict(lengths=(20, 4), tokens=2, rows=20, softcap=1.5),
-    "bias": dict(lengths=(20, 4), tokens=2, rows=20, bias=(2, 4), softcap=2.0),
-    "bias of all": dict(lengths=(20, 4), tokens=2, rows=29, bias=(1, 1)),
-    "bias of heads": dict(lengths=(20, 4), tokens=2, rows=29, bias=(1, 4)),
-    "bias of batch elements": dict(lengths=(20, 4, 9), tokens=2, rows=29, bias=(3, 1)),
-    "sinks": dict(lengths=(20, 4), tokens=4, rows=20, sinks=True, window=3),
+    "packed": dict(lengths=(9, 4), tokens=3, rows=9, packed=True, rotary=8, size=40),
+    "positions": dict(lengths=(9, 4), tokens=3, rows=9, rotary=8, size=40,
+                      positions=np.array([[3, 1, 9], [31, 0, 8]])),
+    "softcap": dict(lengths=(20, 4), tokens=3, rows=20, softcap=1.5),
+    "bias": dict(lengths=(20, 4), tokens=3, rows=20, bias=(2, 4)),
+    "bias of all": dict(lengths=(20, 4), tokens=3, rows=29, bias=(1, 1)),
+    "bias of heads": dict(lengths=(20, 4), tokens=3, rows=29, bias=(1, 4)),
+    "bias of batch elements": dict(lengths=(20, 4, 9), tokens=3, rows=29, bias=(3, 1)),
+    "sinks": dict(lengths=(20, 4), tokens=2, rows=20, sinks=True, window=3),
     "both directions": dict(lengths=(20, 4), tokens=3, rows=20, causal=False),
     "f16": dict(lengths=(300, 4), tokens=2, rows=300, size=40, kept="f16"),
     "f16 rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=37, rotary=36, kept="f16", packed=True),
-    "a prompt in f16": dict(lengths=(5, 3), tokens=5, past=False, size=7, kept="f16"),
+    "a prompt in f16": dict(lengths=(5, 3), tokens=5, past=False, size=37, rotary=36, kept="f16"),
     "bf16": dict(lengths=(300, 4), tokens=2, rows=300, size=40, kept="bf16"),
     "a prompt in bf16": dict(lengths=(5, 3), tokens=5, past=False, size=7, kept="bf16"),
     "8 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=40, kept="s8"),
     "8 bits rotary": dict(lengths=(9, 4), tokens=3, rows=7, size=40, rotary=36, kept="s8", packed=True),
     "4 bits": dict(lengths=(300, 4), tokens=2, rows=300, size=36, kept="s4"),
-    "4 bits rotary": dict(lengths=(9, 4), tokens=3, rows=9, size=16, rotary=16, kept="s4", window=4),
+    "4 bits rotary": dict(lengths=(9, 4), tokens=1, rows=9, size=16, rotary=16, kept="s4", window=4),
     "a prompt in 4 bits": dict(lengths=(5, 3), tokens=5, rows=0, size=6, kept="s4"),
     "a head of 256": dict(lengths=(9,), rows=8, size=256),
     "a head of two blocks": dict(lengths=(9, 3), tokens=2, rows=8, heads=2, groups=2, size=512, rotary=256),
@@ -92,12 +93,12 @@ CASES = {
 }
 
 
-ALL = dict(lengths=(30, 17), tokens=3, rows=40, heads=6, groups=2, size=20, rotary=16, softcap=2.0, bias=(2, 6),
+ALL = dict(lengths=(30, 17), tokens=2, rows=40, heads=4, groups=2, size=20, rotary=16, softcap=2.0, bias=(2, 4),
            sinks=True, window=9)
-AT_ALL_LEVELS = {"all": ALL, "all in bf16": {**ALL, "kept": "bf16", "tokens": 1},
-                 "all in f16": {**ALL, "kept": "f16", "tokens": 2},
-                 "all in 8 bits": {**ALL, "kept": "s8", "tokens": 1, "packed": True, "interleaved": True},
-                 "all in 4 bits": {**ALL, "kept": "s4", "tokens": 1}}
+FEW = {**ALL, "tokens": 1}
+AT_ALL_LEVELS = {"all": ALL, "all in bf16": {**FEW, "kept": "bf16"}, "all in f16": {**FEW, "kept": "f16"},
+                 "all in 8 bits": {**FEW, "kept": "s8", "packed": True, "interleaved": True},
+                 "all in 4 bits": {**FEW, "kept": "s4"}}
 
 
 @pytest.mark.parametrize("name", [*CASES, *AT_ALL_LEVELS])
@@ -129,8 +130,9 @@ def test_values_that_are_not_seen_do_not_matter():
      "room for 5 rows do not fit a length of 6 tokens"),
     (dict(lengths=(5, 5), tokens=3, rows=9, total=5, bias=(2, 1)), [6, 5],
      "room for 5 rows do not fit a length of 6 tokens"),
-    (dict(lengths=(40,), rows=39, rotary=8), [40], r"positions must be in \[0, 31\], got 39"),
-    (dict(rotary=8, positions=np.array([[-1]])), [7], r"positions must be in \[0, 31\], got -1")])
+    (dict(lengths=(40,), tokens=3, rows=39, rotary=8, size=40), [40], r"positions must be in \[0, 31\], got 37"),
+    (dict(tokens=3, rotary=8, size=40, positions=np.array([[2, -1, 2]])), [7],
+     r"positions must be in \[0, 31\], got -1")])
 def test_lengths_and_positions_out_of_range(case, lengths, message):
     g, x = attention(**case)
     x["lengths"] = np.int32(lengths) - 1
@@ -142,7 +144,7 @@ def test_lengths_and_positions_out_of_range(case, lengths, message):
 @pytest.mark.parametrize("kept, half", [("s8", 128), ("s4", 8)])
 def test_rounding_of_integers_in_caches(kept, half):
     """Ties, limits, NaN and infinities."""
-    g, x = attention(lengths=(1,), tokens=1, rows=1, heads=1, groups=1, size=16, kept=kept)
+    g, x = attention(lengths=(1,), tokens=1, rows=1, heads=2, groups=1, size=16, kept=kept)
     x["key_scale"][:] = x["value_scale"][:] = 0.5
     x["key"][0, 0] = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, half - 1, half - 0.5, half, -half, -half - 0.5, -half - 1,
                                  np.nan, np.inf, -np.inf, 0, -0.0]) / 2
