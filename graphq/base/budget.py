@@ -8,17 +8,15 @@ Reserved memory stays counted until the `budget` ends or a `recount` replaces th
 from __future__ import annotations
 
 import gc
-import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from graphq.base.locks import lazy_property
+from graphq.base.platform import address_limit, at_fork, machine_memory
 from graphq.base.sizes import assumed, is_open
 from graphq.errors import CompileError
 
@@ -49,14 +47,13 @@ def default_limit() -> int:
     If the address space is limited (`ulimit -v`), the result is at most a quarter of that limit, because libraries,
     the stacks of threads and temporary copies of arrays also take addresses.
     """
-    memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = machine_memory()
     for path in _CGROUP:
         try:
             memory = min(memory, int(Path(path).read_text()))
         except (OSError, ValueError):  # the file is missing, or it says "max": no limit
             continue
-    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return int(min(memory / 2, inf if addresses == resource.RLIM_INFINITY else addresses / 4))
+    return int(min(memory / 2, address_limit() / 4))
 
 
 def check_limit(memory: Any) -> None:
@@ -162,4 +159,4 @@ def _in_child() -> None:
         gc.enable()
 
 
-os.register_at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_in_child)

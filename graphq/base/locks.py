@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
+from graphq.base.platform import at_fork
 from graphq.errors import CompileError
 
 T = TypeVar("T")
@@ -119,4 +120,4 @@ def late_imports(what: str = "a module of graphq") -> Iterator[None]:
         yield
 
 
-os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)
+at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from graphq.base.budget import expect
+from graphq.base.platform import open_at_once
 from graphq.errors import GraphError, GraphqError, InputError, ParseError
 
 
@@ -41,13 +42,8 @@ def regular_file(path: str | os.PathLike[str]) -> Iterator[tuple[BufferedReader,
     if not stat.S_ISREG(mode):
         kind = "a directory, " if stat.S_ISDIR(mode) else ""
         raise ParseError(f"{os.fspath(path)}: is {kind}not a regular file")
-    with open(path, "rb", opener=_opened) as file:
+    with open(path, "rb", opener=open_at_once) as file:
         yield file, os.fstat(file.fileno()).st_size
-
-
-def _opened(path: str, flags: int) -> int:
-    """Open a file without blocking, even if a pipe has just replaced the file."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_file(path: str | os.PathLike[str], growth: int) -> bytes:

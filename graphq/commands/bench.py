@@ -17,7 +17,6 @@ file, they are random, in the ranges that the model's scales state.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from graphq.base.platform import process_cores
 from graphq.commands.arrays import INPUTS, input_arrays, realistic, sample_beside
 from graphq.commands.peers import PEERS, alternate, as_written, cosine, difference, model_file
 from graphq.commands.shared import MODEL, NUMBERS, Arguments, comma_separated, compiled, option, save_graph, write
@@ -122,7 +122,7 @@ def _arrays(graph: Graph, options: argparse.Namespace) -> tuple[dict[str, np.nda
 
 def _threads(text: str | None) -> list[int]:
     if text is None:
-        return sorted({1, len(os.sched_getaffinity(0))})
+        return sorted({1, len(process_cores())})
     if not all(n.isascii() and n.isdecimal() and 0 < int(n) < 1 << 16 for n in text.split(",")):
         raise ParseError(f"--threads takes thread counts such as 1,2, got {text}")
     return list(dict.fromkeys(map(int, text.split(","))))

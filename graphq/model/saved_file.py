@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import struct
 import threading
@@ -24,10 +23,9 @@ from typing import Any, NoReturn
 
 from graphq.base.budget import expect
 from graphq.base.paths import path_of, regular_file
+from graphq.base.platform import is_private, mapped_file, process_cores
 from graphq.errors import GraphError, ParseError
-from graphq.kernels.jit.cache import is_private
 from graphq.kernels.jit.memory import aligned_empty
-from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 6
@@ -145,7 +143,7 @@ class File:
         hashes = self.index.get("hashes")
         if not isinstance(hashes, list) or len(hashes) != (total - begin) // PIECE + 1:
             self.fail(f"its index lacks the hashes of {(total - begin) // PIECE + 1} pieces")
-        self._body = mapped(file)[begin:] if self.private else copied(file, begin, total - begin)
+        self._body = mapped_file(file)[begin:] if self.private else copied(file, begin, total - begin)
         self._check_hashes(hashes)
 
     def fail(self, problem: str) -> NoReturn:
@@ -208,11 +206,6 @@ class File:
         if len(right) < len(hashes):
             wrong = min(set(range(len(hashes))).difference(right))
             self.fail(f"damaged: the bytes of piece {wrong} of {len(hashes)} do not have the hash of the index")
-
-
-def mapped(file: BufferedReader) -> memoryview:
-    """Map a file into memory. MAP_POPULATE reads all pages at once, since the hashes need all of them next."""
-    return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
 
 
 def copied(file: BufferedReader, begin: int, nbytes: int) -> memoryview:

@@ -18,6 +18,7 @@ import numpy as np
 
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
+from graphq.base.platform import process_cores
 from graphq.base.progress import MOST, progress
 from graphq.base.sizes import is_open
 from graphq.errors import CompileError
@@ -25,7 +26,6 @@ from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, address_of, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
-from graphq.kernels.threads.count import process_cores
 from graphq.kernels.threads.steps import STEP
 from graphq.plan.plan import Allocation, Plan, PythonStep, Ref, Step, Word, find_lives, plan_arena, touched
 

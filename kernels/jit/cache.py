@@ -11,16 +11,14 @@ are removed as well. A process that misses a removed file compiles the kernel ag
 from __future__ import annotations
 
 import atexit
-import grp
 import hashlib
 import json
 import logging
 import os
-import platform
-import pwd
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from graphq.base.platform import home, is_mine, open_at_once, why_shared
 from graphq.kernels.jit import cpu
 
 log = logging.getLogger("graphq")
@@ -43,7 +42,6 @@ UNUSED_DAYS = 30.0
 OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq|\.plan)|\.graphq\.[0-9a-f]{32}")
 """The names of files that the cache writes: kernels, models, later plans of models, and unfinished files of these."""
 _DIGEST = hashlib.sha256().digest_size
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Code(NamedTuple):
@@ -85,8 +83,7 @@ class Entry:
         try:
             path = safe_folder(self._wanted) / self.name
             with open(path, "rb", opener=_opened) as file:
-                status = os.fstat(file.fileno())
-                if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
+                if not is_mine(os.fstat(file.fileno())):
                     return None
                 data = file.read()
             used(path)
@@ -158,7 +155,7 @@ def _unfinished(name: str) -> bool:
 
 
 def _opened(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = open_at_once(path, flags, follow=False)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path} is no file")
@@ -174,7 +171,7 @@ def versions() -> str:
         own = "source"
     digest = hashlib.sha256()
     add_sources(digest, Path(__file__).parents[1])
-    return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
+    return " ".join((own, version("numba"), version("llvmlite"), sys.version.split()[0], digest.hexdigest()))
 
 
 def add_sources(digest: Any, top: Path, skip: str | None = None) -> None:
@@ -215,11 +212,8 @@ def _wanted() -> Path | None:
         return Path(chosen).absolute()
     if (base := os.environ.get("XDG_CACHE_HOME")) and os.path.isabs(base):
         return Path(base) / "graphq"
-    try:
-        home = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return None
-    return Path(home) / ".cache" / "graphq" if os.path.isabs(home) else None
+    own = home()
+    return Path(own) / ".cache" / "graphq" if own and os.path.isabs(own) else None
 
 
 @cache
@@ -250,41 +244,8 @@ def _unsafe(path: Path) -> str | None:
         above = [(parent, parent.stat()) for parent in path.parents]
     except OSError as error:
         return str(error)
-    if status.st_uid != os.geteuid():
-        return "it belongs to another user"
-    if _others_write(status):
-        return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return "it is read-only"
-    for parent, facts in above:  # check parents as well: who can write to a parent can replace the folder
-        if facts.st_uid not in (0, os.geteuid()):
-            return f"{parent} belongs to another user"
-        if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
-            return f"others can write to {parent} (mode {stat.S_IMODE(facts.st_mode):o})"
-    return None
-
-
-def _others_write(facts: os.stat_result) -> bool:
-    """Whether another user is allowed to write. A group with the user's name and no other members does not count."""
-    if facts.st_mode & stat.S_IWOTH:
-        return True
-    return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != private_group()
-
-
-def is_private(facts: os.stat_result) -> bool:
-    """Whether a file belongs to this user or to root, and no other user may write to it."""
-    return facts.st_uid in (0, os.geteuid()) and not _others_write(facts)
-
-
-@cache
-def private_group() -> int | None:
-    """The group that only this user belongs to, or None."""
-    try:
-        user = pwd.getpwuid(os.geteuid())
-        group = grp.getgrgid(user.pw_gid)
-    except KeyError:
-        return None
-    return group.gr_gid if group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name} else None
+    reason = why_shared(status, above)  # who can write to a parent can replace the folder
+    return reason or (None if os.access(path, os.R_OK | os.W_OK | os.X_OK) else "it is read-only")
 
 
 def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:

@@ -26,6 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from graphq.base.locks import Lock
+from graphq.base.platform import at_fork, process_cores, run_when_idle
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import llvm_lock
 
@@ -324,7 +325,7 @@ def start_workers() -> None:
     with _starting.hold:
         if any(worker.is_alive() for worker in list(pool.workers)):
             return
-        count = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+        count = min(MOST_WORKERS, len(process_cores()))
         process = start_process(count)
         for number in range(count if process else 1):
             worker = Worker(process, number)
@@ -344,7 +345,7 @@ def _in_child() -> None:
     pool = WorkerPool(pool.processes_work)
 
 
-os.register_at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
     pool.processes_work = False  # sys.executable is another program, for example one that embeds Python
 
@@ -362,8 +363,7 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
     from graphq.kernels.jit import codegen, modules
 
     if idle:
-        with suppress(OSError):  # a container may forbid this
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        run_when_idle()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes that end leave no zombies
     codegen.object_code(modules.Source(codegen.first_module, ()))
     gc.freeze()

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from operator import index
 
 import numpy as np
+
+from graphq.base.platform import mapped_pages
 
 LINE = 64
 """Bytes of a cache line, and of the widest vector register."""
@@ -57,11 +58,9 @@ def lasting_empty(nbytes: int) -> np.ndarray:
 def mapped(nbytes: int) -> np.ndarray:
     """Map `nbytes` bytes of zeros. Raises MemoryError if the system refuses."""
     try:
-        pages = mmap.mmap(-1, nbytes + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mapped_pages(nbytes + PAGE)
     except (OSError, OverflowError):
         raise MemoryError(f"the system cannot map {nbytes} bytes") from None
-    with suppress(OSError):  # some systems have no huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8, nbytes, -np.frombuffer(pages, np.uint8).ctypes.data % PAGE)
 
 

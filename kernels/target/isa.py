@@ -6,12 +6,12 @@ plain LLVM IR then replaces its special instructions.
 """
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
 from graphq.base.locks import Lock
+from graphq.base.platform import MACHINE
 from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder
@@ -27,7 +27,7 @@ SCALAR = Level("scalar", 4, pairs=ByteProduct("", pairs, pairs, TileSizes((), _R
 """The level without special instructions, for any CPU: LLVM makes what it can of vectors of four lanes."""
 LEVELS = (SCALAR, *x86.LEVELS, *arm.LEVELS)
 """The levels of each architecture from lowest to highest. The best level of a machine is the last that it has."""
-HERE = {"x86_64": x86, "aarch64": arm}.get(platform.machine())
+HERE = {"x86_64": x86, "aarch64": arm}.get(MACHINE)
 """The instructions of this machine's architecture; None if graphq has no levels for it."""
 _BY_NAME = {level.name: level for level in LEVELS}
 _lock = Lock()

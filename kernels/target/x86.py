@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
+from graphq.base.platform import grants_tile_registers
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Type, Value, constant, vector
 from graphq.kernels.target.level import BytePacking, ByteTable, Level
 from graphq.kernels.target.products import (
@@ -24,7 +25,7 @@ from graphq.kernels.target.products import (
     pairs,
     saturating,
 )
-from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles, granted
+from graphq.kernels.target.x86_amx import STATE_BYTES, Tiles
 
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15
 """Bits of the register MXCSR: take subnormal operands as zeros, and flush subnormal results to zero."""
@@ -178,8 +179,9 @@ AVX512_VNNI = AVX512.extended(
 AVX512_BF16 = AVX512_VNNI.extended(
     "avx512_bf16", "avx512bf16",
     bf16=Bf16(vdpbf16ps, bf16_halves, _FLOATS16, _COMPRESSED16))
-AMX = AVX512_BF16.extended("amx", "amx-tile", "amx-int8",
-                           matrix=Matrix("tdpbusd", Tiles, STATE_BYTES, granted, TileSizes(((32, 64), (16, 64)))))
+AMX = AVX512_BF16.extended(
+    "amx", "amx-tile", "amx-int8",
+    matrix=Matrix("tdpbusd", Tiles, STATE_BYTES, grants_tile_registers, TileSizes(((32, 64), (16, 64)))))
 LEVELS = (AVX2, AVX_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AMX)
 """The levels from lowest to highest."""
 

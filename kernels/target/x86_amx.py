@@ -1,7 +1,6 @@
 """AMX: the tile registers of x86, their configuration, and their emulation in memory."""
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -57,14 +56,6 @@ def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bo
             y = _row(state, w, groups.k).load(S32X16)
             groups.update([dot4(b, groups.values[0], x.splat(16), y, signed)])
         groups.values[0].store(_row(state, c, rows.k))
-
-
-def granted() -> bool:
-    """Ask Linux for tile registers in all threads: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
-    try:
-        return ctypes.CDLL(None).arch_prctl(0x1023, 18) == 0
-    except (OSError, AttributeError):
-        return False
 
 
 STATE_BYTES = 64 + 8 * 1024

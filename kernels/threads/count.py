@@ -11,15 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from graphq.base.platform import process_cores
 from graphq.errors import CompileError
 
 _NO_LIMIT = 1 << 20
 _most_asked = 0
-
-
-def process_cores() -> set[int]:
-    """The cores that the process may use, taken from its main thread; other threads may be restricted."""
-    return os.sched_getaffinity(os.getpid())
 
 
 def most_threads() -> int:

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import numpy as np
 
+from graphq.base.platform import process_cores, signals_left_to_others
 from graphq.kernels.jit import modules
-from graphq.kernels.threads.count import process_cores
 from graphq.kernels.threads.steps import (
     CORES,
     FIRST_RECORD,
@@ -23,7 +23,7 @@ from graphq.kernels.threads.steps import (
     SEMAPHORE,
     team_module,
 )
-from graphq.kernels.threads.system import join_thread, make_semaphore, signals_left_to_others, start_thread
+from graphq.kernels.threads.system import join_thread, make_semaphore, start_thread
 
 
 def native(function: modules.Function, arity: int) -> Callable[..., None]:

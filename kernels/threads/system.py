@@ -5,11 +5,6 @@ Native code calls the functions of the first half, Python the functions of the s
 from __future__ import annotations
 
 import ctypes
-import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -114,25 +109,3 @@ def start_thread(function: int, argument: int) -> int | None:
 def join_thread(thread: int) -> None:
     """Wait until a native thread has ended."""
     _library().pthread_join(ctypes.c_void_p(thread), None)
-
-
-def lower_priority() -> None:
-    """Give this thread a low priority, for the rest of its life.
-
-    It then gets a quarter of a core that another thread of the process wants. With the lowest priority, 19, an import
-    of Numba next to plans on all cores had not ended after 17 s.
-    """
-    with suppress(OSError):  # a sandbox may forbid it
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
-
-
-@contextmanager
-def signals_left_to_others() -> Iterator[None]:
-    """Block signals in this thread and in threads that it starts in the `with` block, except for faults."""
-    faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

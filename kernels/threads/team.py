@@ -26,7 +26,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -38,11 +37,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from graphq.base.locks import Lock
+from graphq.base.platform import at_fork, lower_priority, signals_left_to_others
 from graphq.kernels.jit import modules
 from graphq.kernels.threads.count import team_threads
 from graphq.kernels.threads.helpers import Helpers, native
 from graphq.kernels.threads.steps import STEP, serial_module, team_module
-from graphq.kernels.threads.system import lower_priority, signals_left_to_others
 
 log = logging.getLogger("graphq")
 
@@ -269,4 +268,4 @@ def _in_child() -> None:
         current = None
 
 
-os.register_at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_in_child)

@@ -75,7 +75,7 @@ def test_rows_are_in_the_order_of_the_thread_counts(model, capsys, monkeypatch):
     found = rows(capsys, model, "--threads=2,1,2", "--isa=scalar", "--peer=ort")
     assert [(row["name"], row["threads"]) for row in found] == [
         ("graphq scalar", 2), ("ONNX Runtime", 2), ("graphq scalar", 1), ("ONNX Runtime", 1)]
-    monkeypatch.setattr(bench.os, "sched_getaffinity", lambda process: {0})
+    monkeypatch.setattr(bench, "process_cores", lambda: {0})
     assert [row["threads"] for row in rows(capsys, model, "--isa=scalar")] == [1]
 
 

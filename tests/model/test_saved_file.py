@@ -1,6 +1,7 @@
 """The file format: what is written is read, and nothing else."""
 import hashlib
 import json
+import mmap
 import os
 import threading
 
@@ -171,7 +172,7 @@ def test_what_is_no_model_is_not_read(path, monkeypatch):
             head, text = format.HEAD.pack(format.MAGIC, format.FORMAT, 0, size, total), text.ljust(4096 - HEAD)
             yield head + hashlib.sha256(head + text).digest() + text
 
-    monkeypatch.setattr(format, "mapped", None)
+    monkeypatch.setattr(format, "mapped_file", None)
     monkeypatch.setattr(format, "copied", None)
     for head in heads():
         with open(path, "wb") as file:
@@ -207,7 +208,7 @@ def test_what_cannot_be_read_is_a_parse_error(path, monkeypatch, problem, mode):
     def fail(*arguments, **options):
         raise problem
 
-    monkeypatch.setattr(format.mmap, "mmap", fail)
+    monkeypatch.setattr(mmap, "mmap", fail)
     monkeypatch.setattr(format, "aligned_empty", fail)
     with pytest.raises(gq.ParseError, match="some.graphq: cannot be read: (Too many open files|not enough memory)"):
         File(path)

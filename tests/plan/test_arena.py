@@ -4,8 +4,8 @@ import threading
 import numpy as np
 
 import graphq as gq
+from graphq.base.platform import process_cores
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.threads.count import process_cores
 from graphq.plan.plan import find_lives, plan_arena
 from graphq.plan.runtime import PATIENCE, Arenas
 

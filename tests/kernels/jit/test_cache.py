@@ -1,7 +1,9 @@
 """The files of the kernel cache: which are read, where they are, what damage they survive, and when they go."""
 import errno
+import grp
 import logging
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from graphq.base import platform
 from graphq.kernels.jit import cache
 from graphq.kernels.jit.cache import DAY, Code, Entry
 
@@ -229,7 +232,7 @@ def test_without_a_home_there_is_a_temporary_folder(monkeypatch, home):
         monkeypatch.delenv(name, raising=False)
     if home:
         monkeypatch.setenv("HOME", home)
-    monkeypatch.setattr(cache.pwd, "getpwuid", {}.__getitem__)  # a user without an entry, as in some containers
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # a user without an entry, as in some containers
     assert temporary(cache.folder()) and cache.folder().is_dir()
 
 
@@ -267,19 +270,19 @@ def test_a_link_to_a_folder_is_as_safe_as_the_folder(tmp_path, monkeypatch):
 def test_the_group_may_write_if_it_is_the_users_own(folder, entry, monkeypatch):
     folder.chmod(0o770)
     for group, used in ((None, False), (folder.stat().st_gid, True), (folder.stat().st_gid + 1, False)):
-        monkeypatch.setattr(cache, "private_group", lambda group=group: group)
+        monkeypatch.setattr(platform, "private_group", lambda group=group: group)
         assert (cache.folder() == folder) == used
 
 
 def test_whose_group_is_the_users_own(monkeypatch):
-    user = cache.pwd.getpwuid(os.geteuid())
+    user = pwd.getpwuid(os.geteuid())
     for name, members, own in ((user.pw_name, [], True), (user.pw_name, [user.pw_name], True),
                                (user.pw_name, ["mallory"], False), ("users", [], False)):
-        group = cache.grp.struct_group((name, "x", user.pw_gid, members))
-        monkeypatch.setattr(cache.grp, "getgrgid", lambda number, group=group: group)
-        cache.private_group.cache_clear()
-        assert cache.private_group() == (user.pw_gid if own else None)
-    cache.private_group.cache_clear()
+        group = grp.struct_group((name, "x", user.pw_gid, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda number, group=group: group)
+        platform.private_group.cache_clear()
+        assert platform.private_group() == (user.pw_gid if own else None)
+    platform.private_group.cache_clear()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

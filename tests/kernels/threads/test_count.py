@@ -8,9 +8,10 @@ import numba
 import numpy as np
 import pytest
 
+from graphq.base.platform import process_cores
 from graphq.errors import CompileError
 from graphq.kernels.threads import count
-from graphq.kernels.threads.count import most_threads, process_cores, quota, resolve_threads
+from graphq.kernels.threads.count import most_threads, quota, resolve_threads
 
 
 def test_thread_numbers(monkeypatch):

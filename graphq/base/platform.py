@@ -1,0 +1,214 @@
+"""What differs between operating systems: cores, memory, files and their owners, forks, signals, and CPU features.
+
+No other file asks which system this is, and none imports a module that some systems lack (`pwd`, `grp`, `resource`).
+Each function has a form for Linux, and a plain form that works everywhere.
+"""
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from io import BufferedReader
+from itertools import takewhile
+from math import inf
+from pathlib import Path
+
+MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+"""The architecture of the CPU, by LLVM's name."""
+
+
+def at_fork(before: Callable[[], object] = lambda: None, after_in_parent: Callable[[], object] = lambda: None,
+            after_in_child: Callable[[], object] = lambda: None) -> None:
+    """Call functions before and after each fork of this process, on systems that fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after_in_parent, after_in_child=after_in_child)
+
+
+def process_cores() -> set[int]:
+    """The cores that the process may use, taken from its main thread; other threads may be restricted."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(os.getpid())
+    return set(range(os.cpu_count() or 1))
+
+
+def machine_memory() -> float:
+    """The bytes of this machine's memory; a terabyte if the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 40
+
+
+def address_limit() -> float:
+    """The most bytes of addresses that this process may use (`ulimit -v`); infinity without a limit."""
+    try:
+        import resource
+    except ImportError:
+        return inf
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return inf if limit == resource.RLIM_INFINITY else limit
+
+
+def mapped_pages(nbytes: int) -> mmap.mmap:
+    """Map `nbytes` bytes of zeros, private to this process and its forks; huge pages if the system has them.
+
+    Raises OSError or OverflowError if the system refuses.
+    """
+    private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    pages = mmap.mmap(-1, nbytes, flags=private) if private else mmap.mmap(-1, nbytes)
+    with suppress(OSError, AttributeError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+def mapped_file(file: BufferedReader) -> memoryview:
+    """Map a file into memory for reading. Linux reads all pages at once (MAP_POPULATE)."""
+    if hasattr(mmap, "MAP_SHARED"):
+        how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        return memoryview(mmap.mmap(file.fileno(), 0, how, mmap.PROT_READ))
+    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def open_at_once(path: str, flags: int, follow: bool = True) -> int:
+    """Open a file like `os.open`, but never wait for a pipe. Unless `follow`, raise OSError for a symbolic link."""
+    flags |= getattr(os, "O_NONBLOCK", 0) | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
+    return os.open(path, flags | getattr(os, "O_BINARY", 0))
+
+
+def home() -> str | None:
+    """The user's home folder; None if the user has none."""
+    if found := os.environ.get("HOME"):
+        return found
+    try:
+        import pwd
+    except ImportError:
+        return os.environ.get("USERPROFILE")
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return None
+
+
+def is_mine(facts: os.stat_result) -> bool:
+    """Whether a file belongs to this user, and its mode lets no other user write. True on systems without owners."""
+    return not hasattr(os, "geteuid") or (
+        facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def is_private(facts: os.stat_result) -> bool:
+    """Whether a file belongs to this user or to root, and no other user may write to it."""
+    return not hasattr(os, "geteuid") or (facts.st_uid in (0, os.geteuid()) and not _others_write(facts))
+
+
+def why_shared(facts: os.stat_result, above: Sequence[tuple[Path, os.stat_result]]) -> str | None:
+    """Why other users could replace the files of a folder; None if they cannot. `above` are the folders around it."""
+    if not hasattr(os, "geteuid"):  # a folder in the user's own folder is the user's
+        return None
+    if facts.st_uid != os.geteuid():
+        return "it belongs to another user"
+    if _others_write(facts):
+        return f"others can write to it (mode {stat.S_IMODE(facts.st_mode):o})"
+    for parent, of_parent in above:
+        if of_parent.st_uid not in (0, os.geteuid()):
+            return f"{parent} belongs to another user"
+        if _others_write(of_parent) and not of_parent.st_mode & stat.S_ISVTX:
+            return f"others can write to {parent} (mode {stat.S_IMODE(of_parent.st_mode):o})"
+    return None
+
+
+def _others_write(facts: os.stat_result) -> bool:
+    """Whether another user is allowed to write. A group with the user's name and no other members does not count."""
+    if facts.st_mode & stat.S_IWOTH:
+        return True
+    return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != private_group()
+
+
+@cache
+def private_group() -> int | None:
+    """The group that only this user belongs to, or None."""
+    import grp
+    import pwd
+
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(user.pw_gid)
+    except KeyError:
+        return None
+    return group.gr_gid if group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name} else None
+
+
+def lower_priority() -> None:
+    """Give this thread a low priority, for the rest of its life, where threads have priorities.
+
+    It then gets a quarter of a core that another thread of the process wants. With the lowest priority, 19, an import
+    of Numba next to plans on all cores had not ended after 17 s.
+    """
+    if sys.platform == "linux":  # elsewhere this would be the priority of the process
+        with suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+
+
+def run_when_idle() -> None:
+    """Let this process run only on cores that no other process needs, where the system can do that."""
+    with suppress(OSError, AttributeError):  # a container may forbid it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+@contextmanager
+def signals_left_to_others() -> Iterator[None]:
+    """Block signals in this thread and in threads that it starts in the `with` block, except for faults."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@cache
+def processor() -> dict[str, str]:
+    """What Linux says about the first processor; empty on other systems."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            lines = (line.split(":", 1) for line in takewhile(str.strip, file) if ":" in line)
+            return {key.strip(): value.strip() for key, value in lines}
+    except OSError:
+        return {}
+
+
+_HWCAP, _HWCAP2 = 16, 26
+_ARM = {"neon": (_HWCAP, 1), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13), "bf16": (_HWCAP2, 14)}
+"""The features of Arm CPUs that levels ask for: the word of Linux's auxiliary vector, and the bit."""
+
+
+def system_features() -> frozenset[str] | None:
+    """The CPU's features that the system lists, by LLVM's names without hyphens and underscores; None if it lists none.
+
+    On x86 they stand in Linux's file of processors, on Arm in the auxiliary vector.
+    """
+    if sys.platform == "linux" and MACHINE == "aarch64":
+        ask = ctypes.CDLL(None).getauxval
+        ask.argtypes, ask.restype = (ctypes.c_ulong,), ctypes.c_ulong
+        return frozenset(name for name, (word, bit) in _ARM.items() if ask(word) >> bit & 1)
+    flags = processor().get("flags")
+    return None if flags is None else frozenset(flag.replace("_", "") for flag in flags.split())
+
+
+def grants_tile_registers() -> bool:
+    """Ask Linux for AMX's tile registers in all threads: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
+    try:
+        return ctypes.CDLL(None).arch_prctl(0x1023, 18) == 0
+    except (OSError, AttributeError, TypeError):  # TypeError: Windows has no library of the process itself
+        return False
