@@ -10,9 +10,9 @@ from functools import partial
 
 from llvmlite import ir
 
-from graphq.kernels.jit.values import I8, I64, Builder, Type, Value, c64, vector
+from graphq.kernels.jit.values import F32, I8, I16, I64, Builder, Type, Value, c64, vector
 from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import ByteProduct, Fma, TileSizes, dot4, flipped, pairs
+from graphq.kernels.target.products import ByteProduct, Fma, Multiplying, TileSizes, dot4, flipped, pairs
 
 FLUSH_TO_ZERO = 1 << 24
 """The bit of FPCR that takes subnormal operands of f32 as zeros, and flushes subnormal results to zero."""
@@ -33,19 +33,19 @@ def pause(b: Builder) -> None:
     _assembly(b, ir.VoidType(), "isb", "~{memory}")
 
 
-def _dot(b: Builder, name: str, acc: Value, x: Value, w: Value) -> Value:
+def _of_bytes(b: Builder, name: str, acc: Value, x: Value, w: Value) -> Value:
     bytes_ = [y.as_type(vector(I8, 16)) for y in (x, w)]
     return instruction(b, f"{name}.v4i32.v16i8", acc.type, [acc, *bytes_])
 
 
 def usdot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
     """Emit usdot for 4 lanes."""
-    return _dot(b, "usdot", acc, x, w)
+    return _of_bytes(b, "usdot", acc, x, w)
 
 
 def sdot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
     """Emit sdot for 4 lanes. The activations x are the last operand, because LLVM takes only that one by element."""
-    return _dot(b, "sdot", acc, w, x)
+    return _of_bytes(b, "sdot", acc, w, x)
 
 
 def sadalp(b: Builder, acc: Value, x: Value, w: Value) -> Value:
@@ -88,3 +88,25 @@ NEON_I8MM = NEON_DOT.extended(
     "neon_i8mm", "i8mm", dot4=ByteProduct("usdot", usdot, dot4, TileSizes(((6, 16), *_TILES)), _COMPRESSED))
 LEVELS = (NEON, NEON_DOT, NEON_I8MM)
 """The levels from lowest to highest."""
+
+
+def _sadalp(b: Builder, acc: Value, x: Value) -> Value:
+    words = vector(I16, 2 * x.type.count)  # multiply the accumulator, because LLVM would move x * x out of the loop
+    return sadalp(b, acc, acc.as_type(words), x.as_type(words))
+
+
+_USDOT = Multiplying(4, lambda b, acc, x: usdot(b, acc, x, x))
+MULTIPLYING = {
+    "usmmla": Multiplying(8, lambda b, acc, x: _of_bytes(b, "usmmla", acc, x, x)), "usdot": _USDOT, "sudot": _USDOT,
+    "sdot": Multiplying(4, lambda b, acc, x: sdot(b, acc, x, x)), "sadalp": Multiplying(2, _sadalp),
+    "mul": Multiplying(1, lambda b, acc, x: acc * x + x),
+    "fmla": Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32),
+    "fmul": Multiplying(1, lambda b, acc, x: acc * x + x, F32)}
+"""The instructions whose peaks `mnemonics` can measure. sudot is usdot whose u8 operand is a lane of a vector."""
+COUNTED = ("smmla ummla udot smull smlal umull umlal mla fmls fadd fdiv fsqrt frintx scvtf fcvtns fcvtzs fcvtl fcvtl2 "
+           "fcvtn fcvtn2 xtn sqxtn sqxtun tbl").split()
+"""Further arithmetic instructions that `mnemonics` counts."""
+REGISTERS = {"8b": 0, "4h": 0, "16b": 0, "8h": 0, "2s": 2, "4s": 4}
+"""The 32-bit elements of a register, by its arrangement; 0 if its elements are narrower."""
+REGISTER = r"\bv\d+\.({})\b"
+"""A register with one of these arrangements."""

@@ -204,13 +204,15 @@ MULTIPLYING = {
     "vpmaddubsw": Multiplying(4, lambda b, acc, x: vpmaddubsw(b, acc, acc, x)),
     "vpmaddwd": Multiplying(2, _vpmaddwd),
     "vpmulld": Multiplying(1, lambda b, acc, x: acc * x + x), "vdpbf16ps": Multiplying(2, _vdpbf16ps, F32),
-    "vfmadd231ps": Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32),
+    **dict.fromkeys(("vfmadd132ps", "vfmadd213ps", "vfmadd231ps"),
+                    Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32)),
     "vmulps": Multiplying(1, lambda b, acc, x: acc * x + x, F32)}
 """The instructions whose peaks `mnemonics` can measure."""
 COUNTED = (
     "tdpbsud tdpbuud tdpbf16ps tdpfp16ps tileloadd tilestored vpdpbusds vpdpwssds vpdpbssd vpdpbsud vpdpbuud "
-    "vfmadd132ps vfmadd213ps vaddps vdivps vsqrtps vcvtdq2ps vcvtps2dq vcvtph2ps vcvtps2ph vpmovusdb vpmovsdb "
-    "vpmovdb").split()
+    "vaddps vdivps vsqrtps vcvtdq2ps vcvtps2dq vcvtph2ps vcvtps2ph vpmovusdb vpmovsdb vpmovdb").split()
 """Further arithmetic instructions that `mnemonics` counts."""
 REGISTERS = {"xmm": 4, "ymm": 8, "zmm": 16, "tmm": 256}
 """The 32-bit elements of a register, by its class, from the narrowest to the widest; tiles have 16 x 16."""
+REGISTER = r"%({})\d"
+"""A register of one of these classes, in AT&T syntax."""

@@ -27,7 +27,7 @@ from graphq.kernels.jit import codegen, modules
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.moves.integers import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
-from graphq.kernels.target import isa, mnemonics
+from graphq.kernels.target import isa
 from graphq.kernels.threads import team
 
 ENVIRONMENT = {
@@ -130,7 +130,7 @@ def sources(seeds):
             for emulated in (False, True):
                 modules.load(f"{kernel.name}_{layout}", kernel.build, isa.level_named(kernel.level, emulated),
                              kernel.dtypes, *kernel.tile, layout, level=kernel.isa, cache=False)
-    for name in map(" ".join, itertools.product(mnemonics.MULTIPLYING, mnemonics.LANES)):
+    for name in map(" ".join, itertools.product(isa.HERE.MULTIPLYING, isa.HERE.REGISTERS)):
         if peaks.products(name):
             modules.load("peak", peaks.peak_module, name, cache=False)
     for of in CASTS:

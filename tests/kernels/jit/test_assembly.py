@@ -17,7 +17,7 @@ from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import KERNELS, SORTED
 from graphq.kernels.matmul_compressed.tiles import FOUR_BITS
 from graphq.kernels.operands.space import Space
-from graphq.kernels.target import isa, mnemonics
+from graphq.kernels.target import arm, isa, mnemonics, x86
 from graphq.plan.plan import Target
 from graphq.report import evidence
 from graphq.report.evidence import modules as modules_of
@@ -65,6 +65,44 @@ tmm	tdpfp16ps	%tmm1, %tmm2, %tmm3
 tmm	tileloadd	(%rax,%rbx), %tmm1
 tmm	tilestored	%tmm1, 64(%rax,%rbx)
 """
+# The same for Arm, with the arrangement that names the instruction.
+COUNTED_ON_ARM = """
+4s	sdot	v3.4s, v0.16b, v1.16b
+4s	sdot	v3.4s, v0.16b, v1.4b[3]
+4s	usdot	v31.4s, v10.16b, v1.16b
+4s	sudot	v3.4s, v0.16b, v1.4b[0]
+4s	udot	v3.4s, v0.16b, v1.16b
+4s	usmmla	v3.4s, v0.16b, v1.16b
+4s	smmla	v3.4s, v0.16b, v1.16b
+4s	ummla	v3.4s, v0.16b, v1.16b
+4s	sadalp	v3.4s, v0.8h
+8h	mul	v3.8h, v0.8h, v1.h[7]
+4s	mul	v3.4s, v0.4s, v1.4s
+4s	mla	v3.4s, v0.4s, v1.4s
+8h	smull	v3.8h, v0.8b, v1.8b
+4s	smlal	v3.4s, v0.4h, v1.4h
+8h	umull	v3.8h, v0.8b, v1.8b
+4s	umlal	v3.4s, v0.4h, v1.4h
+4s	fmla	v3.4s, v0.4s, v1.s[2]
+2s	fmla	v3.2s, v0.2s, v1.2s             // not v0.4s
+4s	fmls	v3.4s, v0.4s, v1.4s
+4s	fmul	v3.4s, v0.4s, v1.4s
+4s	fadd	v3.4s, v0.4s, v1.4s
+4s	fdiv	v3.4s, v0.4s, v1.4s
+4s	fsqrt	v3.4s, v0.4s
+4s	frintx	v3.4s, v0.4s
+4s	scvtf	v3.4s, v0.4s
+4s	fcvtns	v3.4s, v0.4s
+4s	fcvtzs	v3.4s, v0.4s
+4s	fcvtl	v3.4s, v0.4h
+4s	fcvtl2	v3.4s, v0.8h
+4s	fcvtn	v3.4h, v0.4s
+4s	fcvtn2	v3.8h, v0.4s
+8h	xtn	v3.8b, v0.8h
+4s	sqxtn	v3.4h, v0.4s
+8h	sqxtun	v3.8b, v0.8h
+16b	tbl	v3.16b, { v0.16b, v1.16b }, v2.16b
+"""
 OTHERS = """
 	.text
 	.file	"vmulps %ymm1, %ymm2, %ymm3"
@@ -104,7 +142,29 @@ f:
 	sdot	v3.4s, v0.16b, v1.16b
 	ret
 """
-LINES = [line.split("\t", 1) for line in COUNTED.strip("\n").split("\n")]
+OTHERS_ON_ARM = """
+	.text
+	.file	"fmla	v2.4s, v0.4s, v1.4s"
+	.type	fmla,@function
+fmla:                                   // @fmla
+	// fmla	v2.4s, v0.4s, v1.4s
+	//APP
+	eor	v0.16b, v0.16b, v1.16b
+	//NO_APP
+.LBB0_1:                                // =>This Inner Loop Header: Depth=1
+	mul	x0, x1, x2
+	fmul	s0, s1, v2.s[1]
+	fmla	v2.2d, v0.2d, v1.2d
+	scvtf	s0, w1
+	ld1r	{ v0.4s }, [x0]
+	ldp	q0, q1, [x0, #32]
+	shl	v0.4s, v0.4s, #24
+	bl	fmla
+	b.ne	.LBB0_1
+	ret
+"""
+LINES = [(machine, *line.split("\t", 1)) for machine, lines in ((x86, COUNTED), (arm, COUNTED_ON_ARM))
+         for line in lines.strip("\n").split("\n")]
 
 
 def mnemonic(text):
@@ -112,23 +172,25 @@ def mnemonic(text):
     return next(word for word in text.split() if not word.startswith("{"))
 
 
-@pytest.mark.parametrize(("register", "text"), LINES)
-def test_a_line_has_the_name_of_its_widest_register(register, text):
-    assert evidence.count(f"\t{text}\n") == {f"{mnemonic(text)} {register}": 1}
+@pytest.mark.parametrize(("machine", "register", "text"), LINES)
+def test_a_line_has_the_name_of_its_widest_register(machine, register, text):
+    assert mnemonics.count(f"\t{text}\n", machine) == {f"{mnemonic(text)} {register}": 1}
 
 
-def test_every_mnemonic_is_in_a_line():
-    assert {mnemonic(text) for _, text in LINES} == mnemonics.COUNTED
+@pytest.mark.parametrize("machine", [x86, arm])
+def test_every_mnemonic_is_in_a_line(machine):
+    assert {mnemonic(text) for m, _, text in LINES if m is machine} == mnemonics.counted(machine)
 
 
-@pytest.mark.parametrize("text", ["", OTHERS, OF_ANOTHER_MACHINE])
-def test_what_else_is_in_a_text_is_not_counted(text):
-    assert evidence.count(text) == {}
+@pytest.mark.parametrize(("machine", "text"), [(x86, ""), (x86, OTHERS), (x86, OF_ANOTHER_MACHINE), (arm, OTHERS),
+                                               (arm, COUNTED), (arm, OTHERS_ON_ARM), (None, COUNTED)])
+def test_what_else_is_in_a_text_is_not_counted(machine, text):
+    assert mnemonics.count(text, machine) == {}
 
 
 def test_instructions_add_up_in_the_order_of_their_names():
     body = "\tvmulps\t%ymm1, %ymm2, %ymm3\n\tvaddps\t%xmm1, %xmm2, %xmm3\n\tvmulps\t(%rax), %ymm2, %ymm3\n"
-    found = evidence.count(f"{OTHERS}f:\n{body}g:\n{body}")
+    found = mnemonics.count(f"{OTHERS}f:\n{body}g:\n{body}", x86)
     assert list(found.items()) == [("vaddps xmm", 2), ("vmulps ymm", 4)]
 
 
@@ -144,10 +206,11 @@ def tile_modules(kernel, level):
     return [x for x in modules_of(step) if x.name.startswith(kernel.name)]
 
 
-FMA = {f"vfmadd{order}ps" for order in (132, 213, 231)}
+FMA = {*(f"vfmadd{order}ps" for order in (132, 213, 231)), "fmla"}
 INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
                "avx512": {"vpmaddwd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
-               "avx512_bf16": {"vdpbf16ps zmm"}, "amx": {"tdpbusd tmm", "tdpbssd tmm"}}
+               "avx512_bf16": {"vdpbf16ps zmm"}, "amx": {"tdpbusd tmm", "tdpbssd tmm"},
+               "neon": {"sadalp 4s"}, "neon_dot": {"sdot 4s"}, "neon_i8mm": {"usdot 4s", "sudot 4s", "usmmla 4s"}}
 
 
 @pytest.mark.parametrize("name", [x.name for x in isa.LEVELS[1:]])
@@ -158,10 +221,10 @@ def test_native_kernels_have_the_instruction_of_their_level(name):
         pytest.skip(f"no {name} here")
     tiles = {kernel: tile_modules(kernel, isa.level_named(name))[-1:] for kernel in kernels_of(name)[::3]}
     evidence.prepare_counts(x for made in tiles.values() for x in made)
-    register = "ymm" if isa.level_named(name).lanes == 8 else "zmm"
+    register = {4: "4s", 8: "ymm", 16: "zmm"}[isa.level_named(name).lanes]
     for kernel, made in tiles.items():
         integers = kernel.dtypes[0] in ("u8", "s8")
-        exact = kernel.dtypes[1] == SORTED or kernel.dtypes in FOUR_BITS and isa.level_named(name).dot4 is None
+        exact = kernel.dtypes[1] == SORTED or kernel.dtypes in FOUR_BITS and isa.level_named(name).sorts
         wanted = INSTRUCTION[name] if integers or name == "avx512_bf16" else {f"{x} {register}" for x in FMA}
         assert made
         for module in made:
