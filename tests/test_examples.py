@@ -94,7 +94,7 @@ def asks_for_packages(script, folder):
 
 
 def test_generate_text(tmp_path):
-    out = run(ROOT / "examples" / "generate_text.py", "--tokens", "60", "--threads", "1", cwd=tmp_path)
+    out = run(ROOT / "examples" / "generate_text.py", "--tokens", "48", "--layers", "1", "--threads", "1", cwd=tmp_path)
     texts = dict(re.findall(r"^(f32|4 bits): [\d,]+ letters/s, 100% of them as in the text\n((?:.+\n)+)", out,
                             re.MULTILINE))
     assert list(texts) == ["f32", "4 bits"] and texts["f32"] == texts["4 bits"]

@@ -215,11 +215,15 @@ INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
 
 @pytest.mark.parametrize("name", [x.name for x in isa.LEVELS[1:]])
 def test_native_kernels_have_the_instruction_of_their_level(name):
-    """And no other: where it may, LLVM makes vpdpwssd of vpmaddwd and vpaddd. Of each kernel its smallest tile."""
+    """And no other: where it may, LLVM makes vpdpwssd of vpmaddwd and vpaddd.
+
+    Of each pair of types it is one kernel, with its smallest tile.
+    """
     assert name in INSTRUCTION, "which instruction do the products of this level take?"
     if isa.here(name).emulated:
         pytest.skip(f"no {name} here")
-    tiles = {kernel: tile_modules(kernel, isa.level_named(name))[-1:] for kernel in kernels_of(name)[::3]}
+    kernels = {kernel.dtypes: kernel for kernel in reversed(kernels_of(name))}.values()
+    tiles = {kernel: tile_modules(kernel, isa.level_named(name))[-1:] for kernel in kernels}
     evidence.prepare_counts(x for made in tiles.values() for x in made)
     register = {4: "4s", 8: "ymm", 16: "zmm"}[isa.level_named(name).lanes]
     for kernel, made in tiles.items():
