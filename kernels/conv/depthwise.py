@@ -16,7 +16,7 @@ from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.depthwise.tiles import pair_tiles, quad_tiles
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Operand, epilogue_slots
+from graphq.kernels.family.record import Operand, epilogue_operands, slots_of, space_of
 from graphq.kernels.jit import modules
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.moves.transpose import plan_strided_copy
@@ -62,8 +62,9 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         assert isinstance(c, IntegerConvolution) and value.data is not None
         return Ref(b.constant(c.compensation(c.matrix(value.data)))), along_columns
 
-    space, slots = epilogue_slots(b, node, lowered, {
-        "column sums": lambda _: (Ref(weights), along_columns), "compensation": compensation}, keep=1)
+    operands = epilogue_operands(b, node, lowered, {
+        "column sums": lambda _: (Ref(weights), along_columns), "compensation": compensation})
+    space = space_of(b, lowered.out, operands, keep=1)
     pixels = Pixels(c.a_dtype, c.windows, space.n, space.batch, space.m, c.filter.multiplier)
     if isinstance(how, packing.Layout):
         step = plan_depthwise(lowered.epilogue, pixels, how, b.target)
@@ -79,7 +80,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         sum_terms = terms(lowered.products.sum, channels=1, signed=c.a_dtype == "s8", per=c.filter.multiplier,
                           chunk=how.size, chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)
         words["terms"], words["offsets"] = Ref(b.constant(sum_terms)), Ref(b.constant(how.offsets()))
-    b.run(step, words, slots)
+    b.run(step, words, slots_of(b, operands, space))
 
 
 def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ convolutions with strides have several phases.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -18,14 +19,13 @@ from graphq.kernels.conv.depthwise import depthwise_steps
 from graphq.kernels.conv.filter import Phase
 from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolution, lower_convolution
 from graphq.kernels.conv.padding import pad_address, padding_block
+from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, Operand, any_operands, operand, slots_of
-from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.family.record import Family, Operand, any_operands, epilogue_operands
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands, product_step
 from graphq.kernels.matmul.kernel_table import SORTED
-from graphq.kernels.matmul.plan import Product
 from graphq.kernels.moves.transpose import dense
 from graphq.kernels.operands.space import Space, factor, table
 from graphq.kernels.operands.tile_frame import RUN
@@ -76,12 +76,12 @@ def _sizes(c: Convolution, weights: np.ndarray | None, merged: int) -> _Sizes:
     Float groups are never joined, because infinite activations times the added zeros would give NaN. Groups with
     weights that are not constant are not joined either.
     """
-    joined, itemsize = 1, STORAGE[c.a_dtype].itemsize
+    joined = 1
     if c.integer and weights is not None:
         most = max(1, pack.PANEL // max(1, c.filter.columns))
         joined = max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
     channels = c.filter.channels * joined * merged
-    rows = -(-channels * itemsize // 4) * 4 // itemsize
+    rows = -(-channels * c.itemsize // 4) * 4 // c.itemsize
     return _Sizes(c.filter.groups // joined, rows if merged > 1 and c.integer else channels, c.filter.columns * joined,
                   joined, merged, rows)
 
@@ -91,7 +91,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, Convolution)
     groups, channels, columns, joined, merged, rows = sizes
-    itemsize, value = STORAGE[c.a_dtype].itemsize, node.operand(c.b)
+    itemsize, value = c.itemsize, node.operand(c.b)
     weights = None if value.data is None else _arranged(c.matrix(value.data), sizes)[:, phase.taps]
     sorts = weights is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     if weights is None:
@@ -104,25 +104,20 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     in_rows = merged == 1 or lowered.epilogue.second_look is None  # a second look cannot read merged taps as rows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
-    item = STORAGE[lowered.epilogue.dtype].itemsize
     pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
-    operands: list[Operand] = [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)),
-                               (Ref(packed), (0, size, *still, 0))]
-    for s in lowered.sources:
-        if s.origin == "column sums":
-            operands.append((Ref(packed), (0, size, *still, 4)))
-        elif s.origin == "compensation":
-            assert isinstance(c, IntegerConvolution) and weights is not None
-            operands.append((Ref(b.constant(c.compensation(weights))), (0, 4 * columns, *still, 4)))
-        else:
-            operands.append(_of_phase(operand(b, node, s, lowered.out), columns, phase))
-    operands.append(_of_phase((Ref(b.result(node.output)), tuple(dense(lowered.out, item))), columns, phase))
+
+    def compensation(_: OperandSource) -> Operand:
+        assert isinstance(c, IntegerConvolution) and weights is not None
+        return Ref(b.constant(c.compensation(weights))), (0, 4 * columns, *still, 4)
+
+    own = {"column sums": lambda _: (Ref(packed), (0, size, *still, 4)), "compensation": compensation}
+    operands = [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)), (Ref(packed), (0, size, *still, 0)),
+                *epilogue_operands(b, node, lowered, own, partial(_of_phase, columns=columns, phase=phase))]
     space = _space((c.images, groups, *phase.counts, columns), operands, in_rows=pixel is not None)
     words = {} if pixel is not None else \
         {"stride": Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))}
-    x = Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
-                view.taps * parts, SORTED if sorts else None)
-    product_step(b, lowered, x, slots_of(b, operands, space), packed, words, joined=joined, channels=c.filter.channels,
+    product_step(b, lowered, operands, space, words, k=channels, layout="windows" if pixel is None else "rows",
+                 taps=view.taps * parts, w_dtype=SORTED if sorts else None, joined=joined, channels=c.filter.channels,
                  per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=rows, parts=parts,
                  pixel=view.pixel_bytes)
 

@@ -32,7 +32,7 @@ from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource
 from graphq.kernels.family.lower import Arrays, Lowered, QuantParameter, StatedSum, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
-from graphq.kernels.matmul.lower import quantized_operands, refuse_overflow
+from graphq.kernels.matmul.lower import ProductLowering, multiplied, quantized_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums, tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
@@ -46,14 +46,10 @@ CHUNK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
-class Convolution:
-    """Windows of activations times weights: inputs `a` and `b` of the partition."""
+class Convolution(ProductLowering):
+    """A convolution: windows of the activations, times weights that are a `filter`."""
 
     integer: ClassVar[bool]
-    a: int
-    b: int
-    a_dtype: str
-    b_dtype: str
     images: int
     windows: Windows
     filter: Filter
@@ -264,8 +260,8 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
                           "take smaller strides")
     view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, outputs, pixel,
                    transposed=filter.transposed)
-    return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,
-                images=a.type.dims[0], windows=view, filter=filter, strides=strides, dilations=dilations, pads=pads)
+    return dict(**multiplied(body, a, b), images=a.type.dims[0], windows=view, filter=filter, strides=strides,
+                dilations=dilations, pads=pads)
 
 
 def _quantized(body: Graph, node: Node,

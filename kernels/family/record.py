@@ -110,26 +110,32 @@ Operand: TypeAlias = tuple[Ref, Strides]
 """The address of an operand and its byte strides along the output's dimensions; 0 along broadcast dimensions."""
 
 
-def epilogue_slots(b: PlanBuilder, node: Node, lowered: Lowered,
-                   own: Mapping[str, Callable[[OperandSource], Operand]] = {}, *,
-                   before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
-    """The iteration domain of a partition, and the slots of its epilogue: the operands, then the output.
+def epilogue_operands(b: PlanBuilder, node: Node, lowered: Lowered,
+                      own: Mapping[str, Callable[[OperandSource], Operand]] = {},
+                      placed: Callable[[Operand], Operand] = lambda x: x) -> list[Operand]:
+    """The operands of a partition's epilogue, then its output.
 
-    Operands from `before` come first. Some families compute operands themselves, such as column sums; `own` maps the
-    origin of such a source to a function that returns the operand. The last `keep` dimensions are not merged (see
-    `factor`).
+    Some families compute operands themselves, such as column sums; `own` maps the origin of such a source to a function
+    that returns the operand. `placed` converts all others, and the output, to another iteration domain than the result.
     """
-    operands = list(before)
-    for s in lowered.sources:
-        operands.append(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out))
-    item = STORAGE[lowered.epilogue.dtype].itemsize
-    operands.append((Ref(b.result(node.output)), tuple(b.strides.get(node.output) or dense(lowered.out, item))))
+    operands = [own[s.origin](s) if s.origin in own else placed(operand(b, node, s, lowered.out))
+                for s in lowered.sources]
+    strides = b.strides.get(node.output) or dense(lowered.out, STORAGE[lowered.epilogue.dtype].itemsize)
+    return [*operands, placed((Ref(b.result(node.output)), tuple(strides)))]
+
+
+def epilogue_slots(b: PlanBuilder, node: Node, lowered: Lowered, keep: int = 0) -> tuple[Space, list[Slot]]:
+    """The iteration domain of a partition, and the slots of its epilogue. The last `keep` dimensions are not merged."""
+    operands = epilogue_operands(b, node, lowered)
     space = space_of(b, lowered.out, operands, keep)
     return space, slots_of(b, operands, space)
 
 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
-    """The iteration domain of an output of shape `out`, split into strips if the step runs strip by strip."""
+    """The iteration domain of an output of shape `out`, split into strips if the step runs strip by strip.
+
+    The last `keep` dimensions are not merged (see `factor`).
+    """
     strides = [s for _, s in operands]
     if b.strips is None:
         return factor(out, strides, keep=keep)

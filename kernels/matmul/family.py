@@ -1,56 +1,63 @@
 """The record of the matmul family, and the function that adds a matmul's steps to a plan."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, Strides, any_operands, epilogue_slots, in_room
+from graphq.kernels.family.record import Family, Operand, any_operands, epilogue_operands, in_room, slots_of, space_of
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import SORTED, ActivationLayout
-from graphq.kernels.matmul.lower import MATMULS, Matmul, follows, lower_matmul, strided
+from graphq.kernels.matmul.lower import MATMULS, Matmul, ProductLowering, follows, lower_matmul, strided
 from graphq.kernels.matmul.plan import Product
 from graphq.kernels.matmul.row_sums import plan_sums
 from graphq.kernels.moves.transpose import plan_transpose
-from graphq.kernels.operands.space import broadcast_strides, dense, table, terms
+from graphq.kernels.operands.space import Space, broadcast_strides, dense, table, terms
 from graphq.ops.quant import DEQUANTIZES
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref, Slot, Word
+from graphq.plan.plan import Ref, Word
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 
-def product_step(b: PlanBuilder, lowered: Lowered, x: Product, slots: Sequence[Slot], packed: int,
-                 words: Mapping[str, Word], *, joined: int = 1, **layout: int) -> None:
+def product_step(b: PlanBuilder, lowered: Lowered, operands: Sequence[Operand], space: Space,
+                 words: Mapping[str, Word], *, more: Collection[str] = (), k: int, layout: ActivationLayout = "rows",
+                 taps: int = 1, w_dtype: str | None = None, joined: int = 1, **packing: int) -> None:
     """Add the step of a product: a matmul or a convolution, with weights of any kind.
 
-    `packed` is the buffer of the packed weights. `slots` begins with the activations and the weights; the slots of the
-    epilogue follow. `words` are further words of the argument block. Weights packed jointly multiply by zeros: only one
-    of `joined` multiply-accumulates is counted. `layout` has the fields of TERMS that describe the packed weights.
+    `operands` are the activations, the packed weights, those that the argument block calls `more`, and those of the
+    epilogue. `space` is their iteration domain. `words` are further words of the argument block. `k`, `layout`, `taps`
+    and `w_dtype` are fields of `Product`. Weights packed jointly multiply by zeros: only one of `joined`
+    multiply-accumulates is counted. `packing` has the fields of TERMS that describe the packed weights.
     """
+    p = lowered.anchor
+    assert isinstance(p, ProductLowering)
+    x = Product(p.a_dtype, space.m, space.n, k, space.batch, layout, taps, w_dtype)
     step = matmul.plan_matmul(lowered.epilogue, x, b.target, strip_rows=b.strip_rows)
     step = step._replace(macs=step.macs // joined)
-    if x.w_dtype == SORTED:
-        data = b.buffers[packed].data
+    if w_dtype == SORTED:
+        data = b.buffers[operands[1][0].buffer].data
         assert isinstance(data, np.ndarray)
         step = step._replace(exact=pack.exact_share(data, x.k, x.n, x.taps))
-    (a, a_table, row), (w, w_table, _), *slots = slots
+    (a, a_table, row), (w, w_table, _), *slots = slots_of(b, operands, space)
     words = {"a": a, "a_table": a_table, "stride": row, "w": w, "w_table": w_table, **words}
+    for name, (address, at, row) in zip(more, slots, strict=False):
+        words |= {name: address, f"{name}_table": at, f"{name}_row": row}
     if lowered.epilogue.second_look is not None:
         assert lowered.products is not None
-        words["terms"] = Ref(b.constant(terms(lowered.products.sum, signed=x.a_dtype == "s8", **layout)))
-    b.run(step, words, slots)
+        words["terms"] = Ref(b.constant(terms(lowered.products.sum, signed=x.a_dtype == "s8", **packing)))
+    b.run(step, words, slots[len(more):])
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add up to four steps: transpose activations, pack the weights, sum rows, and multiply."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
-    item = STORAGE[p.a_dtype].itemsize
+    item = p.itemsize
     source: int = b.of[node.operand(p.a)]
     layout: ActivationLayout = "rows"
     if p.transpose_a and p.rows[-1] != 1:
@@ -59,29 +66,28 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     packed, packed_bytes = _weights(b, node, p, sorts)
     strides = b.strides.get(node.operand(p.a))
     own = [0 if d == 1 else s for d, s in zip(p.rows, strides or dense((*p.rows, p.k), item), strict=False)]
-    a_strides: Strides = (*[0] * (len(lowered.out) - 1 - len(own)), *own)
+    a_strides = (*[0] * (len(lowered.out) - 1 - len(own)), *own)
     if layout == "columns":
         a_strides = (*a_strides[:-1], item)
     matrices = (*p.b_shape[:-2], 1)[1 - len(lowered.out):] if len(lowered.out) > 1 else ()
     w_strides = broadcast_strides(matrices, lowered.out[:-1], packed_bytes)
-    space, slots = epilogue_slots(
-        b, node, lowered,
-        {"column sums": lambda _: (Ref(packed), (*w_strides, 4)),
-         "row sums": lambda s: (Ref(_row_sums(b, source, p, layout, strides)),
-                                broadcast_strides(s.shape, lowered.out, 4))},
-        before=[(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0))], keep=2 if any(w_strides) else 1)
-    x = Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout, w_dtype=SORTED if sorts else None)
+    operands = [(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0)), *epilogue_operands(b, node, lowered, {
+        "column sums": lambda _: (Ref(packed), (*w_strides, 4)),
+        "row sums": lambda s: (Ref(_sum_rows(b, source, p, layout, strides)),
+                               broadcast_strides(s.shape, lowered.out, 4))})]
+    space = space_of(b, lowered.out, operands, keep=2 if any(w_strides) else 1)
     words = {"stride": p.rows[-1] * item} if layout == "columns" else {}
-    product_step(b, lowered, x, slots, packed, words, channels=p.k, parts=1)
+    product_step(b, lowered, operands, space, words, k=p.k, layout=layout, w_dtype=SORTED if sorts else None,
+                 channels=p.k, parts=1)
 
 
 def _transposed(b: PlanBuilder, source: int, p: Matmul) -> tuple[int, ActivationLayout]:
     """The buffer and the layout of transposed activations; they are read in place from `source` if that is faster."""
     if matmul.takes_columns(Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
         return source, "columns"
-    axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
-    out = b.temporary(prod(p.a_shape) * item)
-    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, b.target)
+    axes = range(len(p.a_shape))
+    out = b.temporary(prod(p.a_shape) * p.itemsize)
+    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), p.itemsize, b.target)
     b.run(step, {"source": Ref(source), "target": Ref(out)})
     return out, "rows"
 
@@ -107,7 +113,7 @@ def _packed(w: np.ndarray, transposed: bool, sorts: bool) -> np.ndarray:
     return pack.pack_sorted(w[..., None, :, :], w.shape[-2]) if sorts else pack.pack(w)
 
 
-def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
+def _sum_rows(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:
     """Add the step that sums each row of the activations over k; returns the buffer of the s32 sums."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)

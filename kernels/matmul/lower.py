@@ -26,7 +26,7 @@ from graphq.kernels.family import lower as family
 from graphq.kernels.family.epilogue import EpilogueBuilder, OperandSource
 from graphq.kernels.family.lower import RANGES, Arrays, Lowered, QuantParameter, StatedSum, at_rows, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
-from graphq.kernels.lanes.expression import Expr, acc, op
+from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 from graphq.kernels.target.products import shift
@@ -37,17 +37,28 @@ CHUNK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
-class Matmul:
-    """The operands of a matmul: their indices among the partition's inputs, dtypes, shapes and transposition.
-
-    Each of the `n` columns of the result has sums of `k` products. `rows` are the other dimensions of the result, batch
-    and m.
-    """
+class ProductLowering:
+    """What matmuls and convolutions multiply: activations and weights, inputs `a` and `b` of the partition."""
 
     a: int
     b: int
     a_dtype: str
     b_dtype: str
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an activation."""
+        return STORAGE[self.a_dtype].itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Matmul(ProductLowering):
+    """A matmul: the shapes and transposition of its operands, and the sizes of the result.
+
+    Each of the `n` columns of the result has sums of `k` products. `rows` are the other dimensions of the result, batch
+    and m.
+    """
+
     a_shape: tuple[int, ...]
     b_shape: tuple[int, ...]
     transpose_a: bool
@@ -123,7 +134,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
         total = _compensated(e, p, constants)
         return family.anchored(e, body, node, total, producers, p, total, own=range(4))
     if not producers:
-        floats = FloatMatmul(**_operands(body, node, *islice(node.operands, 2)))
+        floats = FloatMatmul(**matmul_fields(body, node, *islice(node.operands, 2)))
         return family.anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
     p, scales = _quantized(body, node, constants)
     accumulated = _compensated(e, p, constants)
@@ -168,7 +179,12 @@ def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tu
                                        batch=batch, shift=shift(p.b_dtype, signed=True), start=start)
 
 
-def _operands(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
+def multiplied(body: Graph, a: Value, b: Value) -> dict[str, Any]:
+    """The fields of a ProductLowering that multiplies inputs `a` and `b` of the body."""
+    return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name)
+
+
+def matmul_fields(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
     """The fields of a Matmul that multiplies inputs `a` and `b` of the body. Raises Unsupported."""
     dims, b_dims = a.type.dims, b.type.dims
     if len(b_dims) < 2 or len(dims) < (2 if len(b_dims) > 2 else 1):
@@ -176,16 +192,15 @@ def _operands(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
     transpose_a = node.attrs.get("transpose_a", False) and len(dims) > 1
     transpose_b = node.attrs.get("transpose_b", False)
     k, n = reversed(b_dims[-2:]) if transpose_b else b_dims[-2:]
-    return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,
-                a_shape=dims, b_shape=b_dims, transpose_a=transpose_a, transpose_b=transpose_b, n=n, k=k,
-                rows=(*dims[:-2], dims[-1]) if transpose_a else dims[:-1])
+    return dict(**multiplied(body, a, b), a_shape=dims, b_shape=b_dims, transpose_a=transpose_a,
+                transpose_b=transpose_b, n=n, k=k, rows=(*dims[:-2], dims[-1]) if transpose_a else dims[:-1])
 
 
 def _quantized(body: Graph, node: Node,
                constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
     left, right = quantized_operands(node)
     a, b = (next(n.operands) for n in (left, right))
-    fields = _operands(body, node, a, b)
+    fields = matmul_fields(body, node, a, b)
     if left.attrs["qtype"] != "per_tensor":
         k, rank = left.attrs["axis"], len(a.type.dims)
         summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
@@ -210,7 +225,7 @@ def _quantized(body: Graph, node: Node,
 def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
     a, b, *zps = (*node.inputs, None, None)[:4]
     assert a is not None and b is not None
-    fields = _operands(body, node, a, b)
+    fields = matmul_fields(body, node, a, b)
     return IntegerMatmul(
         **fields, a_zp=_zero_points(zps[0], body, constants, (*fields["rows"], 1), -2),
         b_zp=_zero_points(zps[1], body, constants, (*b.type.dims[:-2], 1, fields["n"]), -1))

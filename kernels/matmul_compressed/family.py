@@ -25,11 +25,11 @@ from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder
 from graphq.kernels.family.lower import RANGES, Arrays, Lowered, lower_body, plus_bias, result_dims, wrapped
-from graphq.kernels.family.record import Family, Operand, epilogue_slots
+from graphq.kernels.family.record import Family, Operand, epilogue_operands, space_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul.family import product_step
-from graphq.kernels.matmul.plan import Product
+from graphq.kernels.matmul.lower import Matmul, matmul_fields
 from graphq.kernels.matmul.row_sums import plan_sums
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.matmul_compressed.tiles import ROUNDED, W_DTYPES
@@ -49,21 +49,16 @@ FINEST = 8
 
 
 @dataclass(frozen=True, eq=False)
-class CompressedMatmul:
-    """The operands of a matmul with compressed weights: indices of run-time inputs, and constants.
+class CompressedMatmul(Matmul):
+    """A matmul with compressed weights, which are constant.
 
-    `a` is the index of the activations, `row_scales` the index of their scales (..., row_groups) per row. Without
-    `row_scales`, `a_scale` is the scale of all activations. `weights` are as in the graph: (k, n), or (n, k) if
-    `transposed`. Kernels read u, the weights plus LOW; `z` (groups, n) are the zero points of u. `scales` (groups, n)
-    are s in the module's formula. Dequantized weights are rounded to the dtype `rounding`.
+    `row_scales` is the index of the activations' scales (..., row_groups) per row. Without `row_scales`, `a_scale` is
+    the scale of all activations. `weights` are as in the graph: (k, n), or (n, k) if `transpose_b`. Kernels read u, the
+    weights plus LOW; `z` (groups, n) are the zero points of u. `scales` (groups, n) are s in the module's formula.
+    Dequantized weights are rounded to the dtype `rounding`.
     """
 
-    a: int
-    a_dtype: str
-    a_shape: tuple[int, ...]
     weights: np.ndarray
-    w_dtype: str
-    transposed: bool
     z: np.ndarray
     scales: np.ndarray
     a_zp: int = 0
@@ -73,20 +68,15 @@ class CompressedMatmul:
     rounding: str = "f32"
 
     @property
-    def n(self) -> int:
-        """The number of columns of the result."""
-        return self.weights.shape[0 if self.transposed else 1]
-
-    @property
     def bits(self) -> int:
         """The bits of a weight."""
-        return BITS[self.w_dtype]
+        return BITS[self.b_dtype]
 
     @property
     def u(self) -> np.ndarray:
         """The weights (k, n) as integers from 0 on, in a new array."""
-        u = (self.weights.astype(np.int16) + LOW[self.w_dtype]).astype(np.uint8)
-        return np.ascontiguousarray(u.T if self.transposed else u)
+        u = (self.weights.astype(np.int16) + LOW[self.b_dtype]).astype(np.uint8)
+        return np.ascontiguousarray(u.T if self.transpose_b else u)
 
     @property
     def floats(self) -> bool:
@@ -96,7 +86,7 @@ class CompressedMatmul:
     @property
     def group(self) -> int:
         """The number of rows of weights in a group."""
-        return self.weights.size // self.n // len(self.z)
+        return self.k // len(self.z)
 
     @property
     def centered(self) -> np.ndarray:
@@ -123,7 +113,7 @@ class CompressedMatmul:
                 w = (w.astype(np.float32) * self.scales[:, None]).reshape(-1, self.n).astype(STORAGE[self.rounding])
             return tile_sums(x, w) if x.ndim > 1 else tile_sums(x[None], w)[0]
         centered, w = x.astype(np.float64) - self.a_zp, w.astype(np.float64)
-        total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
+        total = np.zeros((*self.rows, self.n), np.float32)
         size = w.shape[1]
         with np.errstate(all="ignore"):
             for g, scales in enumerate(self.scales):
@@ -152,7 +142,7 @@ def lower_matmul_compressed(body: Graph, constants: Arrays) -> Lowered:
         raise Unsupported(f"the weights are dequantized to {right.output.dtype} and cast to {casts[0].output.dtype}",
                           "dequantize the weights to the dtype of the input", 1)
     p = _product(body, node, next((node if left is None else left).operands), right, constants)
-    p = _floats(node, p) if left is None else _integers(body, node, left, p)
+    p = _floats(p) if left is None else _integers(body, node, left, p)
     producers = [*casts, right] if left is None else [left, *casts, right]
     return lower_body(e, body, (node, plus_bias(acc("f32"))), producers, range(2), anchor=p)
 
@@ -192,16 +182,16 @@ def _product(body: Graph, node: Node, a: Value, dequantizes: Node, constants: Ar
     z = spread(np.zeros(np.shape(scales)) if zps is None else zps).astype(np.int64) + LOW[w.dtype.name]
     if np.abs(z).max() >= 1 << 22:
         raise Unsupported("zero points are beyond 22 bits", "take smaller zero points", 1)
-    return CompressedMatmul(body.inputs.index(a), a.dtype.name, a.type.dims, data, w.dtype.name, transposed, z,
-                            spread(scales).astype(np.float32), rounding=dequantizes.output.dtype.name)
+    return CompressedMatmul(**matmul_fields(body, node, a, w), weights=data, z=z,
+                            scales=spread(scales).astype(np.float32), rounding=dequantizes.output.dtype.name)
 
 
-def _floats(node: Node, p: CompressedMatmul) -> CompressedMatmul:
+def _floats(p: CompressedMatmul) -> CompressedMatmul:
     """The product of float activations. Groups are split until blocks of a sum consist of whole groups."""
     if not p.floats:
         raise Unsupported(f"the input is {p.a_dtype}, compressed weights take {' and '.join(FLOATS)}, or u8 and s8 "
                           "that are dequantized", "cast the input to f32", 0)
-    if node.attrs["transpose_a"] and len(p.a_shape) > 1:
+    if p.transpose_a:
         raise Unsupported("with compressed weights the input is not transposed", "transpose the input before", 0)
     group = gcd(p.group, BLOCK)
     if group % FINEST:
@@ -237,7 +227,7 @@ def _integers(body: Graph, node: Node, left: Node, p: CompressedMatmul) -> Compr
             raise Unsupported("with compressed weights an input whose scales are a tensor needs scales per group, and "
                               "no zero points", "quantize the input symmetrically, in groups of [1, ..., size]", 0)
         p = replace(p, row_scales=body.inputs.index(left.operand(1)),
-                    row_groups=p.a_shape[-1] // int(attrs["group_shape"][-1]))
+                    row_groups=p.k // int(attrs["group_shape"][-1]))
     finest = max(p.row_groups, len(p.z))
     if finest % len(p.z) or p.row_groups not in (1, finest):
         raise Unsupported(f"the input has scales of {p.row_groups} groups, the weights of {len(p.z)}",
@@ -255,32 +245,28 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
     """Add the step of the matmul. For integer activations, first add a step that sums each group of a row."""
     p = lowered.anchor
     assert isinstance(p, CompressedMatmul)
-    k, data = p.a_shape[-1], p.packed()
+    data, source = p.packed(), b.of[node.operand(p.a)]
     packed, words = b.constant(data), dict[str, Word](panel_bytes=panel_bytes(data))
 
     def of_rows(buffer: int, nbytes: int) -> Operand:
-        return Ref(buffer), (*broadcast_strides(p.a_shape[:-1], lowered.out[:-1], nbytes), 0)
+        return Ref(buffer), (*broadcast_strides(p.rows, lowered.out[:-1], nbytes), 0)
 
-    more: dict[str, Operand] = {}
+    more = dict[str, Operand]()
     if p.row_scales is not None:
         more["row_scales"] = of_rows(b.of[node.operand(p.row_scales)], 4 * p.row_groups)
         words["row_scales_step"] = 4 if p.row_groups > 1 else 0
     elif not p.floats:
         words["row_scales"] = Ref(b.constant(np.array([p.a_scale], np.float32)))
-    source = b.of[node.operand(p.a)]
     if not p.floats:
-        groups = len(p.z)
-        count = prod(p.a_shape[:-1]) * groups
+        count = prod(p.rows) * len(p.z)
         sums = b.temporary(4 * count)
-        b.run(plan_sums(p.a_dtype, count, k // groups, 1, b.target), {"source": Ref(source), "sums": Ref(sums)})
-        more["row_sums"] = of_rows(sums, 4 * groups)
-    before = [of_rows(source, k * STORAGE[p.a_dtype].itemsize), of_rows(packed, 0), *more.values()]
-    space, (a, w, *slots) = epilogue_slots(b, node, lowered, before=before, keep=1)
-    for name, (address, table, row) in zip(more, slots, strict=False):
-        words |= {name: address, f"{name}_table": table, f"{name}_row": row}
+        b.run(plan_sums(p.a_dtype, count, p.group, 1, b.target), {"source": Ref(source), "sums": Ref(sums)})
+        more["row_sums"] = of_rows(sums, 4 * len(p.z))
+    operands = [of_rows(source, p.k * p.itemsize), of_rows(packed, 0), *more.values(),
+                *epilogue_operands(b, node, lowered)]
+    space = space_of(b, lowered.out, operands, keep=1)
     w_dtype = W_DTYPES[p.bits] if p.rounding == "f32" else ROUNDED[p.bits, p.rounding]
-    x = Product(p.a_dtype, space.m, space.n, k, space.batch, w_dtype=w_dtype)
-    product_step(b, lowered, x, [a, w, *slots[len(more):]], packed, words)
+    product_step(b, lowered, operands, space, words, more=more, k=p.k, w_dtype=w_dtype)
 
 
 def quantized(g: PatternBuilder) -> PatternLike:

@@ -15,7 +15,7 @@ from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import MAX_EPILOGUE, Family, operand, slots_of, space_of
+from graphq.kernels.family.record import MAX_EPILOGUE, Family, epilogue_operands, operand, slots_of, space_of
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
@@ -24,7 +24,6 @@ from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import Builder, Value, c64, smaller
 from graphq.kernels.lanes.epilogue_code import emitter_of
 from graphq.kernels.lanes.epilogues import Epilogue
-from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.vector import SlotOperand
 from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space, broadcast_strides
@@ -109,14 +108,8 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     dims = (*[1] * (len(lowered.out) - len(r.dims)), *r.dims)
     count = prod(dims[:-1])
     numbers = b.temporary(2 * 4 * count)
-    operands = [operand(b, node, s, dims) for s in r.sources]
-    for s in lowered.sources:
-        if s.origin == "row numbers":
-            operands.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
-        else:
-            operands.append(operand(b, node, s, lowered.out))
-    result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.epilogue.dtype].itemsize)
-    operands.append((Ref(b.result(node.output)), result))
+    operands = [operand(b, node, s, dims) for s in r.sources] + epilogue_operands(b, node, lowered, {
+        "row numbers": lambda s: (Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4))})
     space = space_of(b, dims, operands, keep=1)
     step = plan_row(r, lowered.epilogue, space, b.target, b.strip_rows)
     epsilon = b.constant(np.array([r.epsilon], np.float32))

@@ -277,7 +277,7 @@ def test_groups_of_4_bit_weights():
         arrays = [rng.integers(-128, 128, (3, 8)).astype(np.int8), rng.integers(0, 16, w.shape).astype(ml_dtypes.uint4),
                   rng.uniform(0.5, 2, dims).astype(np.float32), rng.integers(0, 16, dims).astype(ml_dtypes.uint4)]
         product = lower_matmul_compressed(g, [None, *arrays[1:]]).anchor
-        assert (product.a, product.a_zp, product.n, len(product.z), product.transposed) == (0, -7, 6, 2, swap)
+        assert (product.a, product.a_zp, product.n, len(product.z), product.transpose_b) == (0, -7, 6, 2, swap)
         want = gq.reference(g, dict(zip(("x", "w", "s", "z"), arrays, strict=True)))
         np.testing.assert_allclose(product.accumulate(arrays), want, rtol=1e-5, atol=1e-3)
 
