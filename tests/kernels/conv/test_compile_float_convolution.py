@@ -158,9 +158,10 @@ def test_special_values_stay_in_their_group(groups):
     assert np.isfinite(got[..., ~own]).all() and not np.isfinite(got[..., own]).any()
 
 
-@pytest.mark.parametrize("name, width, dtype", all_pairs(GEOMETRIES, WIDTHS, DTYPES), indirect=["width"])
+@pytest.mark.parametrize("name, dtype, width", all_pairs(GEOMETRIES, DTYPES, WIDTHS), indirect=["width"])
 def test_weights_that_are_inputs(name, dtype, width):
-    g, arrays = build(**GEOMETRIES[name], dtype=dtype, constant=False)
+    """With the kernels of test_geometry."""
+    g, arrays = build(**GEOMETRIES[name], dtype=dtype, constant=False, epilogue=lambda g, y, *_: g.relu(y))
     close(*check(g, arrays, isa=width, threads=2), dtype)
 
 

@@ -1,9 +1,10 @@
 """compile on elementwise graphs: the numbers of each operation and of chains, at every ISA level."""
 from contextlib import suppress
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 import pytest
+from levels import WIDTHS
 
 import graphq as gq
 from graphq.dtypes import DType
@@ -38,9 +39,13 @@ def one_operation(op, n):
     raise AssertionError(f"{op.name} takes none of the operands that this test knows: teach it")
 
 
-@pytest.mark.parametrize("op", LANEWISE, ids=lambda op: op.name)
+@pytest.mark.parametrize("op, width", list(zip(LANEWISE, cycle(WIDTHS), strict=False)), indirect=["width"],
+                         ids=lambda x: getattr(x, "name", x))
 def test_each_operation_with_a_lane_rule_equals_its_formula_and_its_reference(width, op):
-    """To the last bit where the operation says `exact`, and in f32 to a few units in the last place elsewhere."""
+    """To the last bit where the operation says `exact`, and in f32 to a few units in the last place elsewhere.
+
+    Widths have their turn: of what rules are made of, all widths are in tests/kernels/lanes/test_vector.py.
+    """
     x = np.concatenate([SPECIAL, RNG.standard_normal(30).astype(np.float32)])
     g = one_operation(op, len(x))
     every, other = np.meshgrid(x, x)

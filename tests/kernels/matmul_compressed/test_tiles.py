@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from guarded_memory import guarded
+from levels import LEVELS
 
 from graphq.errors import KernelError
 from graphq.kernels.lanes.epilogues import Epilogue
@@ -25,12 +26,14 @@ FIRST = {(k.level, k.dtypes): k for k in reversed(ALL)}
 LAST = {(k.level, k.dtypes): k for k in ALL}
 # u8 is s8 without a xor, so that one tile shape of it will do. Weights that are rounded differ from others as they are
 # unpacked alone: the largest tile and that of one row will do for all but one type. Emulated kernels compile slowly, so
-# that the last tile, of one row, will do where there are native ones; those of f32 have no instruction to emulate.
+# that the last tile, of one row, will do where there are native ones; those of f32 have no instruction to emulate. Of
+# levels of other machines it is the largest tile, without f16, for which emulated code calls a library.
 ROUNDED = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16")}
 COMPRESSED = [k for k in ALL if k is FIRST[k.level, k.dtypes] or k.dtypes[0] != "u8" and (
     k not in ROUNDED or k is LAST[k.level, k.dtypes])]
 RUNS = [pytest.param(k, False, id=k.name) for k in COMPRESSED if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in COMPRESSED if k.level != "scalar" and (
+    k is FIRST[k.level, k.dtypes] and k.dtypes[1] not in ("s4f16", "s8f16") if k.level not in LEVELS else
     k.level not in NATIVE or k.dtypes[0] not in ("u8", "f32") and k is LAST[k.level, k.dtypes])]
 SHAPES = [  # m, groups, group, n
     (1, 1, 1, 1), (1, 4, 32, 64), (2, 3, 8, 17), (3, 2, 7, 16), (5, 3, 12, 37), (7, 1, 131, 80), (13, 5, 4, 130)]
