@@ -47,9 +47,11 @@ def floats(dtype: str, level: Level) -> DotProducts:
                     lambda b, acc, x, w: dot(b, acc, x[0], w[0]))
     widen = {"f32": lambda b, x: (x.as_type(kind),), "bf16": _normal_bf16 if emulated else _widen_bf16,
              "f16": _emulate_f16 if emulated else _widen_f16}[dtype]
+    flushes = is_bf16 and not emulated
     return make(widen, lambda b, address: widen(b, address.load(words)),
                 _flushed_chain if is_bf16 and emulated else _chain,
-                flushing=level.fma.flushing if is_bf16 and not emulated else None)
+                flushing=level.fma.flushing if flushes else None,
+                plain=floats(dtype, level.emulation) if flushes else None)
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:

@@ -40,9 +40,10 @@ class DotProducts:
 
     Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
     the runs are added in order, for smaller rounding errors of floats. `total(b, sum)` is applied to each sum of two
-    runs. `flushing`, if given, makes the tile treat subnormal numbers as zeros (see `Fma`). A pixel of
-    `silent` bytes (padding) adds nothing to the sums, so tiles may skip it. If `from_columns`, the instruction
-    multiplies s8 by s8: it gets activations minus 128, and sums start from 128 times the column sums of the weights.
+    runs. `flushing`, if given, makes the tile treat subnormal numbers as zeros (see `Fma`), as `plain` does without it.
+    A pixel of `silent` bytes (padding) adds nothing to the sums, so tiles may skip it. If `from_columns`, the
+    instruction multiplies s8 by s8: it gets activations minus 128, and sums start from 128 times the column sums of the
+    weights.
     """
 
     parts: int
@@ -57,7 +58,14 @@ class DotProducts:
     exact_first: DotProducts | None = None
     total: Callable[[Builder, Value], Value] = lambda b, x: x
     flushing: Flushing | None = None
+    plain: DotProducts | None = None
     by_element: bool = False
+
+    def sums(self, b: Builder, emit: Callable[[DotProducts], Sequence[Value]]) -> list[Value]:
+        """Emit the sums that `emit` makes of these products, with `flushing` if given."""
+        if self.flushing is None or self.plain is None:
+            return list(emit(self))
+        return self.flushing(b, partial(emit, self), partial(emit, self.plain))
 
 
 def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> DotProducts:
@@ -114,10 +122,11 @@ def vector_tile(rows: int, columns: int, products: DotProducts, layout: str,
         f = Frame.read(address)
         x = _Tile(b, f, rows, columns, products)
 
-        def emit_sums() -> list[Value]:
-            return x.sums.totals(b, f, x.accumulate(layout))
+        def emit_sums(products: DotProducts) -> list[Value]:
+            y = _Tile(b, f, rows, columns, products)
+            return y.sums.totals(b, f, y.accumulate(layout))
 
-        sums = products.flushing(b, emit_sums) if products.flushing is not None else emit_sums()
+        sums = products.sums(b, emit_sums)
         if epilogue is None or epilogue.fast is not None:
             x.sums.store(f, sums)
         if epilogue is not None:

@@ -238,7 +238,8 @@ def float_tile(rows: int, panels: int, w_dtype: str, how: Floats) -> Intrinsic:
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
-        emit = _FloatTile(b, Frame.read(address), rows, panels, w_dtype, how).emit
-        how.products.flushing(b, emit) if how.products.flushing is not None else emit()
+        f = Frame.read(address)
+        how.products.sums(b, lambda products: _FloatTile(
+            b, f, rows, panels, w_dtype, how._replace(products=products)).emit())
 
     return tile

@@ -5,17 +5,18 @@ of a row. There are two dot products of four bytes: sdot multiplies s8 by s8, us
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from llvmlite import ir
 
 from graphq.kernels.jit.values import F32, I8, I16, I64, Builder, Type, Value, c64, vector
 from graphq.kernels.target.level import Level
-from graphq.kernels.target.products import ByteProduct, Fma, Multiplying, TileSizes, dot4, flipped, pairs
+from graphq.kernels.target.products import ByteProduct, Emit, Fma, Multiplying, TileSizes, dot4, flipped, pairs
 
-FLUSH_TO_ZERO = 1 << 24
-"""The bit of FPCR that takes subnormal operands of f32 as zeros, and flushes subnormal results to zero."""
+FLUSH_TO_ZERO, UNDERFLOW = 1 << 24, 1 << 3
+"""The bit of FPCR that takes subnormal operands of f32 as zeros, and flushes subnormal results to zero; and the bit of
+FPSR that says whether a result was flushed."""
 
 
 def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> Value:
@@ -59,17 +60,26 @@ def eor(b: Builder, x: Value) -> Value:
     return b.call(ir.InlineAsm(ir.FunctionType(x.type, [x.type]), "", "=w,0"), [x]) if x.type.count == 4 else x
 
 
-def flushing(b: Builder, emit: Callable[[], Sequence[Value]]) -> list[Value]:
+def flushing(b: Builder, emit: Emit, plain: Emit) -> list[Value]:
     """Run `emit`, and make its code take subnormal operands and results as zeros. `emit` returns vectors of f32.
 
-    LLVM does not know about the bit of FPCR. Inline assembly before and after the code keeps LLVM from moving the
-    code's operations out.
+    Arm also flushes sums just below the normal numbers that round up to a normal number. After any flush, `plain`
+    therefore computes everything again. LLVM does not know about the bit of FPCR. Inline assembly before and after the
+    code keeps LLVM from moving the code's operations out.
     """
     before = _assembly(b, I64, "mrs $0, fpcr", "=r,~{memory}")
+    _assembly(b, ir.VoidType(), "msr fpsr, xzr", "~{memory}")
     _assembly(b, ir.VoidType(), "msr fpcr, $0", "r,~{memory}", before | c64(FLUSH_TO_ZERO))
     results = [_assembly(b, x.type, "", "=w,0", x) for x in emit()]
+    status, flushing_block = _assembly(b, I64, "mrs $0, fpsr", "=r,~{memory}"), b.block
     _assembly(b, ir.VoidType(), "msr fpcr, $0", "r,~{memory}", before)
-    return results
+    with b.if_then((status & UNDERFLOW).ne(0), likely=False):
+        again, plain_block = plain(), b.block
+    out = [b.phi(x.type) for x in results]
+    for phi, x, y in zip(out, results, again, strict=True):
+        phi.add_incoming(x, flushing_block)
+        phi.add_incoming(y, plain_block)
+    return out
 
 
 _TILES = (4, 16), (2, 32), (1, 64)

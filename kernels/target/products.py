@@ -24,7 +24,8 @@ Factor: TypeAlias = tuple[Value, ...]
 """Groups of activations or weights, as the vectors that `Multiply.dot` multiplies one after the other."""
 Add: TypeAlias = Callable[[Builder, Value, Value, Value], Value]
 """A function `(b, acc, x, w)` that adds products of x and w to `acc`."""
-Flushing: TypeAlias = Callable[[Builder, Callable[[], Sequence[Value]]], list[Value]]
+Emit: TypeAlias = Callable[[], Sequence[Value]]
+Flushing: TypeAlias = Callable[[Builder, Emit, Emit], list[Value]]
 
 
 def shift(dtype: str, signed: bool = False) -> int:
@@ -159,8 +160,9 @@ class Matrix(NamedTuple):
 class Fma(NamedTuple):
     """Fused multiply-adds of f32 in vectors of `lanes` lanes, and their tiles by the dtype of the activations.
 
-    `flushing(b, emit)` runs `emit`, and makes its code take subnormal operands and results as zeros. Tiles of
-    compressed weights multiply `at_once` rows at a time: their sums fit into registers.
+    `flushing(b, emit, plain)` runs `emit`, and makes its code take subnormal operands and results as zeros. `plain`
+    emits the same in plain code, which a CPU runs after `emit` if its results may differ. Tiles of compressed weights
+    multiply `at_once` rows at a time: their sums fit into registers.
     """
 
     lanes: int

@@ -110,6 +110,18 @@ def test_subnormal_numbers_of_bf16_are_zeros(kernel, emulated):
             assert_same(run(kernel, level, a, w, layout="columns"), expected)
 
 
+@pytest.mark.parametrize(("kernel", "emulated"), [x for x in RUNS if x.values[0].dtypes[0] == "bf16"])
+def test_sums_of_bf16_that_round_up_to_the_smallest_normal_number_stay(kernel, emulated):
+    """CPUs differ: Arm's mode flushes every sum below 2^-126, x86's only sums that 24 bits round to less."""
+    parts, expected = zip((2**-160, 2**-126), (2**-151, 2**-126), (1.5 * 2**-151, 0), (2**-150, 0), strict=True)
+    a = np.full((1, 2), 2**-70, np.float32).astype(STORAGE["bf16"])
+    w = np.array([np.negative(parts), [2**-126] * 4]) * 2**70
+    w, expected = np.hstack([w, -w]).astype(STORAGE["bf16"]), np.float32([[*expected, *np.negative(expected)]]) + 0
+    with level_of(kernel, emulated) as level:
+        assert_same(run(kernel, level, a, w), expected)
+        assert_same(tile_sums(a, w), expected)
+
+
 @pytest.mark.parametrize(("kernel", "emulated"), [
     x for x in RUNS if x.values[0].dtypes[0] == "bf16" and (x.values[1] or x.values[0] in FIRST.values())])
 def test_subnormal_numbers_of_f32_in_the_epilogue_of_a_tile_of_bf16_stay(kernel, emulated):
