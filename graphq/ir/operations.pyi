@@ -234,8 +234,9 @@ class Operations:
         """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
         The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
-        then rounded to nearest even. Results beyond the range, infinities included, become the greatest finite value with
-        the same sign. Without `saturate` these become infinities, or NaN in a dtype without infinities.
+        then rounded to nearest even; NaN stays NaN, or becomes 0 in f4_e2m1. Results beyond the range, infinities
+        included, become the greatest finite value with the same sign. Without `saturate` these become infinities, or NaN in
+        a dtype without infinities.
         """
 
     def dequantize_linear(self, src: Number, scale: Number, zero_point: Number | None = None, /, *,

@@ -13,7 +13,7 @@ from graphq.ir import TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.kernels.lanes.expression import const, op
-from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same_dtype, quiet
+from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same_dtype, larger, quiet, smaller
 
 CASTABLE = (f32, bf16, f16, f64, s64, s32, s16, s8, u64, u32, u16, u8, boolean)
 
@@ -61,8 +61,8 @@ def _quotient(a: Array, b: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": _quotient, "maximum": np.maximum,
-    "minimum": np.minimum, "modulo": np.mod, "remainder": np.fmod}
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": _quotient, "maximum": larger,
+    "minimum": smaller, "modulo": np.mod, "remainder": np.fmod}
 
 
 def infer_pair(src_0: TensorType, src_1: TensorType, allowed: tuple[DType, ...], result: DType | None) -> TensorType:

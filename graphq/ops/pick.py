@@ -192,6 +192,10 @@ def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: st
         out[places] = updates
     else:
         COMBINE[reduction].at(out, places, updates)
+    if reduction in ("max", "min"):  # of several zeros the last, as in `larger`
+        zeros, last = updates == 0, src.copy()
+        last.reshape(-1)[np.arange(src.size).reshape(src.shape)[places][zeros]] = updates[zeros]
+        out = np.where(out == 0, last, out)
     return out
 
 

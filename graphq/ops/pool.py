@@ -11,7 +11,7 @@ from graphq.ir import TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers.mean_sums import array_total, pool_order
 from graphq.ops import window
-from graphq.ops.rules import FLOATS, Array, expect_dtype, quiet, rounded
+from graphq.ops.rules import FLOATS, Array, expect_dtype, larger, quiet, rounded
 
 
 def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
@@ -39,7 +39,7 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
         axis = _PoolAxis(x.shape[k + 2], taps, 1 if dilations is None else dilations[k], strides[k],
                      (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
         whole = axis.padded(x, k + 2, -np.inf)
-        x = functools.reduce(np.maximum, (axis.tap(whole, k + 2, tap) for tap in range(taps)))
+        x = functools.reduce(larger, (axis.tap(whole, k + 2, tap) for tap in range(taps)))
     return rounded(window.from_channels_first(x, data_format), src.dtype)
 
 

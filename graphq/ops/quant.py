@@ -209,8 +209,9 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
     """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
     The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
-    then rounded to nearest even. Results beyond the range, infinities included, become the greatest finite value with
-    the same sign. Without `saturate` these become infinities, or NaN in a dtype without infinities.
+    then rounded to nearest even; NaN stays NaN, or becomes 0 in f4_e2m1. Results beyond the range, infinities
+    included, become the greatest finite value with the same sign. Without `saturate` these become infinities, or NaN in
+    a dtype without infinities.
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
     # An f64 quotient has enough bits to be rounded again, to f32, bf16 or f16, without an error: 53 >= 2 * 24 + 2.
@@ -218,6 +219,8 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
     if dtype.kind == "float":
         if zero_point is not None:
             q = q + spread(zero_point.astype(np.float64), src.shape, axis, block_size)
+        if dtype == t.f4_e2m1:
+            q = np.where(np.isnan(q), 0.0, q)  # the sign of a converted NaN depends on the CPU
         top = np.float64(dtype.max)
         return np.asarray((np.clip(q, -top, top) if saturate or dtype == t.f4_e2m1 else q).astype(dtype.numpy))
     zp = np.float64(0) if zero_point is None else spread(zero_point.astype(np.float64), src.shape, axis, block_size)

@@ -115,12 +115,19 @@ def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
     return src.prod(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
+def _greatest(x: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
+    # The sign of NumPy's maximum of zeros depends on the CPU; here it is + if one has this sign.
+    top = x.max(axis=axes, keepdims=keep_dims, initial=-np.inf)
+    plus = ((x == 0) & ~np.signbit(x)).any(axis=axes, keepdims=keep_dims)
+    return np.where(top == 0, np.where(plus, np.float32(0), np.float32(-0.0)), top)
+
+
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @over_axes
 def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements."""
-    return src.astype(np.float32, copy=False).max(axis=axes, keepdims=keep_dims, initial=-np.inf)
+    return _greatest(src.astype(np.float32, copy=False), axes, keep_dims)
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
@@ -128,7 +135,7 @@ def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int,
 def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements."""
-    return src.astype(np.float32, copy=False).min(axis=axes, keepdims=keep_dims, initial=np.inf)
+    return -_greatest(-src.astype(np.float32, copy=False), axes, keep_dims)
 
 
 def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool) -> TensorType:

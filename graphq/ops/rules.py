@@ -212,6 +212,16 @@ def widened(x: Array) -> Array:
     return x if x.dtype == np.int32 else x.astype(np.float32)
 
 
+def larger(a: Array, b: Array) -> Array:
+    """The larger of two numbers, b if they are equal, NaN if one is NaN. The sign of np.maximum(-0, 0) is the CPU's."""
+    return np.where((a > b) | (a != a), a, b)
+
+
+def smaller(a: Array, b: Array) -> Array:
+    """The smaller of two numbers, b if they are equal, NaN if one is NaN."""
+    return np.where((a < b) | (a != a), a, b)
+
+
 def limited(x: Array, low: float, high: float) -> Array:
     """`x` limited to [low, high] as f32. NaN and the sign of zero stay."""
     a, b = np.float32(low), np.float32(high)

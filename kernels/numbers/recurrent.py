@@ -60,10 +60,11 @@ def offset_of(weights: np.ndarray) -> int:
 
 
 def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
-    """Quantize the state to u8; returns the integers minus the zero point (as f32), and the scale."""
+    """Quantize the state to u8, NaN to 0; returns the integers minus the zero point (as f32), and the scale."""
     scale, zp = u8_range(h)
     with np.errstate(all="ignore"):
-        return np.clip(np.rint(h / scale) + np.float32(zp), 0, 255).astype(np.float32) - np.float32(zp), scale
+        q = np.rint(h / scale) + np.float32(zp)
+        return np.where(q > 0, np.minimum(q, np.float32(255)), np.float32(0)) - np.float32(zp), scale
 
 
 def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray, scales: np.ndarray | None,
