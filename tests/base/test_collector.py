@@ -1,11 +1,13 @@
-"""The collector is off while a graph is compiled, and as it was afterwards, also in a fork and after an error."""
+"""The collector is off while graphs are compiled and plans are read, and as it was after an error or in a fork."""
 import gc
 import os
 
+import numpy as np
 import pytest
 
 import graphq as gq
 from graphq.base.budget import collector_paused
+from graphq.model.saved_values import PlanReader
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +55,16 @@ def test_passes_run_without_the_collector():
     g.output(g.relu(g.input("x", dtype="f32", shape=(2,))))
     gq.compile(g, threads=1, passes=[lambda graph: seen.append(gc.isenabled()) or 0])
     assert seen == [False] and gc.isenabled()
+
+
+def test_a_saved_plan_is_read_without_the_collector(tmp_path, monkeypatch):
+    """Also a plan for open sizes, which the first call reads."""
+    seen, read = [], PlanReader.of
+    monkeypatch.setattr(PlanReader, "of", lambda self, x: seen.append(gc.isenabled()) or read(self, x))
+    for rows in (2, None):
+        g = gq.Graph()
+        g.output(g.relu(g.input("x", dtype="f32", shape=(rows, 4))))
+        gq.compile(g, threads=1).save(tmp_path / "m")
+        seen.clear()
+        assert gq.load_compiled(tmp_path / "m")(np.ones((2, 4), np.float32)).shape == (2, 4)
+        assert seen and not any(seen) and gc.isenabled()
