@@ -76,8 +76,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     block = c.windows.block(padding, more)
     words = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)), "weights": Ref(weights)}
     if lowered.epilogue.second_look is not None:
-        assert lowered.products is not None and isinstance(how, packing.Layout)
-        sum_terms = terms(lowered.products.sum, channels=1, signed=c.a_dtype == "s8", per=c.filter.multiplier,
+        assert lowered.stated_sum is not None and isinstance(how, packing.Layout)
+        sum_terms = terms(lowered.stated_sum.sum, channels=1, signed=c.a_dtype == "s8", per=c.filter.multiplier,
                           chunk=how.size, chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)
         words["terms"], words["offsets"] = Ref(b.constant(sum_terms)), Ref(b.constant(how.offsets()))
     b.run(step, words, slots_of(b, operands, space))

@@ -223,15 +223,15 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     producers = [v.node for v in (source, weights) if v.node is not None]
     if not producers:
         floats = FloatConvolution(**_geometry(body, node, source, weights))
-        return family.anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
+        return family.lower_anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
     c, scales = _quantized(body, node, constants)
     accumulated = _compensated(e, c, constants[c.b])
     total = family.scaled(e, op("to_f32", accumulated), *scales)
-    products = _products(node, total, c, scales, constants[c.b])
-    return family.anchored(e, body, node, total, producers, c, accumulated, products)
+    stated = _stated_sum(node, total, c, scales, constants[c.b])
+    return family.lower_anchored(e, body, node, total, producers, c, accumulated, stated)
 
 
-def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
+def _stated_sum(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
               data: np.ndarray | None) -> StatedSum | None:
     """Describe the f32 sum that the graph states. Transposed convolutions add products tap by tap."""
     taps, k = c.windows.taps, c.windows.taps * c.filter.channels
@@ -245,7 +245,7 @@ def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[Quan
         return c.matrix(data).transpose((0, 3, 1, 2) if order == "taps" else (0, 3, 2, 1)).reshape(c.filter.outputs, k)
 
     b_zp = family.known(c.b_zp, c.b_zp.shape)
-    return family.dequantized_products(
+    return family.stated_sum(
         node, total, k, *scales, c.a_zp, b_zp, order, block, c.a_dtype,
         family.reach(c.b_dtype, b_zp) if data is None else weights, packed_zps=False, taps=taps)
 

@@ -282,16 +282,16 @@ def _check_fits(shape: tuple[int, ...], out: tuple[int, ...]) -> None:
                           "quantize before the operation that makes the result larger")
 
 
-Anchor = tuple[Node, Callable[[list[Any]], Expr]]
+AnchorRule = tuple[Node, Callable[[list[Any]], Expr]]
+"""An anchor, and the function that makes its expression from its operands' expressions."""
 
 
-def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, skip: Container[Node | None] = (),
+def translate(e: EpilogueBuilder, body: Graph, anchor: AnchorRule | None = None, skip: Container[Node | None] = (),
               own: Container[int] = (), result: Value | None = None) -> Expr:
     """Translate a body to the expression of its result, or of `result`: an input, or what lane-wise nodes compute.
 
-    `anchor` is a pair: a node, and the function that makes its expression from its operands' expressions. Values that
-    only the anchor's kernel reads have no expression: the results of nodes in `skip`, and the anchor's operands with
-    indices in `own`. The function gets None for these operands.
+    Values that only the anchor's kernel reads have no expression: the results of nodes in `skip`, and the anchor's
+    operands with indices in `own`. The anchor's rule gets None for these operands.
 
     Raises Unsupported if an operation, type or shape prevents an expression of the shape `e.out`.
     """

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import Anchor, EpilogueBuilder, OperandSource, expect_positive, translate
+from graphq.kernels.family.epilogue import AnchorRule, EpilogueBuilder, OperandSource, expect_positive, translate
 from graphq.kernels.family.tables import tabulate
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.epilogues import Epilogue, evaluate
@@ -27,7 +27,7 @@ Arrays = Sequence[np.ndarray | None]
 
 @runtime_checkable
 class SumsAsWritten(Protocol):
-    """An accumulator that can also compute the f32 sums that the graph states."""
+    """A lowered anchor that can also compute the f32 sums that the graph states."""
 
     def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
         """The f32 sums of the outputs at flat `indices`, in the order that `how` describes."""
@@ -55,8 +55,8 @@ class StatedSum:
     starts_at_bias: bool
 
 
-class Accumulator(Protocol):
-    """The computation of an anchor, before the epilogue.
+class LoweredAnchor(Protocol):
+    """The computation of an anchor, before the epilogue: its operands and its formula.
 
     Kernels may store other numbers in scratch memory, such as integer sums without a correction for zero points. The
     epilogue's expression then starts with the correction (`Lowered.accumulated`).
@@ -75,7 +75,7 @@ class Lowered:
     memory. If R lacks corrections for zero points, the epilogue's subexpression `accumulated` adds them; it is the
     accumulator. If R is the accumulator, `accumulated` is None.
 
-    `products` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
+    `stated_sum` describes the f32 sum that the graph states, if kernels add integers instead. `values` maps the body's
     values after an anchor to their expressions; only `ties.attach` uses it. `ties` has one string for each quantize
     after a sum. "proved" and "estimated" are kinds of bounds that find outputs near a rounding tie. "formula": such
     outputs are not computed a second time. Any other string is the reason why such outputs cannot be found.
@@ -84,10 +84,10 @@ class Lowered:
     out: tuple[int, ...]
     epilogue: Epilogue
     sources: tuple[OperandSource, ...]
-    anchor: Accumulator | None = None
+    anchor: LoweredAnchor | None = None
     accumulated: Expr | None = None
     values: Mapping[Value, Expr] = field(default_factory=dict)
-    products: StatedSum | None = None
+    stated_sum: StatedSum | None = None
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
@@ -114,13 +114,13 @@ class Lowered:
         direct = {} if x is None else {x: acc("f32") if x.dtype == "f32" else acc()}
         result = evaluate(Epilogue(substitute(self.epilogue.expr, direct), self.epilogue.dtype), total, operands)
         result = np.array(np.broadcast_to(result, self.out), order="C")
-        if self.epilogue.second_look is not None and self.products is not None:
+        if self.epilogue.second_look is not None and self.stated_sum is not None:
             assert isinstance(self.anchor, SumsAsWritten)
             needed = evaluate(substitute(self.epilogue.second_look.needed, direct), total, operands)
             indices = np.flatnonzero(np.broadcast_to(needed, self.out))
             at = np.unravel_index(indices, self.out)
             picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
-            sums = self.anchor.sums_as_written(inputs, indices, self.products.sum)
+            sums = self.anchor.sums_as_written(inputs, indices, self.stated_sum.sum)
             result[at] = evaluate(Epilogue(self.epilogue.form("second_look"), self.epilogue.dtype), sums, picked)
         return result
 
@@ -132,7 +132,7 @@ Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
 """
 
 
-def lower_body(e: EpilogueBuilder, body: Graph, around: Anchor | None = None, skip: Container[Node | None] = (),
+def lower_body(e: EpilogueBuilder, body: Graph, around: AnchorRule | None = None, skip: Container[Node | None] = (),
                own: Container[int] = (), **more: Any) -> Lowered:
     """Lower a body by `translate`; `around` is its anchor. `more` are further fields of the result."""
     expr = translate(e, body, around, skip, own)
@@ -274,7 +274,7 @@ def reach(dtype: str, zps: QuantParameter) -> int:
     return max(int(np.abs(x - zps.data).max(initial=0)) for x in (low, high))
 
 
-def dequantized_products(
+def stated_sum(
         node: Node, total: Expr, k: int, x_scale: QuantParameter, w_scale: QuantParameter, x_zp: QuantParameter,
         w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
         batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
@@ -300,17 +300,17 @@ def plus_bias(total: Expr) -> Callable[[list[Any]], Expr]:
     return lambda args: total if len(args) < 3 or args[2] is None else total + args[2]
 
 
-def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
-             accumulated: Expr | None = None, products: StatedSum | None = None,
-             own: Container[int] = range(2)) -> Lowered:
+def lower_anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node],
+                   anchor: LoweredAnchor, accumulated: Expr | None = None, stated: StatedSum | None = None,
+                   own: Container[int] = range(2)) -> Lowered:
     """Lower a body with an anchor, the node `node`. Raises Unsupported.
 
     The anchor's result is `total`, plus a bias if the node has one. `accumulated` is the part of `total` that `anchor`
     computes. `producers` are nodes whose results only the anchor's kernel reads. `own` are the indices of the operands
-    that the anchor's kernel reads itself. `products` describes the f32 sum that the graph states.
+    that the anchor's kernel reads itself. `stated` is the result's `stated_sum`.
     """
     lowered = lower_body(e, body, (node, plus_bias(total)), producers, own, anchor=anchor, accumulated=accumulated,
-                         values=e.values, products=products)
-    if products is not None and products.starts_at_bias:
-        lowered = replace(lowered, products=replace(products, total=e.values[node.output]))
+                         values=e.values, stated_sum=stated)
+    if stated is not None and stated.starts_at_bias:
+        lowered = replace(lowered, stated_sum=replace(stated, total=e.values[node.output]))
     return lowered

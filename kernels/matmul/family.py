@@ -48,8 +48,8 @@ def product_step(b: PlanBuilder, lowered: Lowered, operands: Sequence[Operand], 
     for name, (address, at, row) in zip(more, slots, strict=False):
         words |= {name: address, f"{name}_table": at, f"{name}_row": row}
     if lowered.epilogue.second_look is not None:
-        assert lowered.products is not None
-        words["terms"] = Ref(b.constant(terms(lowered.products.sum, signed=x.a_dtype == "s8", **packing)))
+        assert lowered.stated_sum is not None
+        words["terms"] = Ref(b.constant(terms(lowered.stated_sum.sum, signed=x.a_dtype == "s8", **packing)))
     b.run(step, words, slots[len(more):])
 
 

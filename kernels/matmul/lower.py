@@ -132,15 +132,15 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     if node.op.name == "matmul_integer":
         p = _integers(body, node, constants)
         total = _compensated(e, p, constants)
-        return family.anchored(e, body, node, total, producers, p, total, own=range(4))
+        return family.lower_anchored(e, body, node, total, producers, p, total, own=range(4))
     if not producers:
         floats = FloatMatmul(**matmul_fields(body, node, *islice(node.operands, 2)))
-        return family.anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
+        return family.lower_anchored(e, body, node, acc("f32"), producers, floats, acc("f32"))
     p, scales = _quantized(body, node, constants)
     accumulated = _compensated(e, p, constants)
     total = family.scaled(e, op("to_f32", accumulated), *scales)
-    products = _products(body, node, total, p, scales, constants)
-    return family.anchored(e, body, node, total, producers, p, accumulated, products)
+    stated = _stated_sum(body, node, total, p, scales, constants)
+    return family.lower_anchored(e, body, node, total, producers, p, accumulated, stated)
 
 
 def follows(lowered: Lowered, number: int) -> bool:
@@ -163,7 +163,7 @@ def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
     return number != p.a or not p.transpose_a and order[-1] == len(order) - 1
 
 
-def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
+def _stated_sum(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> StatedSum | None:
     """Describe the f32 sum that the graph states. If a bias is constant, the sum starts from it, as in ONNX's Gemm."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
@@ -175,7 +175,7 @@ def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tu
     batch = 1
     if data is not None and p.b_zp.data is not None:
         weights, batch = partial(p.weights, data), prod(p.b_shape[:-2])
-    return family.dequantized_products(node, total, p.k, *scales, p.a_zp, p.b_zp, order, block, p.a_dtype, weights,
+    return family.stated_sum(node, total, p.k, *scales, p.a_zp, p.b_zp, order, block, p.a_dtype, weights,
                                        batch=batch, shift=shift(p.b_dtype, signed=True), start=start)
 
 

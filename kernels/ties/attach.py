@@ -35,7 +35,7 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays, *, settle: bool) ->
     """
     if not lowered.values:
         return lowered
-    exprs, p, lowered = lowered.values, lowered.products, replace(lowered, values={})
+    exprs, p, lowered = lowered.values, lowered.stated_sum, replace(lowered, values={})
     quantizes = [n for n in body.nodes if n.op.name == "quantize" and n.output in exprs]
     of_sums = [n for n in quantizes if exprs[n.output].op in ("quantize_to", "quantize_quotient_to")
                and not of_bytes(exprs[n.output].args[0])]

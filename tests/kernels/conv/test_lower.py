@@ -110,12 +110,12 @@ def test_formulas(op, name, known):
     got, want = lowered.formula(arrays), gq.reference(g, dict(zip("xw", arrays, strict=True)))
     assert got.shape == want.shape == g.outputs[0].type.dims
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-4)
-    if lowered.products is not None:
+    if lowered.stated_sum is not None:
         flat = rng.permutation(got.size)[:50]
-        sums = lowered.anchor.sums_as_written(arrays, flat, lowered.products.sum)
+        sums = lowered.anchor.sums_as_written(arrays, flat, lowered.stated_sum.sum)
         np.testing.assert_allclose(sums, want.ravel()[flat], rtol=1e-4, atol=1e-3)
         k = np.prod(g.inputs[1].type.dims[1:]) if op == "convolution" else None
-        assert k is None or lowered.products.k == k
+        assert k is None or lowered.stated_sum.k == k
 
 
 def test_macs():

@@ -92,9 +92,9 @@ def test_sums_start_from_a_constant_bias(bias, wanted):
     y = g.matmul(x, w, g.tanh(start) if bias == "computed" else start)
     g.output(g.quantize(y, dtype="u8", scales=[0.1]))
     body, operands, _ = carve(g, [n for n in g.nodes if n.op.name != "constant"])
-    products = family_named("matmul").lower(body, [v.data for v in operands]).products
-    assert products.starts_at_bias == wanted
-    np.testing.assert_array_equal(products.sum.start, numbers if wanted else [0])
+    stated_sum = family_named("matmul").lower(body, [v.data for v in operands]).stated_sum
+    assert stated_sum.starts_at_bias == wanted
+    np.testing.assert_array_equal(stated_sum.sum.start, numbers if wanted else [0])
 
 
 def written_formula(x, zx, sx, w, sw, bias, sy, zy):

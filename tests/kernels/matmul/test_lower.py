@@ -105,7 +105,7 @@ def test_a_block_of_rows_needs_the_same_rows_of_what_is_only_the_source(twice, a
 def test_sums_as_written_have_the_order_of_one_product(dims, w_dims, attrs, order):
     """The rows of all matrices are those of one product only if they share the weights."""
     made = lower_matmul(body(dims=dims, w_dims=w_dims, **attrs), [None, None])
-    assert made.products.sum.order == order
+    assert made.stated_sum.sum.order == order
 
 
 def test_macs():
