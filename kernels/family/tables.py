@@ -19,7 +19,6 @@ from graphq.kernels.lanes.expression import (
     STORAGE,
     TABLE,
     Expr,
-    again,
     load,
     lower,
     maximum,
@@ -27,6 +26,7 @@ from graphq.kernels.lanes.expression import (
     op,
     substitute,
     walk,
+    with_args,
 )
 from graphq.kernels.lanes.quantizing import byte_type
 
@@ -80,7 +80,7 @@ def tabulate(epilogue: Epilogue, sources: Sequence[OperandSource], constants: Se
     new: dict[Expr, Expr] = {}
     for node in walk(epilogue.expr):
         if node not in chains:
-            new[node] = again(node, tuple([new[a] for a in node.args]))
+            new[node] = with_args(node, tuple([new[a] for a in node.args]))
             continue
         chain = chains[node]
         bounds = chain.bounds(operands)

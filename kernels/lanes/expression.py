@@ -329,11 +329,11 @@ def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | No
     done = {} if done is None else done
     for node in walk(expr) if expr not in done else ():
         if node not in done:
-            done[node] = new[node] if node in new else again(node, tuple([done[a] for a in node.args]))
+            done[node] = new[node] if node in new else with_args(node, tuple([done[a] for a in node.args]))
     return done[expr]
 
 
-def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
+def with_args(node: Expr, args: tuple[Expr, ...]) -> Expr:
     """The operation of `node` applied to other arguments."""
     return node if args == node.args else make(node.op, args, node.dtype, node.value)
 
@@ -344,5 +344,5 @@ def lower(expr: Expr) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in walk(expr):
         args = tuple([done[a] for a in node.args])
-        done[node] = lower(DEFINITIONS[node.op].body(*args)) if node.op in DEFINITIONS else again(node, args)
+        done[node] = lower(DEFINITIONS[node.op].body(*args)) if node.op in DEFINITIONS else with_args(node, args)
     return done[expr]

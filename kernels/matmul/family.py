@@ -15,7 +15,7 @@ from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import SORTED, ActivationLayout
 from graphq.kernels.matmul.lower import MATMULS, Matmul, ProductLowering, follows, lower_matmul, strided
 from graphq.kernels.matmul.plan import Product
-from graphq.kernels.matmul.row_sums import plan_sums
+from graphq.kernels.matmul.row_sums import plan_row_sums
 from graphq.kernels.moves.transpose import plan_transpose
 from graphq.kernels.operands.space import Space, broadcast_strides, dense, table, terms
 from graphq.ops.quant import DEQUANTIZES
@@ -119,15 +119,15 @@ def _sum_rows(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, 
     out = b.temporary(4 * m * batch)
     stride: dict[str, int] = {}
     if b.strips is not None and (strip := in_room(b, source)) is not None:
-        step = plan_sums(p.a_dtype, b.strips.m, p.k, b.strips.batch, b.target, strip_rows=b.strips.each)
+        step = plan_row_sums(p.a_dtype, b.strips.m, p.k, b.strips.batch, b.target, strip_rows=b.strips.each)
         offsets, stride = None, {"stride": strip.row}
     elif layout == "columns":
-        step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target, columns=True), table([(batch, m * p.k)])
+        step, offsets = plan_row_sums(p.a_dtype, m, p.k, batch, b.target, columns=True), table([(batch, m * p.k)])
     elif strides is not None:
-        step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target), table([*zip(p.rows[:-1], strides, strict=False)])
-        stride = {"stride": strides[-2]}
+        step = plan_row_sums(p.a_dtype, m, p.k, batch, b.target)
+        offsets, stride = table([*zip(p.rows[:-1], strides, strict=False)]), {"stride": strides[-2]}
     else:
-        step, offsets = plan_sums(p.a_dtype, m * batch, p.k, 1, b.target), None
+        step, offsets = plan_row_sums(p.a_dtype, m * batch, p.k, 1, b.target), None
     b.run(step, {"source": Ref(source), "table": b.table(offsets), "sums": Ref(out), **stride})
     return out
 

@@ -50,11 +50,11 @@ from graphq.plan.plan import Step, Target, pieces, threads_for
 MOST_VECTORS = 128
 """The most vectors in a tile's accumulators: 2,048 accumulators with 16 lanes, 1,024 with 8."""
 
-MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order",
-                "order_bytes", "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels",
-                "tile", "tail", "setup", "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept",
-                "row_scales", "row_scales_table", "row_scales_row", "row_scales_step", "row_sums", "row_sums_table",
-                "row_sums_row")
+MATMUL_BLOCK = Record(
+    *HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_table", "panel_bytes", "order", "order_bytes",
+    "batch", "m", "n", "k", "each_rows", "each_panels", "rows", "panels", "tail_panels", "tile", "tail", "setup",
+    "writer", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes", "kept", "row_scales", "row_scales_table",
+    "row_scales_row", "row_scales_step", "row_sums", "row_sums_table", "row_sums_row")
 """The argument block of a matmul: `batch` elements of m x n outputs. A row of `a` has `k` bytes; `w` is packed.
 
     layout                   the layout of activations, as an index into LAYOUTS
@@ -75,7 +75,7 @@ MATMUL = Record(*HEAD, "layout", "a", "a_table", "stride", "itemsize", "w", "w_t
 
 The caller fills in a, w, their tables, `stride` and `terms`; the plan fills in `ahead` and `rooms`.
 """
-view, view_frame = MATMUL.view, FRAME.view
+view, view_frame = MATMUL_BLOCK.view, FRAME.view
 
 SHORT = 26
 """The most nodes of an epilogue that tile functions compute, because they unroll it. A residual still fits."""
@@ -277,7 +277,7 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
 
 
 class _Blocks(NamedTuple):
-    """How a matmul is cut into blocks: fields of MATMUL, and `kernel`, an index into the names of the kernels.
+    """How a matmul is cut into blocks: fields of MATMUL_BLOCK, and `kernel`, an index into the names of the kernels.
 
     `threads` is the number of threads that are worth using. A block needs `room_bytes` for copies of activations.
     """
@@ -330,8 +330,8 @@ def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any,
     panels; if tiles compute the epilogue, only for one panel. If they are `wanted` they start to compile at once.
     """
     floats = (x.a_dtype, x.a_dtype) in FLOATS
-    lower = level.base if floats else level.of_products
-    own = kernel.isa if kernel.isa.lanes == level.lanes and (floats or kernel.in_tile_registers) else lower
+    common = level.base if floats else level.of_products
+    own = kernel.isa if kernel.isa.lanes == level.lanes and (floats or kernel.in_tile_registers) else common
     most, half = kernel.tile[1] // PANEL, 0
     narrower: Sequence[int] = (1,) if inside else range(1, most + 1)
     if not is_open(x.n):
@@ -379,7 +379,7 @@ def plan_matmul(epilogue: Epilogue, x: Product, target: Target, kernel: Kernel |
     shares = pieces(cut.blocks, cut.threads, target.threads)
     taps = x.taps if x.layout == "windows" else 1
     panel = (x.row_bytes + 3) // 4 * 64 * taps  # for compressed weights, the caller overwrites this word
-    words = MATMUL.named({
+    words = MATMUL_BLOCK.named({
         "layout": LAYOUTS.index(x.layout), "stride": x.row_bytes, "itemsize": STORAGE[x.a_dtype].itemsize,
         "panel_bytes": panel, "order": panel_count(n) * (64 + panel) + SLACK,
         "order_bytes": (x.row_bytes // 4 * 4 + 4) * taps, "batch": x.batch, "m": x.m, "n": n, "k": x.row_bytes,

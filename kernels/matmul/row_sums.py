@@ -9,14 +9,14 @@ from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
 from graphq.kernels.target.products import shift
 from graphq.plan.plan import Step, Target, plan_rows
 
-SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
+ROW_SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
 """The argument block of s32 sums over k of m rows. The field `each` is the number of sums per block.
 
 The caller fills in the addresses of the activations, of the table of batch offsets (or 0), and of the sums. Each batch
 element has `sums_bytes` bytes of sums. The caller may change `stride`, the bytes between rows or, for transposed
 activations, between neighboring indices k. Each byte is xored with `flip`.
 """
-view = SUMS.view
+view = ROW_SUMS.view
 
 
 def byte_sums(x: Value, signed: bool) -> Value:
@@ -97,15 +97,15 @@ def column_sum_block() -> Functions:
     return _sum_blocks(_sum_columns, 16, True)
 
 
-def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False,
+def plan_row_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False,
               strip_rows: int | None = None) -> Step:
     """Plan the s32 sums over k of `m` rows of activations; 128 is added to each s8 element.
 
     If `columns`, the activations are transposed: k rows of m bytes. `strip_rows`, if given, is the number of sums of a
-    block. The caller fills in the address fields of SUMS.
+    block. The caller fills in the address fields of ROW_SUMS.
     """
     words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": shift(a_dtype)}
     factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)
     # measured: rows are summed at 33 GB/s, 0.1 cycles per byte
-    return plan_rows(factory, SUMS, words, target, rows=m, cycles=k * (0.25 if columns else 0.1),
+    return plan_rows(factory, ROW_SUMS, words, target, rows=m, cycles=k * (0.25 if columns else 0.1),
                      batch=batch, unit=unit, each=strip_rows)

@@ -30,7 +30,7 @@ from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul.family import product_step
 from graphq.kernels.matmul.lower import Matmul, matmul_fields
-from graphq.kernels.matmul.row_sums import plan_sums
+from graphq.kernels.matmul.row_sums import plan_row_sums
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.matmul_compressed.tiles import ROUNDED, W_DTYPES
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
@@ -260,7 +260,7 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
     if not p.floats:
         count = prod(p.rows) * len(p.z)
         sums = b.temporary(4 * count)
-        b.run(plan_sums(p.a_dtype, count, p.group, 1, b.target), {"source": Ref(source), "sums": Ref(sums)})
+        b.run(plan_row_sums(p.a_dtype, count, p.group, 1, b.target), {"source": Ref(source), "sums": Ref(sums)})
         more["row_sums"] = of_rows(sums, 4 * len(p.z))
     operands = [of_rows(source, p.k * p.itemsize), of_rows(packed, 0), *more.values(),
                 *epilogue_operands(b, node, lowered)]

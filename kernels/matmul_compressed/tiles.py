@@ -27,7 +27,7 @@ from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, co
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.pack import PANEL, panel_count
-from graphq.kernels.matmul.plan import MATMUL
+from graphq.kernels.matmul.plan import MATMUL_BLOCK
 from graphq.kernels.matmul_compressed.floats import BITS, ROUNDED, ROUNDS, W_DTYPES, WeightTile, float_tile, multiply
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
@@ -70,7 +70,7 @@ class _IntegerTile(WeightTile):
         self.how, self.kind = how, vector(I32, how.lanes)
         self.a_dtype, self.w_dtype = a_dtype, "u4" if bits == 4 else "u8"
         args, batch, i = (FRAME.load(f.address, name) for name in ("args", "batch", "i"))
-        self.step = MATMUL.load(args, "row_scales_step")
+        self.step = MATMUL_BLOCK.load(args, "row_scales_step")
         self.row_scales, self.row_sums = (
             [first + smaller(r, f.rows - 1) * row for r in range(rows)]
             for first, row in (self.rows_at(args, batch, i, name) for name in ("row_scales", "row_sums")))
@@ -78,7 +78,7 @@ class _IntegerTile(WeightTile):
     @staticmethod
     def rows_at(args: Value, batch: Value, i: Value, name: str) -> tuple[Value, Value]:
         """The address of row `i`'s entry in the array `name`, and the bytes between the entries of rows."""
-        first, table, row = (MATMUL.load(args, x) for x in (name, f"{name}_table", f"{name}_row"))
+        first, table, row = (MATMUL_BLOCK.load(args, x) for x in (name, f"{name}_table", f"{name}_row"))
         has_table = table.ne(0)
         offset = has_table.select(table + batch * 8, args).load(I64)
         return first + has_table.select(offset, 0) + i * row, row

@@ -15,7 +15,7 @@ from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, st
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.epilogue_code import GROUP
 from graphq.kernels.lanes.outputs import HEAD, LOOK, entry_of, exact, rewrite, start, view_functions, w_scale, w_zp
-from graphq.kernels.matmul.plan import MATMUL
+from graphq.kernels.matmul.plan import MATMUL_BLOCK
 from graphq.kernels.operands.space import TERMS
 from graphq.kernels.operands.tile_frame import FRAME, IN_COLUMNS, IN_WINDOWS, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
@@ -37,7 +37,7 @@ from graphq.kernels.ties.ordered_sums import (
 )
 
 view_head = Record(*HEAD).view
-view_look, view_terms, view_pixels, view_matmul = LOOK.view, TERMS.view, PIXELS.view, MATMUL.view
+view_look, view_terms, view_pixels, view_matmul = LOOK.view, TERMS.view, PIXELS.view, MATMUL_BLOCK.view
 view_frame, view_windows = FRAME.view, WINDOWS.view
 TIES_BYTES = 8 * (GROUP + 1)
 """The bytes of a list of entries: one per row of a group of rows (in one vector of columns), and a spare entry."""

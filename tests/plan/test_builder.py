@@ -13,7 +13,7 @@ from graphq.ir import TensorType
 from graphq.kernels.jit import modules
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import acc
-from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
+from graphq.kernels.matmul.plan import MATMUL_BLOCK, Product, plan_matmul
 from graphq.kernels.target import isa
 from graphq.kernels.target.isa import level_named
 from graphq.plan.builder import MOST_AHEAD, ROOM, PlanBuilder, plan_strips, row_stride
@@ -154,7 +154,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
         for skipped in (0, 16):
             given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)
             instance.point_at([given], arena)
-            address = int(instance.words[STEP_WORDS:][MATMUL.number("a")])
+            address = int(instance.words[STEP_WORDS:][MATMUL_BLOCK.number("a")])
             assert (address != given.ctypes.data) == (aligned and skipped > 0)
             assert ctypes.string_at(address, given.nbytes) == given.tobytes()
 

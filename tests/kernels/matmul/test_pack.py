@@ -159,7 +159,7 @@ def test_pack_refuses_other_arrays():
 def test_row_sums(a_dtype, m, k, threads, transposed):
     a = weights(np.uint8 if a_dtype == "u8" else np.int8, (2, k, m + 3) if transposed else (2, m, k + 3))[:, :, :-3]
     out = np.full((2, m), -1, np.int32)
-    step = rows.plan_sums(a_dtype, m, k, 2, Target(LEVELS[0], threads), columns=transposed)
+    step = rows.plan_row_sums(a_dtype, m, k, 2, Target(LEVELS[0], threads), columns=transposed)
     offsets = np.array([0, a.strides[0]], np.int64)
     step.run(step.arguments({"source": a.ctypes.data, "table": offsets.ctypes.data, "stride": a.strides[1],
                              "sums": out.ctypes.data}))
