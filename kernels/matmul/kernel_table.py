@@ -25,6 +25,7 @@ from graphq.kernels.matmul.vector import byte_products, vector_tile
 from graphq.kernels.operands.tile_frame import MOST_ROWS
 from graphq.kernels.target.isa import LEVELS, level_named
 from graphq.kernels.target.level import Level
+from graphq.kernels.target.products import shift
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Builder: TypeAlias = Callable[..., Functions]
@@ -175,6 +176,17 @@ def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
                              lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
 
 
+def estimate_by_element(kernel: Kernel, m: int, n: int, k: int, *, flips: bool) -> float:
+    """Estimate cycles for dot products of vectors of four lanes, by element.
+
+    Four products take a cycle, three loads take two (llvm-mca's models of Neoverse V1 and V2). To flip the activations
+    of a row takes one operation for four groups.
+    """
+    rows = kernel.tile[0]
+    return _estimated_cycles(kernel, m, n, k, 4, lambda panels: max(
+        rows * (panels + flips / 16), (rows / 4 + 4 * panels) / 1.5, _stream(rows, panels, m)))
+
+
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles, with `rate` operations per cycle.
 
@@ -235,13 +247,21 @@ def build_matrix(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: 
 def _register(level: Level) -> None:
     """Register the kernels of the capabilities that a level has and the level below it lacks."""
     parts = PANEL // level.lanes
-    dots: Callable[..., float] = partial(estimate_dots, parts=parts)
     for dtypes, capability in ((DTYPES, "dot4"), (DTYPES, "pairs"), (SORTED_DTYPES, "saturating")):
         how = level.own(capability)
         if how is not None and (level.dot4 is None or capability == "dot4"):
-            cost = dots if capability == "dot4" else partial(estimate_widened, parts=parts, rate=how.tiles.rate)
-            register_kernel(build_vectors, dtypes, how.tiles.columns, level, cost)
-            register_kernel(build_vectors, dtypes, how.tiles.sizes, level, cost, COPYING)
+            for a_dtype, w_dtype in dtypes:
+                flips, sizes = shift(a_dtype, how.signed) != 0, how.tiles.sizes
+                cost: Callable[..., float] = partial(estimate_dots, parts=parts)
+                if capability != "dot4":
+                    cost = partial(estimate_widened, parts=parts, rate=how.tiles.rate)
+                elif level.by_element:
+                    cost = partial(estimate_by_element, flips=flips)
+                    below = None if level.extends is None else level.extends.dot4
+                    if below is not None and flips and shift(a_dtype, below.signed) == 0:
+                        sizes = tuple(x for x in sizes if x not in below.tiles.sizes)  # without flips, these are faster
+                register_kernel(build_vectors, [(a_dtype, w_dtype)], how.tiles.columns, level, cost)
+                register_kernel(build_vectors, [(a_dtype, w_dtype)], sizes, level, cost, COPYING)
     if (fma := level.own("fma")) is not None:
         for floats_of, tiles in ((FLOATS[:1], fma.f32), (FLOATS[1:], fma.narrow)):
             register_kernel(build_vectors, floats_of, tiles.sizes, level,

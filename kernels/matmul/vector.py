@@ -193,8 +193,8 @@ class _Tile:
             source, line, _ = places
             rows = [products.activations(b, x) for x in groups.several(source, self.lanes)]
             for g in range(self.lanes):
-                acc = self.multiply(products, (_lane_of(x, g, self.lanes) for x in rows), line + LINE * g, panel_bytes,
-                                    acc)
+                factors = [_lane_of(x, g, self.lanes) for x in rows]
+                acc = self.multiply_in_columns(products, factors, line + LINE * g, panel_bytes, acc)
             return acc
 
         def sorted_turn(products: DotProducts, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
@@ -231,14 +231,33 @@ class _Tile:
     def multiply(self, products: DotProducts, factors: Iterable[Factor], w: Value, panel_bytes: Value,
                  acc: list[Value]) -> list[Value]:
         """Emit the products of each row's factor and the weights at `w` of each panel; returns the new sums."""
-        b = self.b
-        weights = [products.weights(b, w + panel_bytes * (column // PANEL) + column % PANEL * 4)
-                   for column in range(0, self.columns, self.lanes)]
-        out = []
+        b, out = self.b, []
+        weights = [products.weights(b, place) for place in self.vectors(w, panel_bytes)]
         for i, x in enumerate(factors):
             row = acc[i * len(weights):(i + 1) * len(weights)]
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
+
+    def multiply_in_columns(self, products: DotProducts, factors: Sequence[Factor], w: Value, panel_bytes: Value,
+                            acc: list[Value]) -> list[Value]:
+        """Emit what `multiply` emits, one vector of weights after the other.
+
+        Factors by element stay in registers for several groups. In the order of `multiply`, LLVM then keeps all vectors
+        of weights as well, and spills sums of a tile of 6 x 16.
+        """
+        out = list(acc)
+        places = self.vectors(w, panel_bytes)
+        for j, place in enumerate(places):
+            weight = products.weights(self.b, place)
+            for i, x in enumerate(factors):
+                at = i * len(places) + j
+                out[at] = products.dot(self.b, acc[at], x, weight)
+        return out
+
+    def vectors(self, w: Value, panel_bytes: Value) -> list[Value]:
+        """Emit the addresses of a group's vectors of weights; those of the first panel begin at `w`."""
+        columns = range(0, self.columns, self.lanes)
+        return [w + panel_bytes * (column // PANEL) + column % PANEL * 4 for column in columns]
 
 
 def _lane_of(x: Factor, lane: int, lanes: int) -> Factor:

@@ -88,14 +88,15 @@ _COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
 NEON = Level(
     "neon", 4, features=("neon",), registers=32, f16=True, by_element=True,
     fma=Fma(4, _FLOATS, _FLOATS, _COMPRESSED, _COMPRESSED, flushing),
-    pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (2, 32), (1, 32)), rate=1.6),
+    pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (3, 16), (2, 16), (1, 32)), rate=1.4),
                       TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True))
 NEON_DOT = NEON.extended(
     "neon_dot", "dotprod",
     dot4=ByteProduct("sdot", sdot, partial(dot4, signed=True), TileSizes(((5, 16), *_TILES)), _COMPRESSED, signed=True,
                      flip=eor))
 NEON_I8MM = NEON_DOT.extended(
-    "neon_i8mm", "i8mm", dot4=ByteProduct("usdot", usdot, dot4, TileSizes(((6, 16), *_TILES)), _COMPRESSED))
+    "neon_i8mm", "i8mm", dot4=ByteProduct("usdot", usdot, dot4, TileSizes(((6, 16), (5, 16), *_TILES)),
+                                         _COMPRESSED))
 LEVELS = (NEON, NEON_DOT, NEON_I8MM)
 """The levels from lowest to highest."""
 

@@ -1,0 +1,109 @@
+"""The machine code of Arm's integer tiles, which LLVM makes on any machine; cycles are llvm-mca's estimates."""
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from llvmlite import binding as llvm
+from llvmlite import ir
+
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.matmul.kernel_table import KERNELS
+from graphq.kernels.target import arm
+
+ACCUMULATING = re.compile(r"\t(sdot|usdot|sudot|usmmla|sadalp)\t")
+PIPES = {"cortex-a72": 0.5, "neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
+"""The instructions of ACCUMULATING that a CPU can start in a cycle. A sadalp needs a mul, which takes two cycles."""
+CPUS = {"neon": ("cortex-a72",), "neon_dot": ("neoverse-n1", "neoverse-n2", "neoverse-v1", "neoverse-v2"),
+         "neon_i8mm": ("neoverse-n2", "neoverse-v1", "neoverse-v2")}
+"""CPUs of each level that LLVM has models of."""
+TILES = [x for x in KERNELS.values() if x.isa in arm.LEVELS and x.dtypes in (("u8", "s8"), ("s8", "s8"))]
+SHARES = {
+    "matmul_u8s8_4x16_neon": (0.99,), "matmul_u8s8_3x16_neon": (0.99,),
+    "matmul_u8s8_6x16_neon_i8mm": (0.99, 0.99, 0.99), "matmul_u8s8_5x16_neon_i8mm": (0.99, 0.99, 0.99),
+    "matmul_s8s8_6x16_neon_i8mm": (0.92, 0.91, 0.91), "matmul_u8s8_4x16_neon_i8mm": (0.99, 0.99, 0.93),
+    "matmul_u8s8_5x16_neon_dot": (0.88, 0.93, 0.93, 0.93), "matmul_s8s8_5x16_neon_dot": (0.88, 0.99, 0.99, 0.99)}
+"""The least share of the peak that the inner loop of a tile reaches, for each CPU of its level."""
+
+
+@cache
+def target():
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        return llvm.Target.from_triple("aarch64-unknown-linux-gnu")
+    except RuntimeError:
+        pytest.skip("this LLVM cannot make code for Arm")
+
+
+@cache
+def inner_loop(kernel, cpu, layout="rows"):
+    """The instructions of the loop with most products, as LLVM schedules them for a CPU."""
+    features = ",".join(f"{'+' if x in kernel.isa.features else '-'}{x}" for x in arm.LEVELS[-1].features)
+    machine = target().create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
+    emitter = kernel.build(kernel.isa, kernel.dtypes, *kernel.tile, layout).named["tile"]
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 2), "tile")
+    b = Builder(ir.IRBuilder(function.append_basic_block()))
+    emitter.body(b, *(Value(b, x) for x in function.args))
+    b.ret_void()
+    parsed = llvm.parse_assembly(str(module))
+    parsed.triple, parsed.data_layout = machine.triple, str(machine.target_data)
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(parsed, passes)
+    pieces = re.split(r"\n(\.L\w+):.*", machine.emit_assembly(parsed))
+    blocks = zip(pieces[1::2], pieces[2::2], strict=True)
+    loops = [body[:end.end()] for label, body in blocks if (end := re.search(rf"\t{label}$", body, re.M))]
+    best = max(loops, key=lambda body: len(ACCUMULATING.findall(body)))
+    return [line for line in best.splitlines() if re.match(r"\t[a-z]", line)]
+
+
+@cache
+def analyzer():
+    """The newest llvm-mca, if it has models of these CPUs."""
+    found = [*map(str, Path("/usr/lib").glob("llvm-*/bin/llvm-mca")), *filter(None, [shutil.which("llvm-mca")])]
+    versions = [(int(re.search(r"version (\d+)", subprocess.run(
+        [x, "--version"], capture_output=True, text=True, check=True).stdout)[1]), x) for x in found]
+    if not versions or max(versions)[0] < 19:
+        pytest.skip("no llvm-mca of LLVM 19 or newer (Debian: llvm-19)")
+    return max(versions)[1]
+
+
+def cycles(code, cpu, turns=100):
+    command = [analyzer(), "-mtriple=aarch64", f"-mcpu={cpu}", "-mattr=+dotprod,+i8mm", f"-iterations={turns}"]
+    text = subprocess.run(command, input="\n".join(code), capture_output=True, text=True, check=True).stdout
+    return int(re.search(r"Total Cycles:\s+(\d+)", text)[1]) / turns
+
+
+@pytest.mark.parametrize("kernel", TILES, ids=lambda x: x.name)
+def test_inner_loops(kernel):
+    """Four groups a turn, each operand a lane of a register; sums stay in registers, and bytes are flipped before."""
+    rows, columns = kernel.tile
+    code = inner_loop(kernel, CPUS[kernel.level][-1])
+    text = "\n".join(code)
+    if kernel.isa.dot4 is None:
+        assert len(re.findall(r"\tmul\t|\tsadalp\t", text)) == 4 * rows * columns
+        assert text.count("\tdup\t") <= 8 * rows
+        assert text.count("[sp") < len(code) / 10  # 4 rows of widened factors are too many, but cost no cycle
+        return
+    assert len(re.findall(r"\t(?:sdot|sudot)\t.*\.4b\[\d\]", text)) == len(ACCUMULATING.findall(text)) == rows * columns
+    assert "[sp" not in text and "\tdup\t" not in text and "\tmov\tv" not in text
+    flips = kernel.dtypes[0] == ("u8" if kernel.isa.dot4.signed else "s8")
+    assert text.count("\teor\t") == rows * flips
+
+
+def test_windows_have_the_loop_of_rows():
+    kernel = KERNELS["matmul_u8s8_6x16_neon_i8mm"]
+    rows, windows = (inner_loop(kernel, "neoverse-n2", layout) for layout in ("rows", "windows"))
+    assert sorted(x.split("\t")[1] for x in rows) == sorted(x.split("\t")[1] for x in windows)
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_share_of_the_peak(name):
+    kernel = KERNELS[name]
+    for cpu, least in zip(CPUS[kernel.level], SHARES[name], strict=True):
+        code = inner_loop(kernel, cpu)
+        share = len(ACCUMULATING.findall("\n".join(code))) / PIPES[cpu] / cycles(code, cpu)
+        assert share >= least, (cpu, share)
