@@ -24,13 +24,14 @@ NATIVE = [level.name for level in isa.available()]
 ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + FLOATS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(ALL)}
 LAST = {(k.level, k.dtypes): k for k in ALL}
-# u8 is s8 without a xor, so that one tile shape of it will do. Weights that are rounded differ from others as they are
-# unpacked alone: the largest tile and that of one row will do for all but one type. Emulated kernels compile slowly, so
-# that the last tile, of one row, will do where there are native ones; those of f32 have no instruction to emulate. Of
-# levels of other machines it is the largest tile, without f16, for which emulated code calls a library.
-ROUNDED = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16")}
+# u8 is s8 without a xor, so that one tile shape of it will do. Weights of floats differ as they are unpacked alone: the
+# largest tile and that of one row will do for those of 8 bits and for those that are rounded, but one type. Emulated
+# kernels compile slowly, so that the last tile, of one row, will do where there are native ones; those of f32 have no
+# instruction to emulate. Of levels of other machines it is the largest tile, without f16, for which emulated code calls
+# a library.
+ALIKE = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16") or k.dtypes == ("f32", "s8groups")}
 COMPRESSED = [k for k in ALL if k is FIRST[k.level, k.dtypes] or k.dtypes[0] != "u8" and (
-    k not in ROUNDED or k is LAST[k.level, k.dtypes])]
+    k not in ALIKE or k is LAST[k.level, k.dtypes])]
 RUNS = [pytest.param(k, False, id=k.name) for k in COMPRESSED if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in COMPRESSED if k.level != "scalar" and (
     k is FIRST[k.level, k.dtypes] and k.dtypes[1] not in ("s4f16", "s8f16") if k.level not in LEVELS else
