@@ -1,5 +1,6 @@
 """Vector code against `evaluate`: the same bits for every operation, lane count, operand and tail."""
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -103,6 +104,71 @@ def test_every_basic_operation(lanes):
             assert ((got == -2**31) | (got == nearest))[beyond].all() and beyond.any()
             got = np.where(beyond | np.isnan(x), want, got)
         assert_same(got, want, label)
+
+
+INF, NAN, TINY = np.inf, np.nan, 2.0**-149
+X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
+EDGES = {  # an expression, the dtype of its results, the operands, and the results
+    "max": (op("max", X, Y), "f32", [[NAN, 1, 0, -0.0, -INF], [1, NAN, -0.0, 0, -INF]], [1, NAN, -0.0, 0, -INF]),
+    "min": (op("min", X, Y), "f32", [[NAN, 1, 0, -0.0, INF], [1, NAN, -0.0, 0, INF]], [1, NAN, -0.0, 0, INF]),
+    "maximum": (elementary.extreme(maximum, "and", X, Y), "f32",
+                [[NAN, 1, 0, -0.0, -0.0], [1, NAN, -0.0, 0, -0.0]], [NAN, NAN, 0, 0, -0.0]),
+    "minimum": (elementary.extreme(partial(op, "min"), "or", X, Y), "f32",
+                [[NAN, 1, 0, -0.0, 0], [1, NAN, -0.0, 0, 0]], [NAN, NAN, -0.0, -0.0, 0]),
+    "rint": (op("rint", X), "f32", [[0.5, -0.5, 1.5, 2.5, -0.0, INF, NAN]], [0, -0.0, 2, 2, -0.0, INF, NAN]),
+    "floor": (op("floor", X), "f32", [[-0.5, -0.0, 0.5, -INF, NAN, -TINY]], [-1, -0.0, 0, -INF, NAN, -1]),
+    "sqrt": (op("sqrt", X), "f32", [[-0.0, -1, INF, 2.0**-148, NAN]], [-0.0, NAN, INF, 2.0**-74, NAN]),
+    "sign": (-op("abs", X), "f32", [[0, -0.0, -TINY, INF]], [-0.0, -0.0, -TINY, -INF]),
+    "div": (X / Y, "f32", [[1, -1, 0, 1, INF, 2.0**-126], [0, 0, 0, -0.0, INF, 2]],
+            [INF, -INF, NAN, -INF, NAN, 2.0**-127]),
+    "mul": (X * Y, "f32", [[2.0**-100, 2.0**-100, -2.0**-100, TINY, TINY], [2.0**-40, 2.0**-50, 2.0**-50, 0.5, 0.75]],
+            [2.0**-140, 0, -0.0, 0, TINY]),
+    "sub": (X - Y, "f32", [[2.0**-126, 1, -0.0, INF], [TINY, 1, 0, INF]], [2.0**-126 - TINY, 0, -0.0, NAN]),
+    "fma": (op("fma", X, Y, TINY), "f32", [[2.0**-75, -2.0**-75, 2.0**-76], [2.0**-75, 2.0**-75, 2.0**-75]],
+            [2 * TINY, 0, TINY]),
+    "exp": (elementary.exp(X), "f32", [[NAN, -INF, INF, 0, -104, 89]], [NAN, 0, INF, 1, 0, INF]),
+    "unordered": (select(op("ne", X, X), const(1, "s32"), select(X < 1, const(2, "s32"), const(3, "s32"))), "s32",
+                  [[NAN, -NAN, -INF, INF, -0.0]], [1, 1, 2, 3, 2]),
+    "round_s32": (op("round_s32", X), "s32", [[0.5, 1.5, -0.5, -2.0**31, 2.0**31 - 128]],
+                  [0, 2, 0, -2**31, 2**31 - 128]),
+    "to_s32": (op("to_s32", X), "s32", [[-2.5, 2.9, -0.0, -2.0**31, 2.0**31 - 128]], [-2, 2, 0, -2**31, 2**31 - 128]),
+    "quantize": (rq.quantize(X, 2.0, 3.0, "u8"), "u8", [[NAN, -NAN, INF, -INF, 0.25, 0.75, 1e30]],
+                 [3, 3, 255, 0, 3, 5, 255]),
+    "quantize_quotient": (rq.quantize_quotient(X, const(2.0), const(0.5), -3.0, "s8"), "s8",
+                          [[NAN, INF, -INF, 1, 3, TINY]], [-3, 127, -128, -3, -1, -3]),
+    "f16": (X, "f16", [[65519, 65520, -65520, 2.0**-25, 1.5 * 2.0**-25, -2.0**-26, 2049, 2051, TINY, NAN]],
+            [65504, INF, -INF, 0, 2.0**-24, -0.0, 2048, 2052, 0, NAN]),
+    "bf16": (X, "bf16", [[1e-40, 3.4e38, 257, 259, -TINY, INF, NAN]],
+             [2.0**-133, INF, 256, 260, -0.0, INF, NAN]),
+}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_edges_of_operations_are_the_same_on_every_cpu(lanes):
+    stores = [Epilogue(expression, dtype) for expression, dtype, *_ in EDGES.values()]
+    module = compiled(stores, lanes)
+    for k, (name, (_, dtype, numbers, expected)) in enumerate(EDGES.items()):
+        arrays, expected = [np.float32([x * 5]) for x in numbers], np.array([expected * 5]).astype(STORAGE[dtype])
+        assert_same(evaluate(stores[k], None, arrays), expected, name)
+        assert_same(run(module, stores[k], k, None, arrays, arrays[0].shape), expected, name)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_edges_of_16_bit_floats_are_the_same_on_every_cpu(lanes):
+    """The last two are signaling NaNs: NumPy warns of them on some CPUs, kernels make them quiet."""
+    bits = {"f16": [0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x8000, 0x7E00, 0x7C01, 0xFD00],
+            "bf16": [0x0001, 0x8001, 0x007F, 0x0080, 0x7F7F, 0x7F80, 0xFF80, 0x8000, 0x7FC0, 0x7F81, 0xFF81]}
+    numbers = {"f16": [2.0**-24, -2.0**-24, 1023 * 2.0**-24, 2.0**-14, 65504, INF, -INF, -0.0, NAN, NAN, NAN],
+               "bf16": [2.0**-133, -2.0**-133, 127 * 2.0**-133, 2.0**-126, 255 * 2.0**120, INF, -INF, -0.0, *[NAN] * 3]}
+    for back in ("f32", "as loaded"):
+        stores = [Epilogue(load(0, dtype, "vector"), "f32" if back == "f32" else dtype) for dtype in bits]
+        module = compiled(stores, lanes)
+        for k, (dtype, epilogue) in enumerate(zip(bits, stores, strict=True)):
+            x = np.array([bits[dtype] * 3], np.uint16).view(STORAGE[dtype])
+            wanted = np.float32([numbers[dtype] * 3])
+            got = run(module, epilogue, k, None, [x], x.shape)
+            assert_same(evaluate(epilogue, None, [x]), wanted.astype(got.dtype), dtype)
+            assert_same(got, wanted.astype(got.dtype), dtype)
 
 
 @pytest.mark.parametrize("lanes", LANES)
