@@ -19,11 +19,12 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.eltwise import family as eltwise
 from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
-from graphq.kernels.family.record import Family, any_operands, operand, slots_of
+from graphq.kernels.family.record import Family, any_operands
+from graphq.kernels.family.slots import operand, slots_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.moves.transpose import plan_row_copy
-from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.kernels.operands.space import broadcast_strides, merged_space
 from graphq.kernels.target.level import Level
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
@@ -151,7 +152,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         # Rows must be contiguous. They run along `last`, the last axis of size above 1. If this axis is not contiguous
         # in the output, each row is one element.
         last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
-        space = factor(x.out, [s for _, s in operands], keep=0 if strides[last] == item else 1)
+        space = merged_space(x.out, [s for _, s in operands], keep=0 if strides[last] == item else 1)
         b.run(eltwise.plan_eltwise(x.epilogue, space, b.target), {}, slots_of(b, operands, space))
 
 

@@ -21,13 +21,14 @@ from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolut
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, Operand, any_operands, epilogue_operands
+from graphq.kernels.family.record import Family, any_operands
+from graphq.kernels.family.slots import Operand, epilogue_operands
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands, product_step
 from graphq.kernels.matmul.kernel_table import SORTED
 from graphq.kernels.moves.transpose import dense
-from graphq.kernels.operands.space import Space, factor, table
+from graphq.kernels.operands.space import Space, merged_space, table
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
 from graphq.ops.conv import weight_axes
@@ -139,8 +140,8 @@ def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) 
     last = len(sizes) - 1
     several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
     axes = 0, 1, *several, last
-    return factor([sizes[k] for k in axes], [[strides[k] for k in axes] for _, strides in operands],
-                  keep=1 if in_rows and sizes[1] == 1 else 2)
+    return merged_space([sizes[k] for k in axes], [[strides[k] for k in axes] for _, strides in operands],
+                        keep=1 if in_rows and sizes[1] == 1 else 2)
 
 
 def _even(c: Convolution, view: Windows) -> int | None:

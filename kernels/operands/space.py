@@ -50,7 +50,7 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
     return (*[0] * (len(out) - len(shape)), *own)
 
 
-def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
+def merged_space(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The iteration domain of an output of shape `out`; `strides` are each operand's byte strides along `out`.
 
     The last `keep` dimensions (2 for a layer's rows and columns, or less) are not merged with each other. Earlier
@@ -68,8 +68,8 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
     return Space(prod([d for d, _ in free]), rows[0], columns[0], tuple(walks))
 
 
-def apart(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
-    """The domain of `factor` with `m` rows per batch element, for computing one strip of m rows at a time.
+def strip_space(out: Sequence[int], strides: Sequence[Sequence[int]], m: int) -> Space:
+    """The domain of `merged_space` with `m` rows per batch element, for computing one strip of m rows at a time.
 
     m divides the size of the last dimension but one.
     """

@@ -5,7 +5,7 @@ import pytest
 
 from graphq.base.budget import budget
 from graphq.errors import CompileError
-from graphq.kernels.operands.space import apart, broadcast_strides, factor, offsets, table
+from graphq.kernels.operands.space import broadcast_strides, merged_space, offsets, strip_space, table
 
 
 def walked(space, walk, base):
@@ -23,7 +23,7 @@ def walked(space, walk, base):
 def test_every_output_meets_its_broadcast_element(out, shapes, keep):
     arrays = [np.arange(int(np.prod(s)), dtype=np.int64).reshape(s) for s in shapes]
     strides = [broadcast_strides(s, out, 8) for s in shapes]
-    space = factor(out, strides, keep=keep)
+    space = merged_space(out, strides, keep=keep)
     assert space.batch * space.m * space.n == int(np.prod(out))
     for array, stride, walk in zip(arrays, strides, space.walks, strict=True):
         wanted = np.broadcast_to(array, out).reshape(-1)
@@ -42,7 +42,7 @@ def test_every_output_meets_its_broadcast_element(out, shapes, keep):
 def test_rows_stay_apart(out, shapes, parts):
     """Batch elements have so many rows, though all would merge."""
     m = out[-2] // parts
-    space = apart(out, [broadcast_strides(s, out, 8) for s in shapes], m or 1)
+    space = strip_space(out, [broadcast_strides(s, out, 8) for s in shapes], m or 1)
     assert (space.m, space.n) == (m or 1, out[-1]) and space.batch * space.m * space.n == np.prod(out)
     for shape, walk in zip(shapes, space.walks, strict=True):
         wanted = np.broadcast_to(np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape), out)[..., 0].ravel()
@@ -50,13 +50,13 @@ def test_rows_stay_apart(out, shapes, parts):
 
 
 def test_equal_shapes_are_one_row():
-    space = factor((8, 16, 32), [broadcast_strides((8, 16, 32), (8, 16, 32), 4)] * 2)
+    space = merged_space((8, 16, 32), [broadcast_strides((8, 16, 32), (8, 16, 32), 4)] * 2)
     assert (space.batch, space.m, space.n) == (1, 1, 8 * 16 * 32)
 
 
 def test_channels_first_bias_makes_long_rows():
     out = (2, 3, 10, 10)
-    space = factor(out, [broadcast_strides(s, out, 4) for s in (out, (3, 1, 1))])
+    space = merged_space(out, [broadcast_strides(s, out, 4) for s in (out, (3, 1, 1))])
     assert (space.batch, space.m, space.n) == (2, 3, 100)
     assert [w.row for w in space.walks] == [400, 4]
 
@@ -64,16 +64,16 @@ def test_channels_first_bias_makes_long_rows():
 def test_anchor_keeps_its_columns_and_takes_the_batch_into_the_rows():
     out = (8, 16, 32)
     a, weights = (16 * 64, 64, 0), (0, 0, 0)
-    space = factor(out, [a, weights], keep=1)
+    space = merged_space(out, [a, weights], keep=1)
     assert (space.batch, space.m, space.n) == (1, 128, 32)
-    space = factor(out, [a, (4096, 0, 0)], keep=2)
+    space = merged_space(out, [a, (4096, 0, 0)], keep=2)
     assert (space.batch, space.m, space.n) == (8, 16, 32)
     assert all(w.row == 0 for w in space.walks[1:])
 
 
 def test_products_of_sizes():
     for out in product((1, 2, 3), repeat=3):
-        space = factor(out, [broadcast_strides(out, out, 1)])
+        space = merged_space(out, [broadcast_strides(out, out, 1)])
         assert space.batch * space.m * space.n == out[0] * out[1] * out[2]
 
 
