@@ -121,7 +121,7 @@ class Passed(NamedTuple):
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy; partitions are computed by their formulas."""
-        from graphq.model.planning import evaluate_formulas
+        from graphq.model.build_plan import evaluate_formulas
 
         return evaluate_formulas(self.graph, inputs)
 
@@ -349,7 +349,7 @@ class Plans:
         try:
             passed = Passed.of(lambda: graph, self.options)
             with late_imports():
-                from graphq.model.planning import build_plan
+                from graphq.model.build_plan import build_plan
             if trace is not None or self.fixed is not None:
                 self._share(passed.history)
             level, threads, cache = self.options.level, self.options.threads, self.options.cache

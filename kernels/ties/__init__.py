@@ -17,7 +17,7 @@ products in f32, in the order as written. The output is then *settled*, and so i
 computation, one of 10**5 to 10**6 outputs would be another integer, and the rest of the network would carry the
 difference on. With a few of these differences in MobileNetV2, the cosine of the last outputs is 0.98.
 
-A kernel finds the outputs near a tie in three stages. First, its tiles quantize by a fast form (`lanes.requantize`)
+A kernel finds the outputs near a tie in three stages. First, its tiles quantize by a fast form (`lanes.fast_form`)
 that also gives the least distance to a tie in each group of outputs. One comparison per group decides whether the
 kernel lists the group in an entry. Second, the expression of these outputs is evaluated operation by operation, as the
 graph states it, from the exact sum. The result shows which outputs are in the band. Third, their products are added as

@@ -14,8 +14,8 @@ from graphq.kernels.family.tables import decided_by_one_byte
 from graphq.kernels.lanes import quantizing
 from graphq.kernels.lanes.epilogues import FastForm, SecondLook
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
+from graphq.kernels.lanes.fast_form import fast_form
 from graphq.kernels.lanes.outputs import register_second_look
-from graphq.kernels.lanes.requantize import fast_form
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.error_bounds import HUGE, Band, BodyBounds
 from graphq.kernels.ties.tie_kernels import tie_kernels

@@ -23,7 +23,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.op import Curve, keywords
 from graphq.kernels.family.epilogue import along_channels
 from graphq.kernels.family.lower import Arrays, StatedSum
-from graphq.kernels.lanes.requantize import UNIT
+from graphq.kernels.lanes.fast_form import UNIT
 from graphq.kernels.ties.sum_errors import largest_sum, sum_error
 
 MOST_NEAR = 2.0**-6

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.sizes import later
-from graphq.kernels.lanes.requantize import UNIT
+from graphq.kernels.lanes.fast_form import UNIT
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 
 ROUNDING = 0.41 * UNIT

@@ -14,7 +14,7 @@ from ties import settle_everything
 import graphq as gq
 from graphq.ir.interpret import named_outputs
 from graphq.kernels.families import lower_partition
-from graphq.model.planning import evaluate_formulas
+from graphq.model.build_plan import evaluate_formulas
 from graphq.passes.pipeline import run_passes
 
 SHARE = 0.01

@@ -217,12 +217,12 @@ def test_an_edited_source_makes_another_model(path, tmp_path, monkeypatch):
     compiled(path)
     top = Path(kept.__file__).parents[1]
     copy = tmp_path / "graphq"
-    for name in ("passes/fuse.py", "model/planning.py", "onnx/loading.py", "ops/matmul.py"):
+    for name in ("passes/fuse.py", "model/build_plan.py", "onnx/loading.py", "ops/matmul.py"):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes((top / name).read_bytes())
     monkeypatch.setattr(kept, "__file__", str(copy / "model" / "kept.py"))
     digests = []
-    for name in ("", "passes/fuse.py", "model/planning.py", "onnx/loading.py", "ops/matmul.py"):
+    for name in ("", "passes/fuse.py", "model/build_plan.py", "onnx/loading.py", "ops/matmul.py"):
         if name:
             (copy / name).write_text((copy / name).read_text() + " ")
             os.utime(copy / name, (0, 0))

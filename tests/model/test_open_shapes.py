@@ -12,7 +12,7 @@ from graphq.ir import TensorType
 from graphq.ir.interpret import Signature
 from graphq.kernels.matmul import plan as matmul_plan
 from graphq.kernels.target import isa as machine
-from graphq.model import planning
+from graphq.model import build_plan
 from graphq.model.open_plans import MAX_SHAPES
 from graphq.model.open_shapes import Places, examples, range_of, size_class
 from graphq.plan.open_plans import OpenPlan
@@ -358,7 +358,7 @@ def test_bands_around_ties_are_those_of_the_size(length, monkeypatch):
 
     But which steps run strip by strip depends on the sizes that a plan assumes: here none do.
     """
-    monkeypatch.setattr(planning, "LEAST_BYTES", 1 << 60)
+    monkeypatch.setattr(build_plan, "LEAST_BYTES", 1 << 60)
     graph = static_attention()
     feeds = arrays(graph, np.random.default_rng(0), (2, length, 32))
     plans = at_sizes(gq.compile(graph, threads=1), feeds, threads=1)

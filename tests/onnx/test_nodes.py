@@ -20,7 +20,7 @@ import graphq as gq
 from graphq.errors import GraphqError
 from graphq.ir import TensorType
 from graphq.ir.interpret import check_inputs, pack_outputs
-from graphq.model.planning import evaluate_formulas
+from graphq.model.build_plan import evaluate_formulas
 from graphq.onnx import backend
 from graphq.passes.pipeline import run_passes
 from graphq.plan.plan import in_one_plan

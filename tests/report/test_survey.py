@@ -67,7 +67,7 @@ def test_what_is_before_a_dynamic_quantize_does_not_count():
 @pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "mish", "log"])
 def test_they_do_differ(op):
     """Of a thousand numbers some results are others than the reference's, which are rounded once."""
-    from graphq.model.planning import evaluate_formulas
+    from graphq.model.build_plan import evaluate_formulas
 
     g = gq.parse(f"graph(x: f32[100000]) {{\n %0 = {op}(x)\n return %0\n}}")
     x = np.linspace(0.01, 9, 100000, dtype=np.float32)

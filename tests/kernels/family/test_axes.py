@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.model.planning import evaluate_formulas
+from graphq.model.build_plan import evaluate_formulas
 from graphq.passes.pipeline import run_passes
 
 N = 3

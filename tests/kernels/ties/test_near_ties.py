@@ -10,7 +10,7 @@ import ties
 from all_pairs import all_pairs
 
 import graphq as gq
-from graphq.model.planning import evaluate_formulas
+from graphq.model.build_plan import evaluate_formulas
 from graphq.passes.pipeline import run_passes
 from graphq.report import survey as report
 

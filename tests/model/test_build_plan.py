@@ -12,8 +12,8 @@ from ties import settle_everything
 import graphq as gq
 from graphq.ir.interpret import named_outputs
 from graphq.kernels.target import isa
-from graphq.model import planning as found
-from graphq.model.planning import build_plan, evaluate_formulas
+from graphq.model import build_plan as found
+from graphq.model.build_plan import build_plan, evaluate_formulas
 from graphq.plan import builder as planned
 from graphq.plan.plan import PythonStep, Step
 from graphq.report.evidence import gather, modules

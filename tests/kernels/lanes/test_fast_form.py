@@ -7,7 +7,7 @@ from graphq.kernels.families import lower_partition
 from graphq.kernels.lanes import quantizing
 from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import acc, fused, load, op
-from graphq.kernels.lanes.requantize import ONE, Spread, _derived, _fast_error, _half, _roundings, in_f64
+from graphq.kernels.lanes.fast_form import ONE, Spread, _derived, _fast_error, _half, _roundings, in_f64
 
 
 @pytest.mark.parametrize("dtype", ["u8", "s8"])
