@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import PLAIN, Later, RecordedCall, Size, Trace
 from graphq.errors import GraphqError
 
@@ -71,6 +72,7 @@ def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
     return out
 
 
+@recorded("TraceRecord")
 class TraceRecord(NamedTuple):
     """The parts of a trace that a `Program` needs, as plain data; the keys of `values` and `guards` are slots.
 

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from graphq.base.recorded import recorded
+
 T = TypeVar("T")
 
 
@@ -135,10 +137,12 @@ def _key(x: Any) -> tuple[Any, ...]:
     return (kind, *map(_key, x)) if isinstance(x, tuple | list) else (object, id(x))
 
 
+@recorded("mapping")
 def _mapping(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
     return dict(zip(keys, values, strict=True))
 
 
+@recorded("sequence")
 def _sequence(*items: Any) -> tuple[Any, ...]:
     return items
 
@@ -324,6 +328,7 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
 
     A `Later` can be an argument of further calls of `later`, or a constant of a plan; its value is known at run time.
     The function gets plain values. Its result must depend only on its arguments, and it must not change the arguments.
+    Plans are saved only if all their functions have names in files (`base.recorded`).
     """
     trace = trace_of(arguments) if Trace.exists else None
     if trace is None:
@@ -373,6 +378,7 @@ def plain(x: T) -> T:
     return x
 
 
+@recorded("same")
 def _same(x: Any) -> Any:
     return x
 

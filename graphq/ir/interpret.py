@@ -16,6 +16,7 @@ import numpy as np
 
 from graphq.base.budget import SMALL, expect, reserve
 from graphq.base.progress import progress
+from graphq.base.recorded import recorded
 from graphq.base.sizes import Later, assumed, is_open, later, number
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError, GraphqError, InputError, VerifyError
@@ -109,11 +110,13 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
     return graph.add_node(SIZED_CONSTANT, (), {"value": dense, "shape": shape, "dtype": as_dtype(example.dtype)})[0]
 
 
+@recorded("dense")
 def _dense(array: np.ndarray) -> np.ndarray:
     """The array in C order. Unlike `np.ascontiguousarray`, this keeps rank 0."""
     return np.asarray(array, order="C")
 
 
+@recorded("dimension")
 def _dimension(array: np.ndarray, axis: int) -> int:
     return array.shape[axis]
 
@@ -149,6 +152,7 @@ def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
     return tuple(arrays)
 
 
+@recorded("results")
 def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
              dtypes: Sequence[np.dtype]) -> tuple[np.ndarray, ...]:
     out = op.reference(*operands, **attrs)

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import later
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
@@ -126,6 +127,7 @@ class Places:
         return specialized(source, types, constants, values)
 
 
+@recorded("array_of_numbers")
 def _array(dtype: np.dtype, dims: tuple[int, ...], *numbers: int) -> np.ndarray:
     return np.array(numbers, dtype).reshape(dims)
 

@@ -28,7 +28,7 @@ from graphq.errors import GraphError, ParseError
 from graphq.kernels.jit.memory import aligned_empty
 
 MAGIC = b"\x89graphq\n"
-FORMAT = 7
+FORMAT = 8
 """The version of the format. Increase it if the format changes, or if the meaning of plans and steps changes."""
 PIECE = 1 << 20
 """The number of bytes that each hash covers."""

@@ -2,19 +2,19 @@
 
 Numbers, strings and null stay as they are; any other value becomes a list `[kind, ...]`. Arrays, long tuples of floats
 and kernel modules are written as indices, because their bytes lie in other sections of the file. The parts of a plan
-(RECORDS) are written as their fields. A trace of open sizes also has functions and their arguments: they are written as
-names, and only graphq's own functions and classes, and the functions in FUNCTIONS, can be written.
+are written as the names of their classes, and their fields. A trace of open sizes also has functions, which are written
+as names. Only functions and classes with a name (`base.recorded`) can be written and read.
 
-A `Reader` makes only data. A `PlanReader` also calls graphq's classes and returns addresses of code, so it must not
-read files that others could have written.
+A `Reader` makes only data. A `PlanReader` also calls functions with a name and returns addresses of code, so it must
+not read files that others could have written.
 """
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache, reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from graphq.base.arrays import Content
 from graphq.base.budget import expect
-from graphq.base.programs import TraceRecord
+from graphq.base.recorded import RECORDED, name_of, recorded
 from graphq.base.sizes import Later, Size, Trace
 from graphq.dtypes import DTYPES, DType, as_dtype
 from graphq.errors import GraphError
@@ -32,26 +32,30 @@ from graphq.ir.interpret import SIZED_CONSTANT
 from graphq.ir.op import OPS, lookup
 from graphq.ir.tensor_type import check_dims
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
-from graphq.plan.plan import Buffer, Copy, Part, Plan, PythonStep, Ref, Reference, ReportedError, Step
+from graphq.plan.plan import Ref
 
 
-def _place(x: Any) -> tuple[str, str]:
-    """The module and the name of a function or class. Before NumPy 2.2, ufuncs have no `__module__`."""
-    return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
+def _name_all(prefix: str, functions: Iterable[Any]) -> None:
+    for function in functions:
+        recorded(prefix + function.__name__)(function)
 
 
-FUNCTIONS: Mapping[str, Any] = {".".join(_place(f)): f for f in (
-    int, float, bool, abs, min, max, round, len, sum, tuple, math.ceil, math.floor, math.prod,
-    *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type)),
+_name_all("", (
+    int, float, bool, min, max, round, len, sum, tuple, math.ceil, math.floor, math.prod,
+    *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type))))
+_name_all("numpy.", (
     *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy, because NumPy adds to its dict
-    np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.all, np.any, np.size, np.prod,
-    *(t.numpy.type for t in DTYPES.values()))}
-"""The functions and classes of Python and NumPy that plans may contain, by module and name."""
+    np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.tile, np.all, np.any, np.size, np.prod,
+    *(t.numpy.type for t in DTYPES.values())))
 
-
-RECORDS: Mapping[str, Callable[..., Any]] = {
-    kind.__name__: kind for kind in (Plan, Buffer, Step, Part, PythonStep, Reference, Copy, ReportedError, TraceRecord)}
-"""The classes of a plan's parts, by name."""
+GROUPS = {
+    "builder": "plan.builder", "depthwise": "kernels.depthwise.floats", "eltwise": "kernels.eltwise.family",
+    "interpolate": "kernels.interpolate.family", "matmul": "kernels.matmul.plan", "means": "kernels.pool.means",
+    "onnx": "onnx.importers.importer", "onnx_node": "onnx.protos.fallback", "onnx_pool": "onnx.importers.pool",
+    "padding": "kernels.conv.padding", "pixels": "kernels.pixels.blocks", "pool": "kernels.pool.family",
+    "space": "kernels.operands.space", "sum_errors": "kernels.ties.sum_errors", "sums": "kernels.numbers.sum_orders",
+    "windows": "kernels.operands.windows"}
+"""The modules of functions with names `group.name`, which are imported when a plan needs a function of the group."""
 
 
 FEW = 16
@@ -115,18 +119,12 @@ class Writer:
             return ["code", self.module(x.module), x.name]
         if isinstance(x, FunctionTable):
             return ["table", *map(self.of, x.entries)]
-        if callable(x) and (hasattr(x, "__qualname__") or isinstance(x, np.ufunc)):
-            return ["name", *_place(x)] if _is_found(x) else self._refuse(x)
-        if isinstance(x, tuple) and hasattr(x, "_fields"):
-            return [*self._kind(type(x)), *map(self.of, x)]
-        if is_dataclass(x):
-            return [*self._kind(type(x)), *(self.of(getattr(x, f.name)) for f in fields(x))]
+        if name := name_of(x):
+            return ["name", name]
+        if name := name_of(type(x)):
+            values = x if isinstance(x, tuple) else [getattr(x, f.name) for f in fields(x)]
+            return ["record", name, *map(self.of, values)]
         return self._refuse(x)
-
-    def _kind(self, kind: type) -> list[Any]:
-        if RECORDS.get(kind.__name__) is kind:
-            return ["record", kind.__name__]
-        return ["object", *self.of(kind)[1:]]
 
     def module(self, module: Module) -> int:
         """The index of a kernel module; modules with the same code share an index."""
@@ -231,9 +229,8 @@ class PlanReader(Reader):
             "later": self._later,
             "code": lambda number, name: _function(modules, number, name),
             "table": lambda *entries: FunctionTable(tuple(self.all(entries))),
-            "name": _found,
-            "record": lambda name, *items: RECORDS[name](*self.all(items)),
-            "object": lambda module, name, *items: _found(module, name)(*self.all(items)),
+            "name": _named,
+            "record": lambda name, *items: _named(name)(*self.all(items)),
             "op": lambda name: SIZED_CONSTANT if name == SIZED_CONSTANT.name else lookup(name),
         }
         self.trace = trace
@@ -257,18 +254,7 @@ def _function(modules: Sequence[Module], number: Any, name: Any) -> Function:
     return found
 
 
-def _is_found(x: Any) -> bool:
-    try:
-        return _found(*_place(x)) is x
-    except (AttributeError, GraphError, KeyError):
-        return False
-
-
-@cache
-def _found(module: str, name: str) -> Any:
-    if module != "graphq" and not module.startswith("graphq."):
-        return FUNCTIONS[f"{module}.{name}"]
-    found = reduce(getattr, name.split("."), import_module(module))
-    if getattr(found, "__module__", None) != module or not callable(found):
-        raise GraphError(f"{module} defines no {name}")
-    return found
+def _named(name: str) -> Any:
+    if name not in RECORDED:
+        import_module(f"graphq.{GROUPS[name.partition('.')[0]]}")
+    return RECORDED[name]

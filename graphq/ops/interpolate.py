@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.base.budget import expect
+from graphq.base.recorded import recorded
 from graphq.base.sizes import number
 from graphq.dtypes import s32
 from graphq.errors import GraphError
@@ -51,6 +52,7 @@ def _spatial_axes(src: TensorType, tensor: TensorType | None, name: str, values:
     return given
 
 
+@recorded("scaled")
 def scaled(size: int, scale: float) -> int:
     """`size * scale` in f32 as in oneDNN, rounded down. Raises GraphError if the scale is not finite and positive."""
     with np.errstate(over="ignore"):

@@ -9,23 +9,22 @@ import math
 import numpy as np
 
 from graphq.base.budget import expect, reserve
+from graphq.base.recorded import recorded
 
 
+@recorded("element")
 def element(array: np.ndarray, number: int) -> int:
     """The element at flat index `number` of an integer array."""
     return int(array.reshape(-1)[number])
 
 
+@recorded("filled")
 def filled(value: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
     """An array of dimensions `dims` filled with `value`."""
     return np.broadcast_to(value, dims)
 
 
-def scaled(size: int, scale: float) -> int:
-    """A dimension times a scale, in f32, rounded down."""
-    return int(np.floor(np.float32(size) * np.float32(scale)))
-
-
+@recorded("numbers_between")
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
     """The range `start + k * delta` up to `limit`, for `numbers` (start, limit, delta); CompileError if too large."""
     start, limit, delta = (x.reshape(()) for x in numbers)

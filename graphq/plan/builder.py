@@ -16,6 +16,7 @@ import numpy as np
 
 from graphq.base.arrays import Arrays
 from graphq.base.budget import expect, reserve
+from graphq.base.recorded import recorded
 from graphq.base.sizes import Later, assumed, is_open, largest, later, number
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.jit import modules
@@ -91,6 +92,7 @@ class Strips(NamedTuple):
                     macs=sum(step.macs for step in self.steps), parts=tuple(parts))
 
 
+@recorded("builder.joined")
 def _joined(names: Sequence[str]) -> str:
     return " + ".join(names)
 
@@ -111,6 +113,7 @@ def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> 
     return each, pieces(batch * -(-m // each), threads, threads)
 
 
+@recorded("builder.strip")
 def _strip(batch: int, m: int, stride: int, threads: int) -> int:
     most = ROOM // max(1, stride)
     unit = next((unit for unit in UNITS if unit <= most), UNITS[-1])
@@ -265,6 +268,7 @@ class PlanBuilder:
         return self.of[value]
 
 
+@recorded("builder.nbytes")
 def _nbytes(array: np.ndarray) -> int:
     return array.nbytes
 

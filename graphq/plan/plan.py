@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import Later, largest, number
 from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir import Graph, Op, TensorType
@@ -69,6 +70,7 @@ def pieces(blocks: int, worth: int, threads: int) -> int:
     return number(_pieces, blocks, worth, threads) if threads > 1 else 0
 
 
+@recorded("Step")
 class Step(NamedTuple):
     """Run `function(argument block, i)` for each i in range(blocks). Numbers and words may depend on open sizes.
 
@@ -138,6 +140,7 @@ class Step(NamedTuple):
             self.function(args.ctypes.data, index)
 
 
+@recorded("Part")
 class Part(NamedTuple):
     """A step that runs strip by strip, as a part of the step that runs all strips.
 
@@ -164,10 +167,12 @@ def threads_for(threads: int, cycles: float) -> int:
     return number(_threads_for, threads, cycles) if threads > 1 else 1
 
 
+@recorded("threads_for")
 def _threads_for(threads: int, cycles: float) -> int:
     return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
 
 
+@recorded("pieces")
 def _pieces(blocks: int, worth: int, threads: int) -> int:
     return min(blocks, threads, MOST_PIECES) if blocks > 1 and worth > 1 else 0
 
@@ -180,6 +185,7 @@ def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
     return number(_rows_of_block, rows, batch, threads, unit)
 
 
+@recorded("rows_of_block")
 def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
     parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
     return max(1, -(-rows // (parts * unit)) * unit)
@@ -222,6 +228,7 @@ def in_one_plan(graph: Graph) -> bool:
     return not graph.nodes_of(CONTROL) and all(v.type.known for n in graph.nodes for v in n.outputs)
 
 
+@recorded("Buffer")
 @dataclass(frozen=True)
 class Buffer:
     """The memory of a value of type `type`, or `nbytes` bytes without a type.
@@ -237,6 +244,7 @@ class Buffer:
     data: np.ndarray | Later | None = field(default=None, compare=False)
 
 
+@recorded("Reference")
 class Reference(NamedTuple):
     """Run the NumPy reference of an operation on arrays with these shapes. Errors begin with `where`, the node."""
 
@@ -256,6 +264,7 @@ class Reference(NamedTuple):
             raise type(e)(f"{self.where}: {e}") from e
 
 
+@recorded("Copy")
 class Copy(NamedTuple):
     """Copy an array."""
 
@@ -264,6 +273,7 @@ class Copy(NamedTuple):
         return arrays[0]
 
 
+@recorded("PythonStep")
 class PythonStep(NamedTuple):
     """Run a Python function on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
 
@@ -299,6 +309,7 @@ REPORTS: Mapping[str, Callable[..., InputError]] = {
 """Functions that make the errors for invalid numbers in run-time inputs, by the kind of a report."""
 
 
+@recorded("ReportedError")
 class ReportedError(NamedTuple):
     """An error that a kernel may report as a number: REPORTS[kind] makes it from `values` and the number."""
 
@@ -311,6 +322,7 @@ class ReportedError(NamedTuple):
         return InputError(f"{self.where}: {REPORTS[self.kind](*self.values, number)}")
 
 
+@recorded("Plan")
 class Plan(NamedTuple):
     """Buffers, and steps in execution order.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import number
 from graphq.ir import Node
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
@@ -81,5 +82,6 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
     return out
 
 
+@recorded("padding.tables_bytes")
 def _tables_bytes(block: np.ndarray) -> int:
     return int(block[WINDOWS.number("pad_row")])

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import is_open, largest, later
 from graphq.kernels.depthwise.packing import chunk_starts, pixels_within
 from graphq.kernels.jit import modules
@@ -60,6 +61,7 @@ The caller fills in the addresses of the images, the weights, and a WINDOWS bloc
 """
 
 
+@recorded("depthwise.Tile")
 class Tile(NamedTuple):
     """The shape of a tile: `pixels` neighboring pixels of a line times `vectors` vectors of `width` channels.
 
@@ -107,6 +109,7 @@ def table(windows: Windows, tile: Tile) -> np.ndarray:
     return later(_table, windows.inner, tile)
 
 
+@recorded("depthwise.table")
 def _table(inner: np.ndarray, tile: Tile) -> np.ndarray:
     ow, taps = inner.shape
     starts = np.minimum(np.arange(0, ow, tile.pixels), ow - tile.pixels)

@@ -5,6 +5,7 @@ One loop over memory computes a chain of operations. The argument block has the 
 """
 from __future__ import annotations
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import largest, numbers
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
@@ -60,6 +61,7 @@ def plan_eltwise(epilogue: Epilogue, space: Space, target: Target, strip_rows: i
     return Step(f"eltwise_{target.level.name}", block, words, blocks, pieces(blocks, target.threads, target.threads))
 
 
+@recorded("eltwise.blocks")
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
     """Choose the batch elements, rows and columns of a block, by an estimate of the time.
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq import ir
+from graphq.base.recorded import recorded
 from graphq.base.sizes import later
 from graphq.kernels.family.lower import Arrays, Lowered
 from graphq.kernels.family.record import Family, any_operands
@@ -81,6 +82,7 @@ class Blend(NamedTuple):
         return later(_tables, self.scales, self.outer, self.inner)
 
 
+@recorded("interpolate.tables")
 def _tables(scales: means.Scales | None, outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
     return means.tables(scales, np.concatenate([outer.ravel(), inner.ravel()]))
 
@@ -116,6 +118,7 @@ def _anchor(node: ir.Node, dequantize: ir.Node | None, value: ir.Value, source: 
                  scales_of(dequantize, shape[-1]))
 
 
+@recorded("interpolate.table")
 def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
     """The byte offsets [outputs, taps] along `axis`: (size, new size, mode, coordinate transformation)."""
     low, high, part = elements(*axis)
@@ -124,11 +127,13 @@ def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
     return np.stack([low * step, np.where(part > 0, high * step, INVALID)], axis=1)
 
 
+@recorded("interpolate.weights")
 def _weights(axis: tuple[int, int, str, str]) -> np.ndarray:
     _, _, part = elements(*axis)
     return np.stack([1 - part, part], axis=1)
 
 
+@recorded("interpolate.products")
 def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
     outer = np.ones((1, 1), np.float32)
     for x in weights:

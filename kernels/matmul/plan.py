@@ -22,6 +22,7 @@ from functools import lru_cache
 from operator import getitem
 from typing import Any, NamedTuple
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import assumed, is_open, largest, later, numbers, smallest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
@@ -95,6 +96,7 @@ BY_FUNCTION, BY_TILE, BY_BOTH = range(3)
 """
 
 
+@recorded("matmul.Product")
 class Product(NamedTuple):
     """The sizes of a matmul or convolution: `batch` products of activations (m, k) and packed weights (k, n).
 
@@ -294,6 +296,7 @@ class _Blocks(NamedTuple):
     room_bytes: int
 
 
+@recorded("matmul.blocks")
 def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None, strip_rows: int | None) -> _Blocks:
     """Choose the cheapest of the kernels `names`, and the blocks for it.
 

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import number
 from graphq.kernels.lanes.expression import fused
 
@@ -27,6 +28,7 @@ ORDERS = ("chains", "quads", "octets", "taps")
 Order = Literal["chains", "quads", "octets", "taps"]
 
 
+@recorded("sums.DequantizedSum")
 class DequantizedSum(NamedTuple):
     """An f32 sum of products of dequantized integers: its order, and the parameters of the dequantizes.
 
@@ -102,6 +104,7 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
     return "chains", number(chain_block, n, k)
 
 
+@recorded("sums.chain_block")
 def chain_block(n: int, k: int) -> int:
     """The number of products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.
 

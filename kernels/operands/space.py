@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.budget import reserve
+from graphq.base.recorded import recorded
 from graphq.base.sizes import later
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
@@ -87,6 +88,7 @@ def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int
     return size, step
 
 
+@recorded("space.offsets")
 def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
     """The byte offsets of all elements, in row-major order, of dimensions given as (size, step in bytes)."""
     reserve(8 * prod(size for size, _ in dims), f"the offsets of {[size for size, _ in dims]} matrices")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphq.base.budget import reserve
+from graphq.base.recorded import recorded
 from graphq.base.sizes import largest, later, number, smallest
 from graphq.errors import KernelError
 from graphq.kernels.jit.code import Loop
@@ -146,12 +147,14 @@ class Windows:
         return later(_block, self.outer, self.inner, pad_row, more)
 
 
+@recorded("windows.fewest_inside")
 def _fewest_inside(outer: np.ndarray, inner: np.ndarray) -> int:
     if not outer.size or not inner.size:
         return 1
     return int((outer >= 0).sum(axis=1).min() * (inner >= 0).sum(axis=1).min())
 
 
+@recorded("windows.picked")
 def _picked(table: np.ndarray, outputs: Sequence[int], kernel: Sequence[int], origin: Sequence[int],
             step: Sequence[int], taps: Sequence[np.ndarray]) -> np.ndarray:
     some = [np.arange(o, n, s) for o, n, s in zip(origin, outputs, step, strict=True)]
@@ -164,6 +167,7 @@ def _offsets(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
     return sums.reshape(len(outer) * len(inner), outer.shape[1] * inner.shape[1])
 
 
+@recorded("windows.even_step")
 def _even_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
     offsets = _offsets(outer, inner).ravel()
     step = int(offsets[1] - offsets[0]) if offsets.size > 1 else pixel_bytes
@@ -171,6 +175,7 @@ def _even_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
     return step if even else -1
 
 
+@recorded("windows.runs")
 def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, line: int) -> np.ndarray:
     pixels = len(outer) * len(inner)
 
@@ -202,6 +207,7 @@ def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
     return int(steps[np.bincount(which, often).argmax()]) if steps.size else pixel_bytes
 
 
+@recorded("windows.block")
 def _block(outer: np.ndarray, inner: np.ndarray, pad_row: np.ndarray, more: np.ndarray | None) -> np.ndarray:
     row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
     tables = [outer, inner] + ([] if more is None else [np.ascontiguousarray(more)])
@@ -240,6 +246,7 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
                    pixel_bytes * prod(sizes))
 
 
+@recorded("windows.merged")
 def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
     """Merge the tables [outputs, taps] of several axes into one table."""
     outer = np.zeros((1, 1), np.int64)
@@ -250,6 +257,7 @@ def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
     return outer
 
 
+@recorded("windows.axis")
 def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs: int, step: int,
           transposed: bool) -> np.ndarray:
     """The byte offsets [outputs, taps] along one axis; INVALID outside of the image."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop
@@ -208,6 +209,7 @@ class Pixels(NamedTuple):
         return self.batch * self.m * self.channels * self.windows.taps
 
 
+@recorded("pixels.split")
 def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple[int, int, int]:
     """Choose the rows and channels of a block (all channels if `whole`), and the rows of a tile."""
     parts = 4 * threads if threads > 1 else 1

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, expect_positive
@@ -192,10 +193,12 @@ def _windows(node: Node, shape: tuple[int, ...],
         pool_order(sizes, a["kernel"], a["strides"], pads, a["in_order"])
 
 
+@recorded("pool.filled")
 def _filled(pixels: int, count: int) -> np.ndarray:
     return np.full(pixels, count, np.float32)
 
 
+@recorded("pool.counts")
 def _counts(axes: Sequence[tuple[int, int, int, tuple[int, int], int]], inside: bool) -> np.ndarray:
     """The divisors of means, f32 [pixels]; an entry of `axes` is an axis's (size, taps, stride, pads, outputs)."""
     counts = np.ones((), np.float32)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.recorded import recorded
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, vector
 from graphq.kernels.lanes.epilogues import evaluate
@@ -26,6 +27,7 @@ The zero points, the scales and f64 numbers (the divisors of a pool) follow the 
 TABLES_BYTES = TABLES.nbytes
 
 
+@recorded("means.Scales")
 class Scales(NamedTuple):
     """The scales and zero points of u8 or s8 images, f32 [channels]."""
 
@@ -46,6 +48,7 @@ def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
     return evaluate(_tap(dtype), None, operands)
 
 
+@recorded("means.tables")
 def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
     """Pack a TABLES header, the zero points, the scales and f64 `numbers` into one array."""
     f32 = [] if scales is None else [scales.zps, scales.scales]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import later
 from graphq.kernels.lanes.fast_form import UNIT
 from graphq.kernels.numbers.sum_orders import DequantizedSum
@@ -68,6 +69,7 @@ def largest_sum(k: int, sum_: DequantizedSum) -> float:
     return k * 2.0**16 * float(sum_.x_scale) * float(sum_.w_scale.max(initial=0))
 
 
+@recorded("sum_errors.bounds_of_any")
 def _bounds_of_any(sum_: DequantizedSum, low: int, high: int, k: int, most: int) -> tuple[np.ndarray, ...]:
     """The bounds for unknown weights from -`most` to `most`; the estimate takes them as independent and uniform."""
     roundings = _Roundings(sum_, low, high, k)

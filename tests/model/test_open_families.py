@@ -3,6 +3,7 @@
 Nothing of a plan's sizes may stay behind in the process: neither in its caches nor in the memory that models share.
 """
 import gc
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import graphq as gq
 from graphq.base.sizes import Trace
 from graphq.ir import TensorType
 from graphq.kernels.families import FAMILIES
+from graphq.model import saved_models
+from graphq.model.saved_file import File
 from graphq.passes import PIPELINE, run_passes
 
 NCX = {"data_format": "NCX"}
@@ -41,6 +44,12 @@ def convolution(dtype, channels, k, groups=1, outputs=None, stride=1):
         return g.convolution(quantized(x) if dtype == "u8" else x, w, strides=[stride] * 2, pads_begin=[k // 2] * 2,
                              pads_end=[k // 2] * 2, groups=groups, **NCX, **OIX)
     return make
+
+
+def in_parts(g, rng):
+    """Weights from 0 to 255 are the sum of several s8 weights, so taps are repeated."""
+    w = g.dequantize(g.constant(rng.integers(0, 256, (8, 8, 3, 3)).astype(np.uint8)), scales=[0.01])
+    return g.convolution(quantized(image(g, 8)), w, pads_begin=[1, 1], pads_end=[1, 1], **NCX, **OIX)
 
 
 def transposed(g, rng):
@@ -77,6 +86,7 @@ MAKERS = {
     "convolution of u8": convolution("u8", 8, 3, outputs=16),
     "convolution of f32, grouped": convolution("f32", 8, 3, 2, stride=2),
     "convolution of pixels": convolution("u8", 16, 1),
+    "convolution of u8 weights in parts": in_parts,
     "conv_transpose": transposed,
     "max_pool": lambda g, rng: g.max_pool(image(g, 16), **POOL),
     "avg_pool": lambda g, rng: quantized(g.avg_pool(quantized(image(g, 16)), **POOL, exclude_pad=True)),
@@ -120,6 +130,12 @@ def with_sizes(x, sizes):
     return tuple(next(left) if d is None else d for d in x.type.shape)
 
 
+def plans_in(path):
+    """The JSON of the plans in a file."""
+    file = File(path)
+    return [bytes(file.section(number)).decode() for number, _ in file.index["plans"]]
+
+
 def test_no_family_is_missing():
     anchors = set()
     for name in MAKERS:
@@ -131,7 +147,8 @@ def test_no_family_is_missing():
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_models_and_thread_counts_share_a_process(name):
+def test_models_and_thread_counts_share_a_process(name, tmp_path):
+    """And a file has every plan of a model, without a name of the source; the loaded model gives the same results."""
     models = [gq.compile(graph(name, seed), threads=threads) for seed, threads in ((0, 1), (1, 2), (0, 2))]
     x = models[0].signature.inputs[0]
     for sizes in SHAPES:
@@ -139,3 +156,14 @@ def test_models_and_thread_counts_share_a_process(name):
         for model in models:
             assert model(data).tobytes() == model.formula(data).tobytes(), (sizes, model.options.threads)
     assert not any(model.plans.for_each_shape for model in models)
+    model = models[1]
+    model.save(tmp_path / "m")
+    saved_models.save(tmp_path / "kept", model.plans, model.rows_mix, key="key")
+    texts, plans = plans_in(tmp_path / "m"), len(model.plans.all())
+    assert plans_in(tmp_path / "kept") == texts and len(texts) == plans > 0
+    assert not re.search("graphq|builtins|_operator|functools|partial|lambda", "".join(texts))
+    again = gq.load_compiled(tmp_path / "m")
+    for sizes in SHAPES:
+        data = np.random.default_rng(1).standard_normal(with_sizes(x, sizes)).astype(x.dtype.numpy)
+        assert again(data).tobytes() == model(data).tobytes()
+    assert len(again.plans.all()) == plans

@@ -14,13 +14,16 @@ from graphq.dtypes import DTYPES, f32, s4, u8
 from graphq.errors import CompileError, GraphqError
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import SIZED_CONSTANT
-from graphq.ir.op import lookup
+from graphq.ir.op import Curve, lookup
 from graphq.kernels.family.record import Family
 from graphq.kernels.jit.modules import Function
+from graphq.kernels.matmul.plan import Product
 from graphq.kernels.numbers.observed import histogram
+from graphq.kernels.operands.space import offsets
 from graphq.model import saved_plans as plans
 from graphq.model.saved_plans import compact, on_threads
 from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer
+from graphq.ops.open_arrays import element
 from graphq.plan.plan import Buffer, Copy, Part, Plan, PythonStep, Ref, Reference, ReportedError, Step
 
 
@@ -79,11 +82,12 @@ def test_equal_arrays_are_one_section_and_other_views_are_not():
         for n, v in zip(numbers, views, strict=True))
 
 
-@pytest.mark.parametrize("x", [
-    operator.add, math.ceil, min, np.prod, int, np.float32, histogram, TensorType, Size, Family.__init__],
-    ids=lambda x: x.__qualname__)
-def test_functions_and_classes_by_name(x):
-    assert there_and_back(x) is x
+@pytest.mark.parametrize("x, name", [
+    (operator.add, "add"), (math.ceil, "ceil"), (min, "min"), (np.prod, "numpy.prod"), (int, "int"), (bool, "bool"),
+    (np.float32, "numpy.float32"), (np.add, "numpy.add"), (element, "element"), (Step, "Step"),
+    (offsets, "space.offsets"), (Product, "matmul.Product")])
+def test_functions_and_classes_by_name(x, name):
+    assert Writer().of(x) == ["name", name] and there_and_back(x) is x
 
 
 def test_parts_of_plans_are_data():
@@ -95,18 +99,27 @@ def test_parts_of_plans_are_data():
 
 
 @pytest.mark.parametrize("x", [lambda: 1, object(), np.random.default_rng, math, {1, 2}, partial(np.asarray, (1, 2)),
-                               np.array([None]), [1, lambda: 2], {"a": object()}, there_and_back, 1j], ids=range(11))
+                               np.array([None]), [1, lambda: 2], {"a": object()}, 1j, Curve(1.0)], ids=range(11))
 def test_what_has_no_form(x):
     with pytest.raises(Unsaved):
         Writer().of(x)
 
 
+@pytest.mark.parametrize("x", [there_and_back, histogram, TensorType, Size, Family.__init__, np.load, np.add.reduce,
+                               operator.itemgetter], ids=lambda x: x.__qualname__)
+def test_functions_without_a_name_are_refused(x):
+    for one in (x, (1, [x]), TraceRecord({}, ((2, 0, 0),), (), {}, {}, (x,))):
+        with pytest.raises(Unsaved, match=x.__name__):
+            Writer().of(one)
+
+
 @pytest.mark.parametrize("text", [
     ["name", "os", "system"], ["name", "builtins", "eval"], ["name", "graphq.cli", "sys"], ["name", "graphq", "np"],
-    ["name", "graphq.testing", "np.asarray"], ["object", "builtins", "object"], ["record", "Trace"], ["unknown", 1], [],
+    ["name", "eval"], ["name", "os.system"], ["name", "matmul.estimate"], ["name", "numpy.load"], ["name", ["tuple"]],
+    ["record", "builtins.object"], ["object", "builtins", "object"], ["record", "Trace"], ["unknown", 1], [],
     ["size", 0, "n"],
     ["dtype", "f31"], ["op", "nothing"], ["type", "f32", [-1]], ["type", "f32", [1.5]],
-    ["name", "graphq.base.paths", "os"]])
+    ["name", "graphq.base.paths.os"]])
 def test_what_was_not_written(text):
     kinds = (LookupError, TypeError, ValueError, ImportError, AttributeError, AssertionError, GraphqError)
     with pytest.raises(kinds):  # `Saved.read` makes a ParseError of each
@@ -114,9 +127,7 @@ def test_what_was_not_written(text):
 
 
 def test_data_alone_names_nothing():
-    for text in (["name", "operator", "add"], ["ref", 0, 0],
-                 ["record", "Copy"], ["object", "graphq.ir", "TensorType", ["dtype", "f32"], None],
-                 ["code", 0, "f"], ["later", 0]):
+    for text in (["name", "add"], ["ref", 0, 0], ["record", "Copy"], ["code", 0, "f"], ["later", 0]):
         with pytest.raises(KeyError):
             Reader([].__getitem__).of(text)
 

@@ -16,6 +16,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from graphq.base.locks import lazy_property
+from graphq.base.recorded import recorded
 from graphq.base.sizes import Later, later, number
 from graphq.dtypes import DType
 from graphq.errors import CompileError, GraphError
@@ -275,6 +276,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
     return tuple(outs.values())
 
 
+@recorded("onnx.takes")
 def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | None]) -> bool:
     """Whether an importer handles or refuses the node at these shapes: ONNX's reference then never runs it."""
     proto, graph = parsed(model.tobytes()), Graph()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.recorded import recorded
 from graphq.base.sizes import later, number
 from graphq.dtypes import boolean, f32, s8, u8
 from graphq.errors import GraphError
@@ -16,7 +17,7 @@ from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import one, standard
 from graphq.onnx.importers.conv import expect_fit, spatial, windows
 from graphq.onnx.importers.importer import Call, Outputs, imports
-from graphq.ops.open_arrays import scaled
+from graphq.ops.interpolate import scaled
 from graphq.ops.rules import FLOATS
 from graphq.ops.window import padding
 
@@ -147,12 +148,14 @@ def _with_places(c: Call) -> list[Value]:
     return [best[0] if x is c.input(0) else g.cast(best[0], dtype=c.input(0).dtype), found]
 
 
+@recorded("onnx_pool.places_of_image")
 def _places_of_image(dims: Sequence[int], first_fastest: bool) -> np.ndarray:
     """Indices of the elements of one channel of one image, s64 [1, 1, *dims]."""
     places = np.arange(prod(dims), dtype=np.int64)
     return (places.reshape(dims[::-1]).T if first_fastest else places.reshape(dims))[None, None]
 
 
+@recorded("onnx_pool.first_places")
 def _first_places(dims: Sequence[int]) -> np.ndarray:
     """The index of the first element of each channel of each image, s64 [n, c, 1, ...]."""
     count = dims[0] * dims[1]

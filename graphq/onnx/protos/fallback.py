@@ -21,6 +21,7 @@ from onnx import (
 )
 
 from graphq.base.budget import expect
+from graphq.base.recorded import recorded
 from graphq.base.sizes import Later, Size, assumed, later, number, parts, plain
 from graphq.dtypes import DType
 from graphq.errors import GraphError
@@ -204,11 +205,13 @@ def _outputs(proto: ModelProto) -> Sequence[ValueInfoProto]:
 Shapes: TypeAlias = "tuple[tuple[int | None, ...] | None, ...]"
 
 
+@recorded("onnx_node.shapes")
 def shapes_of(model: np.ndarray, dtypes: Sequence[DType], shapes: Shapes) -> Shapes:
     """Infer the output shapes of the node for these dtypes and shapes; raises GraphError if ONNX refuses them."""
     return tuple([t.shape for t in infer(model.tobytes(), tuple([*map(TensorType, dtypes, shapes)]))])
 
 
+@recorded("onnx_node.with_values")
 def with_values(model: np.ndarray, names: Sequence[str], values: Sequence[np.ndarray]) -> np.ndarray:
     """Copy an onnx_node's model and add the values of the named operands as initializers, for shape inference."""
     proto = parsed(model.tobytes())
@@ -247,6 +250,7 @@ def infer_open(model: np.ndarray | Later, types: Sequence[TensorType]) -> tuple[
     return tuple([TensorType(t.dtype, dims) for t, dims in zip(example, out, strict=True)])
 
 
+@recorded("onnx_node.dimension")
 def _dimension(shapes: Sequence[Sequence[int]], output: int, axis: int) -> int:
     return shapes[output][axis]
 
