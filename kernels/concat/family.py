@@ -19,8 +19,7 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.eltwise import family as eltwise
 from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
-from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import operand, slots_of
+from graphq.kernels.family.record import Family, any_operands, operand, slots_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.moves.transpose import plan_row_copy

@@ -16,7 +16,7 @@ from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.depthwise.tiles import pair_tiles, quad_tiles
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.slots import Operand, epilogue_operands, slots_of, space_of
+from graphq.kernels.family.record import Operand, epilogue_operands, slots_of, space_of
 from graphq.kernels.jit import modules
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.moves.transpose import plan_strided_copy

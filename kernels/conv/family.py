@@ -21,8 +21,7 @@ from graphq.kernels.conv.lower import CONVOLUTIONS, Convolution, IntegerConvolut
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.family.epilogue import OperandSource
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import Operand, epilogue_operands
+from graphq.kernels.family.record import Family, Operand, any_operands, epilogue_operands
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands, product_step

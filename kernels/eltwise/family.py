@@ -10,8 +10,7 @@ from graphq.base.sizes import largest, numbers
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered, at_rows, lower_eltwise
-from graphq.kernels.family.record import Family
-from graphq.kernels.family.slots import epilogue_slots
+from graphq.kernels.family.record import Family, epilogue_slots
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import Record

@@ -8,8 +8,7 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import Operand, epilogue_operands, in_room, slots_of, space_of
+from graphq.kernels.family.record import Family, Operand, any_operands, epilogue_operands, in_room, slots_of, space_of
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul

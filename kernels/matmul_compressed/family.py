@@ -25,8 +25,7 @@ from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder
 from graphq.kernels.family.lower import RANGES, Arrays, Lowered, lower_body, plus_bias, result_dims, wrapped
-from graphq.kernels.family.record import Family
-from graphq.kernels.family.slots import Operand, epilogue_operands, space_of
+from graphq.kernels.family.record import Family, Operand, epilogue_operands, space_of
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul.family import product_step

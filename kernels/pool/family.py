@@ -24,8 +24,7 @@ from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, expect_positive
 from graphq.kernels.family.lower import Arrays, Lowered, lower_body, result_dims
-from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.family.slots import epilogue_slots
+from graphq.kernels.family.record import Family, any_operands, epilogue_slots
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.epilogues import Epilogue, evaluate
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc

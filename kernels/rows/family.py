@@ -15,8 +15,7 @@ from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.record import MAX_EPILOGUE, Family
-from graphq.kernels.family.slots import epilogue_operands, operand, slots_of, space_of
+from graphq.kernels.family.record import MAX_EPILOGUE, Family, epilogue_operands, operand, slots_of, space_of
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
