@@ -95,7 +95,8 @@ def _elements(array: np.ndarray, dtype: DType, elide: int | None) -> list[str]:
     if dtype.kind != "float":
         return [str(int(x)) for x in flat]
     # The shortest text that parses to the same f64, or to the same f32 for f32 and narrower floats.
-    return [str(x) for x in (flat if dtype == f64 else flat.astype(np.float32))]
+    with np.errstate(invalid="ignore"):  # on some CPUs, NumPy warns of signaling NaNs
+        return [str(x) for x in (flat if dtype == f64 else flat.astype(np.float32))]
 
 
 def _cut(items: list[str], size: int, elide: int | None) -> str:

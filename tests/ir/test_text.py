@@ -159,10 +159,12 @@ def test_all_narrow_floats_make_the_round_trip(name):
     unsigned = np.uint16 if dtype.itemsize == 2 else np.uint8
     step = 17 if dtype.itemsize == 2 else 1
     array = np.arange(0, 256**dtype.itemsize, step, dtype=np.uint32).astype(unsigned).view(dtype)
-    array = array[~np.isnan(array.astype(np.float32))]
     g = Graph()
     g.output(g.constant(array), name="c")
-    assert again(g).outputs[0].data.tobytes() == array.tobytes()
+    got = again(g).outputs[0].data
+    with np.errstate(invalid="ignore"):  # there are signaling NaNs
+        number = ~np.isnan(array)
+    assert np.array_equal(np.isnan(got), ~number) and got[number].tobytes() == array[number].tobytes()
 
 
 # -- names, outputs, bodies -----------------------------------------------------------------------------------
