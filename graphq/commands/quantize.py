@@ -57,7 +57,7 @@ ARGUMENTS: Arguments = (
     option("--symmetric", action="store_true", help="put zero points in the middle of the range"),
     option("--mode", choices=["static", "dynamic", "weight_only"], help="default: static"),
     option("--weight-bits", type=int, choices=[4, 7, 8],
-           help="7: less exact, faster on CPUs without VNNI (the automatic search uses 7 there if little is lost); "
+           help="7: less exact, faster on x86 CPUs without VNNI (the automatic search uses 7 there if little is lost); "
                 "4: only with --mode weight_only"),
     *(option(NAMING[field], action="append", default=[], metavar="NAME", dest=field,
              help=f"{text}: the name of a result or ONNX node (* stands for any letters), op:Conv for an operation, or "

@@ -48,7 +48,10 @@ The times are fitted to 40 networks with 16 bits for the larger half of their la
 time is wrong by at most 0.1 of the model's time with 8 bits. With f32 instead of 16 bits, the error is at most 0.14.
 """
 WITHOUT_DOT4 = 8.0
-"""Microseconds per million 8-bit multiply-accumulates on CPUs without a dot product of four bytes; f32 takes 9.6."""
+"""Microseconds per million 8-bit multiply-accumulates on CPUs without a dot product of four bytes; f32 takes 9.6.
+
+This time and the other times are from x86 CPUs; Arm's are not measured.
+"""
 
 LITTLE, LITTLE_MACS = 0.02, 0.1
 """Layers of little work: if they are in f32, they together add at most the share LITTLE to the model's time. They have

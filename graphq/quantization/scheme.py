@@ -34,7 +34,7 @@ class Scheme:
     - `percentile`: the percentage of magnitudes that method "percentile" keeps.
     - `headroom`: ranges are this many times as wide as the method says.
     - `per_channel`: weights have a scale per output channel.
-    - `weight_bits`: 8, or 7, which is faster on CPUs without VNNI (`insert`). Mode "weight_only" also allows 4,
+    - `weight_bits`: 8, or 7, which is faster on x86 CPUs without VNNI (`insert`). Mode "weight_only" also allows 4,
       and has one scale for each `block` weights along the summed axis.
     - `rounding`: "nearest", or "gptq", which needs batches and mode "weight_only".
     - `bias`: "s32", with the scale of activations times the scale of weights, or "f32".

@@ -19,7 +19,7 @@ channels (smooth.py). The loss of a setting is the largest 1 - cosine of its out
     6. if the loss is not small yet, try f32 again for layers of little work
     7. quantize values between layers as well, to save time: as many as leave the loss unchanged or small
     8. quantize states of LSTMs as well, if that makes the loss at most a third larger, or if the loss is then small
-    9. for CPUs without VNNI, use 7-bit weights if the loss stays within TARGET; they are faster there (`automatic`)
+    9. for x86 CPUs without VNNI, use 7-bit weights if the loss stays within TARGET; they are faster there (`automatic`)
 """
 from __future__ import annotations
 
