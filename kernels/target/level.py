@@ -80,8 +80,8 @@ class Level:
 
     @lazy_property
     def emulation(self) -> Level:
-        """The level whose special instructions are emulated."""
-        return replace(self, emulated=True)
+        """The level whose special instructions are emulated; so is f16, if the machine lacks the level's vectors."""
+        return replace(self, emulated=True, f16=self.f16 and self.base._is_native)
 
     def extended(self, name: str, *features: str, **capabilities: Any) -> Level:
         """Make the level that has these features and capabilities as well."""

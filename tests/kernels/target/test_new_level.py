@@ -27,35 +27,16 @@ import numpy as np
 import graphq as gq
 from graphq.kernels.target import isa, mnemonics, x86
 from graphq.testing import random_inputs
-from dense import dense
-from kernel_digests import LISTS, observed, recurrent
-
-def convolution(dtype, channels, groups):
-    return gq.parse("graph net(x: %s[1,5,5,64], w: s8[3,3,%d,64]) { %%0 = dequantize(x, scales=[0.1], zps=[7])\\n"
-                    " %%1 = dequantize(w, scales=[0.1])\\n %%y = convolution(%%0, %%1, groups=%d, dilations=[1, 1], %s)"
-                    " return %%y }" % (dtype, channels, groups, LISTS))
-
-def compressed(dtype, w_dtype):
-    g, w = gq.Graph("compressed"), np.arange(66 * 48).reshape(66, 48) % 2**int(w_dtype[1])
-    w = g.dynamic_dequantize(g.constant(w.astype(gq.dtypes.as_dtype(w_dtype).numpy)), np.ones((2, 48), np.float32),
-                             np.full((2, 48), 5, w.dtype).astype(gq.dtypes.as_dtype(w_dtype).numpy),
-                             qtype="per_group", group_shape=[33, 1])
-    g.output(g.matmul(g.dequantize(g.input("x", shape=(3, 66), dtype=dtype), scales=[0.1], zps=[3]), w), name="y")
-    return g
+from level_graphs import looked_up, of_products, rows
+from kernel_digests import observed
 
 def arrays(results):
     return [*results.values()] if isinstance(results, dict) else [np.asarray(results)]
 
-plain = dict(out="f32", residual=False)
-graphs = [dense(5, **plain), dense(3, x="s8", transpose_a=True, **plain), dense(5), recurrent("lstm", True), observed(),
-          gq.parse("graph rows(x: f32[3,37]) { %0 = softmax(x, axis=-1)\\n %y = reduce_mean(%0, axes=[1]) return %y }"),
-          *(make(dtype, *of) for dtype in ("u8", "s8") for make, of in (
-              (compressed, ["u4"]), (compressed, ["u8"]), (convolution, [1, 64]), (convolution, [64, 1]))), gq.parse(
-              "graph net(x: u8[3,21]) { %0 = dequantize(x, scales=[0.1])\\n %1 = tanh(%0)\\n"
-              " %y = quantize(%1, dtype=s8, scales=[0.01]) return %y }")]
+graphs = [*of_products(), observed(), rows(), looked_up()]
 new, signed = x86.LEVELS[-2:]
 assert (new.name, signed.name) == ("new", "signed") and not new.sorts
-assert mnemonics.count("\\tnewdot\\t%xmm0, %xmm1, %xmm2") == {"newdot xmm": 1}
+assert mnemonics.count("\\tnewdot\\t%xmm0, %xmm1, %xmm2", x86) == {"newdot xmm": 1}
 for level, g in ((level, g) for level in (new, signed) for g in graphs):
     with isa.emulate(level.name):
         model, inputs = gq.compile(g, isa=level.name, threads=1, cache=False), random_inputs(g)

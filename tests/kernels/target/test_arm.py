@@ -1,0 +1,48 @@
+"""Arm's levels, emulated elsewhere: every family with code of its own for a level gives what the formula says."""
+import numpy as np
+import pytest
+from dense import dense
+from kernel_digests import recurrent
+from level_graphs import compressed, looked_up, of_products, padded, rows
+
+import graphq as gq
+from graphq.kernels.target import arm, isa
+from graphq.testing import random_inputs
+
+NAMES = [level.name for level in arm.LEVELS]
+
+
+def product(dtype):
+    """A float product of odd sizes."""
+    g = gq.Graph("product")
+    w = g.constant(np.linspace(-1, 1, 33 * 21).reshape(33, 21).astype(gq.dtypes.as_dtype(dtype).numpy))
+    g.output(g.matmul(g.input("x", shape=(7, 33), dtype=dtype), w), name="y")
+    return g
+
+
+def tails():
+    """Dense layers of 1 to 7 rows, 1 to 17 k, and an odd number of columns; levels, rows and dtypes vary in turn."""
+    return [dense(1 + k % 7, k, 2 * k - 1, x="us"[k % 2] + "8", out="f32", residual=False) for k in range(1, 18)]
+
+
+PRODUCTS = [*tails(), *of_products(), padded(1, 24), padded(24, 1), compressed("f32", "u4"), compressed("f32", "u8")]
+FLOATS = [*map(product, ("f32", "bf16", "f16")), recurrent("gru", False), rows(), looked_up()]
+"""Code of the lowest level with these vectors."""
+
+
+def bits(results):
+    results = results if isinstance(results, dict) else {"y": results}
+    return {name: np.asarray(x).tobytes() for name, x in results.items()}
+
+
+@pytest.mark.parametrize(("name", "graphs"), [
+    *((name, PRODUCTS[k::len(NAMES)]) for k, name in enumerate(NAMES)), (NAMES[0], FLOATS)])
+def test_families_give_the_bits_of_the_formula(name, graphs):
+    with isa.emulate(name):
+        for g in graphs:
+            inputs = random_inputs(g)
+            models = [gq.compile(g, isa=name, threads=threads) for threads in (1, 2)]
+            wanted = bits(models[0].formula(inputs))
+            for model in models:
+                assert model.level.name == name
+                assert bits(model(inputs)) == wanted, (g.name, model.threads)
