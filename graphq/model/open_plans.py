@@ -85,9 +85,9 @@ class OpenPlans(Plans):
     def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs computed in NumPy, at the shapes of these arrays."""
         shapes = self.shapes_of(arrays)
-        again = partial(self._graph_at, shapes, self.constants.of(arrays))
-        graph = again()
-        passed = Passed.of(again, self.options) if in_one_plan(graph) else Staged(graph, self._part)
+        rebuild = partial(self._graph_at, shapes, self.constants.of(arrays))
+        graph = rebuild()
+        passed = Passed.of(rebuild, self.options) if in_one_plan(graph) else Staged(graph, self._part)
         return passed.formula(arrays)
 
     def all(self) -> list[NativePlan]:
@@ -147,10 +147,10 @@ class OpenPlans(Plans):
             if made is None:
                 try:
                     constants = self.constants.of(arrays)
-                    again = partial(self._graph_at, shapes, constants)
-                    open = self._places.all or self.symbols
+                    rebuild = partial(self._graph_at, shapes, constants)
+                    symbols = partial(self._graph_of_symbols, shapes) if self._places.all or self.symbols else None
                     with budget(self.options.memory):
-                        made = self._planned(again(), again, partial(self._graph_of_symbols, shapes) if open else None)
+                        made = self._planned(rebuild(), rebuild, symbols)
                     self.constants.keep(constants)
                     self._keep_at(shapes, made)
                 finally:

@@ -62,7 +62,7 @@ class Options(NamedTuple):
 class Passed(NamedTuple):
     """A graph after the passes, for reports. `made` is the graph's plan, or None; `runner` runs it at given sizes.
 
-    `history` has the graph after the passes, and the changes by passes. `again` makes the graph as it was before the
+    `history` has the graph after the passes, and the changes by passes. `rebuild` makes the graph as it was before the
     passes. `sizes` are the open sizes by name: at the runner's shapes, otherwise in the plan's example. If the graph
     has plain numbers for open sizes, `symbolic` returns this record with symbols, or None.
     """
@@ -70,23 +70,23 @@ class Passed(NamedTuple):
     history: History
     refusals: list[Refusal]
     options: Options
-    again: Callable[[], Graph]
+    rebuild: Callable[[], Graph]
     made: NativePlan | None = None
     runner: Runner | None = None
     sizes: Mapping[str, int] = {}
     symbolic: Callable[[], Passed | None] = lambda: None
 
     @classmethod
-    def of(cls, again: Callable[[], Graph], options: Options) -> Passed:
-        """Run the passes on the graph that `again` returns."""
+    def of(cls, rebuild: Callable[[], Graph], options: Options) -> Passed:
+        """Run the passes on the graph that `rebuild` returns."""
         with late_imports():
             from graphq.passes import run_passes
             from graphq.rewrite.fixpoint import History
-        graph = again()
+        graph = rebuild()
         history = History(graph)
         refusals = run_passes(graph, options.pipeline, history=history)
         history.fork()
-        return cls(history, refusals, options, again)
+        return cls(history, refusals, options, rebuild)
 
     @property
     def graph(self) -> Graph:
@@ -103,7 +103,7 @@ class Passed(NamedTuple):
         """The same object with symbols for open sizes in its graph, if possible; otherwise `self`."""
         other = self.symbolic()
         return self if other is None else self._replace(history=other.history, refusals=other.refusals,
-                                                        again=other.again, sizes={**other.sizes, **self.sizes})
+                                                        rebuild=other.rebuild, sizes={**other.sizes, **self.sizes})
 
     @property
     def shown_graph(self) -> Graph:
@@ -134,7 +134,7 @@ class Passed(NamedTuple):
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, Step)] if plan and kernels else []
         evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
         covered, shown = None if plan is None else self.coverage(), self.shown
-        return survey(shown.again(), shown.history, self.options.pipeline, shown.refusals, plan, level=level,
+        return survey(shown.rebuild(), shown.history, self.options.pipeline, shown.refusals, plan, level=level,
                       threads=threads, evidence=evidence, covered=covered, sizes=shown.sizes, at_sizes=shown.at_sizes)
 
     def parts(self) -> list[ModelPart]:
@@ -142,7 +142,7 @@ class Passed(NamedTuple):
         from graphq.report.records import ModelPart, memory_of
 
         memory, shown = None if self.runner is None else memory_of(self.runner), self.shown
-        return [ModelPart("", shown.again(), shown.graph, self.explanation(kernels=False), memory)]
+        return [ModelPart("", shown.rebuild(), shown.graph, self.explanation(kernels=False), memory)]
 
     def coverage(self) -> Coverage:
         """The share of the graph's multiply-accumulates that integer partitions compute, at the sizes of the plan.
@@ -234,9 +234,9 @@ class Plans:
             if unread:
                 self.fixed = Runner(unread[0][1](), self._arenas, self.options.cache)
             else:
-                again = self.read_source().copy
+                rebuild = self.read_source().copy
                 symbols = partial(self._graph_of_symbols, self._places.shapes(())) if self.symbols else None
-                self.fixed = self._planned(again(), again, symbols)
+                self.fixed = self._planned(rebuild(), rebuild, symbols)
 
     @property
     def source(self) -> Graph:
@@ -270,9 +270,9 @@ class Plans:
         """The object that reports describe. `given` has the open sizes in the plan's graph: a Size or a number each."""
         assert made.passed is not None
         sizes = self._places.sizes(shapes)
-        again = partial(self._graph_at, self._places.shapes(tuple(given)) if given else shapes)
+        rebuild = partial(self._graph_at, self._places.shapes(tuple(given)) if given else shapes)
         at = dict(zip(self._places.keys, sizes, strict=True))
-        passed = Passed(*made.passed, self.options, again, made, runner, at)
+        passed = Passed(*made.passed, self.options, rebuild, made=made, runner=runner, sizes=at)
         whole = self.symbols is None and all(isinstance(x, Size) for x in given or sizes)
         return passed if whole else passed._replace(symbolic=partial(self._symbolic, made, shapes))
 
@@ -329,18 +329,18 @@ class Plans:
         return self._places.shapes(())
 
     @collector_paused()
-    def _planned(self, graph: Graph, again: Callable[[], Graph], symbols: WithSymbols | None) -> Runner | Staged:
+    def _planned(self, graph: Graph, rebuild: Callable[[], Graph], symbols: WithSymbols | None) -> Runner | Staged:
         """A runner, or stages, for a graph whose input shapes are all known. `symbols` makes the graph for reports."""
         if in_one_plan(graph):
-            return Runner(self._plan(graph, again), self._arenas, self.options.cache)
+            return Runner(self._plan(graph, rebuild), self._arenas, self.options.cache)
         if self.options.strict:
             node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
             why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
             raise CompileError(f"strict: {why}: {graph.describe(node)}")
         return Staged(graph, self._part, symbols)
 
-    def _plan(self, graph: Graph, again: Callable[[], Graph], trace: Trace | None = None) -> NativePlan:
-        """Run the passes on a graph and plan the result. For reports, `again` rebuilds the given graph.
+    def _plan(self, graph: Graph, rebuild: Callable[[], Graph], trace: Trace | None = None) -> NativePlan:
+        """Run the passes on a graph and plan the result. For reports, `rebuild` makes the given graph again.
 
         If sizes are open, `trace` has their computations.
 
@@ -364,7 +364,7 @@ class Plans:
             from graphq.report.explain import as_text
 
             sizes = {} if trace is None else trace.assumed
-            report = passed._replace(again=again, made=made, sizes=sizes).explanation(kernels=False)
+            report = passed._replace(rebuild=rebuild, made=made, sizes=sizes).explanation(kernels=False)
             raise CompileError(f"strict: {counted(len(slow), 'operation')} would run by NumPy references: "
                                f"{'; '.join(slow[:5])}\n" + as_text(report))
         return made
