@@ -4,7 +4,8 @@ import pytest
 
 from graphq.base.budget import budget
 from graphq.errors import CompileError
-from graphq.ops.open_arrays import numbers_between, scaled
+from graphq.ops.interpolate import scaled
+from graphq.ops.open_arrays import numbers_between
 
 
 @pytest.mark.parametrize("dtype, wanted", [(np.int64, [3, 5, 7]), (np.float32, [3, 5, 7]), (np.int16, [3, 5, 7])])
