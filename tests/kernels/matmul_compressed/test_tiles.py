@@ -21,20 +21,18 @@ from graphq.plan.plan import Target
 
 FLOATS = tiles.FLOATS + tiles.BF16
 NATIVE = [level.name for level in isa.available()]
-ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + FLOATS]
+ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + FLOATS and k.level in LEVELS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(ALL)}
 LAST = {(k.level, k.dtypes): k for k in ALL}
 # u8 is s8 without a xor, so that one tile shape of it will do. Weights of floats differ as they are unpacked alone: the
 # largest tile and that of one row will do for those of 8 bits and for those that are rounded, but one type. Emulated
 # kernels compile slowly, so that the last tile, of one row, will do where there are native ones; those of f32 have no
-# instruction to emulate. Of levels of other machines it is the largest tile, without f16, for which emulated code calls
-# a library.
+# instruction to emulate.
 ALIKE = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16") or k.dtypes == ("f32", "s8groups")}
 COMPRESSED = [k for k in ALL if k is FIRST[k.level, k.dtypes] or k.dtypes[0] != "u8" and (
     k not in ALIKE or k is LAST[k.level, k.dtypes])]
 RUNS = [pytest.param(k, False, id=k.name) for k in COMPRESSED if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in COMPRESSED if k.level != "scalar" and (
-    k is FIRST[k.level, k.dtypes] and k.dtypes[1] not in ("s4f16", "s8f16") if k.level not in LEVELS else
     k.level not in NATIVE or k.dtypes[0] not in ("u8", "f32") and k is LAST[k.level, k.dtypes])]
 SHAPES = [  # m, groups, group, n
     (1, 1, 1, 1), (1, 4, 32, 64), (2, 3, 8, 17), (3, 2, 7, 16), (5, 3, 12, 37), (7, 1, 131, 80), (13, 5, 4, 130)]
