@@ -26,8 +26,8 @@ RAW = Epilogue(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
 INTEGERS = (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES)
 MATMULS = [k for k in KERNELS.values() if k.dtypes in INTEGERS]
-# Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists, and no level
-# of another architecture.
+# Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists, and no
+# level of another architecture.
 RUNS = [pytest.param(k, False, id=k.name) for k in MATMULS if k.level in NATIVE]
 FIRST = {(k.level, k.dtypes): k for k in reversed(MATMULS)}
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in MATMULS if k.level in LEVELS[1:] and (
