@@ -131,10 +131,7 @@ def epilogue_slots(b: PlanBuilder, node: Node, lowered: Lowered, keep: int = 0) 
 
 
 def space_of(b: PlanBuilder, out: Sequence[int], operands: Sequence[Operand], keep: int) -> Space:
-    """The iteration domain of an output of shape `out`, split into strips if the step runs strip by strip.
-
-    The last `keep` dimensions are not merged (see `merged_space`).
-    """
+    """The domain (`merged_space`) of an output of shape `out`, split into strips if the step runs strip by strip."""
     strides = [s for _, s in operands]
     if b.strips is None:
         return merged_space(out, strides, keep=keep)

@@ -57,7 +57,6 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Add up to four steps: transpose activations, pack the weights, sum rows, and multiply."""
     p = lowered.anchor
     assert isinstance(p, Matmul)
-    item = p.itemsize
     source: int = b.of[node.operand(p.a)]
     layout: ActivationLayout = "rows"
     if p.transpose_a and p.rows[-1] != 1:
@@ -65,10 +64,10 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     sorts = node.operand(p.b).data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
     packed, packed_bytes = _weights(b, node, p, sorts)
     strides = b.strides.get(node.operand(p.a))
-    own = [0 if d == 1 else s for d, s in zip(p.rows, strides or dense((*p.rows, p.k), item), strict=False)]
+    own = [0 if d == 1 else s for d, s in zip(p.rows, strides or dense((*p.rows, p.k), p.itemsize), strict=False)]
     a_strides = (*[0] * (len(lowered.out) - 1 - len(own)), *own)
     if layout == "columns":
-        a_strides = (*a_strides[:-1], item)
+        a_strides = (*a_strides[:-1], p.itemsize)
     matrices = (*p.b_shape[:-2], 1)[1 - len(lowered.out):] if len(lowered.out) > 1 else ()
     w_strides = broadcast_strides(matrices, lowered.out[:-1], packed_bytes)
     operands = [(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0)), *epilogue_operands(b, node, lowered, {
@@ -76,7 +75,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         "row sums": lambda s: (Ref(_sum_rows(b, source, p, layout, strides)),
                                broadcast_strides(s.shape, lowered.out, 4))})]
     space = space_of(b, lowered.out, operands, keep=2 if any(w_strides) else 1)
-    words = {"stride": p.rows[-1] * item} if layout == "columns" else {}
+    words = {"stride": p.rows[-1] * p.itemsize} if layout == "columns" else {}
     product_step(b, lowered, operands, space, words, k=p.k, layout=layout, w_dtype=SORTED if sorts else None,
                  channels=p.k, parts=1)
 

@@ -29,18 +29,9 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
 from graphq.kernels.lanes.epilogues import Epilogue
-from graphq.kernels.lanes.expression import STORAGE, lower, walk
+from graphq.kernels.lanes.expression import BYTES, STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
-from graphq.kernels.matmul.kernel_table import (
-    FLOATS,
-    KERNELS,
-    ActivationLayout,
-    Kernel,
-    estimate,
-    fitting,
-    select,
-    tile_count,
-)
+from graphq.kernels.matmul.kernel_table import KERNELS, ActivationLayout, Kernel, estimate, fitting, select, tile_count
 from graphq.kernels.matmul.matrix import COPIES, OWN_COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
@@ -238,7 +229,7 @@ def _writer(kernel: Kernel, epilogue: Epilogue, outputs: int, depth: int, lanes:
     if not kernel.writes_outputs or depth > SHORT_ROW or outputs < MANY or \
             len(walk(lower(epilogue.form("fast")))) > SHORT:
         return BY_FUNCTION
-    if kernel.dtypes in FLOATS:
+    if kernel.dtypes[0] not in BYTES:
         return BY_FUNCTION if epilogue.fast is not None else BY_TILE
     return BY_BOTH if epilogue.fast is not None and kernel.isa.lanes == lanes else BY_FUNCTION
 
@@ -332,7 +323,7 @@ def _load_functions(kernel: Kernel, x: Product, level: Level, inside: tuple[Any,
     `inside` is the epilogue that the tiles compute, or empty. If n is open, there is a narrower tile for each number of
     panels; if tiles compute the epilogue, only for one panel. If they are `wanted` they start to compile at once.
     """
-    floats = (x.a_dtype, x.a_dtype) in FLOATS
+    floats = x.a_dtype not in BYTES
     common = level.base if floats else level.of_products
     own = kernel.isa if kernel.isa.lanes == level.lanes and (floats or kernel.in_tile_registers) else common
     most, half = kernel.tile[1] // PANEL, 0
