@@ -10,8 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import PLAIN, Later, RecordedCall, Size, Trace
+from graphq.base.sizes import PLAIN, Later, RecordedCall, Size, Trace, recorded
 from graphq.errors import GraphqError
 
 

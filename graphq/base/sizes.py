@@ -19,9 +19,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from graphq.base.recorded import recorded
-
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RecordedCall(NamedTuple):
@@ -135,6 +134,32 @@ def _key(x: Any) -> tuple[Any, ...]:
     if kind is dict:
         return kind, *[(k, _key(y)) for k, y in x.items()]
     return (kind, *map(_key, x)) if isinstance(x, tuple | list) else (object, id(x))
+
+
+RECORDED: dict[str, Callable[..., Any]] = {}
+"""Functions that traces record, and classes of values in plans, by name. A plan in a file can reach nothing else."""
+_names: dict[int, str] = {}
+
+
+def recorded(name: str) -> Callable[[F], F]:
+    """Give a function or class its name in files, which stays the same if the source calls it otherwise or moves it.
+
+    The name is `group.name`, with a group of `model.saved_values.GROUPS`, or a name of a function that every reader of
+    plans has. Raises ValueError if it is taken.
+    """
+    def enter(function: F) -> F:
+        if RECORDED.setdefault(name, function) is not function:
+            raise ValueError(f"{function.__module__}.{function.__qualname__} cannot have the name {name!r} in files: "
+                             f"{RECORDED[name]!r} has it")
+        _names[id(function)] = name  # RECORDED keeps the function alive, so no other object gets its id
+        return function
+
+    return enter
+
+
+def name_of(x: object) -> str | None:
+    """The name of a function or class in files; None if it has none."""
+    return _names.get(id(x))
 
 
 @recorded("mapping")
@@ -328,7 +353,7 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
 
     A `Later` can be an argument of further calls of `later`, or a constant of a plan; its value is known at run time.
     The function gets plain values. Its result must depend only on its arguments, and it must not change the arguments.
-    Plans are saved only if all their functions have names in files (`base.recorded`).
+    Plans are saved only if all their functions have names in files (`recorded`).
     """
     trace = trace_of(arguments) if Trace.exists else None
     if trace is None:

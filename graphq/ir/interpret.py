@@ -16,8 +16,7 @@ import numpy as np
 
 from graphq.base.budget import SMALL, expect, reserve
 from graphq.base.progress import progress
-from graphq.base.recorded import recorded
-from graphq.base.sizes import Later, assumed, is_open, later, number
+from graphq.base.sizes import Later, assumed, is_open, later, number, recorded
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError, GraphqError, InputError, VerifyError
 from graphq.ir.graph import Graph, Node
@@ -106,7 +105,7 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
         return graph.add_constant(array)
     dense: Any = later(_dense, array)
     example = dense.assumed
-    shape = [number(_dimension, dense, k) for k in range(example.ndim)]
+    shape = [number(np.size, dense, k) for k in range(example.ndim)]
     return graph.add_node(SIZED_CONSTANT, (), {"value": dense, "shape": shape, "dtype": as_dtype(example.dtype)})[0]
 
 
@@ -114,11 +113,6 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
 def _dense(array: np.ndarray) -> np.ndarray:
     """The array in C order. Unlike `np.ascontiguousarray`, this keeps rank 0."""
     return np.asarray(array, order="C")
-
-
-@recorded("dimension")
-def _dimension(array: np.ndarray, axis: int) -> int:
-    return array.shape[axis]
 
 
 def constant_bytes(graph: Graph) -> int:

@@ -8,8 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import later
+from graphq.base.sizes import later, recorded
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType, Value

@@ -3,7 +3,7 @@
 Numbers, strings and null stay as they are; any other value becomes a list `[kind, ...]`. Arrays, long tuples of floats
 and kernel modules are written as indices, because their bytes lie in other sections of the file. The parts of a plan
 are written as the names of their classes, and their fields. A trace of open sizes also has functions, which are written
-as names. Only functions and classes with a name (`base.recorded`) can be written and read.
+as names. Only functions and classes with a name (`base.sizes`) can be written and read.
 
 A `Reader` makes only data. A `PlanReader` also calls functions with a name and returns addresses of code, so it must
 not read files that others could have written.
@@ -22,8 +22,7 @@ import numpy as np
 
 from graphq.base.arrays import Content
 from graphq.base.budget import expect
-from graphq.base.recorded import RECORDED, name_of, recorded
-from graphq.base.sizes import Later, Size, Trace
+from graphq.base.sizes import RECORDED, Later, Size, Trace, name_of, recorded
 from graphq.dtypes import DTYPES, DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import Graph, Op, TensorType
@@ -45,8 +44,8 @@ _name_all("", (
     *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type))))
 _name_all("numpy.", (
     *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy, because NumPy adds to its dict
-    np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.tile, np.all, np.any, np.size, np.prod,
-    *(t.numpy.type for t in DTYPES.values())))
+    np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.tile, np.full, np.all, np.any, np.size,
+    np.prod, *(t.numpy.type for t in DTYPES.values())))
 
 GROUPS = {
     "builder": "plan.builder", "depthwise": "kernels.depthwise.floats", "eltwise": "kernels.eltwise.family",

@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.base.budget import expect
-from graphq.base.recorded import recorded
-from graphq.base.sizes import number
+from graphq.base.sizes import number, recorded
 from graphq.dtypes import s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from graphq.base.budget import expect, reserve
-from graphq.base.recorded import recorded
+from graphq.base.sizes import recorded
 
 
 @recorded("element")

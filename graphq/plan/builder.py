@@ -16,8 +16,7 @@ import numpy as np
 
 from graphq.base.arrays import Arrays
 from graphq.base.budget import expect, reserve
-from graphq.base.recorded import recorded
-from graphq.base.sizes import Later, assumed, is_open, largest, later, number
+from graphq.base.sizes import Later, assumed, is_open, largest, later, number, recorded
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.jit import modules
 from graphq.kernels.target.level import Level

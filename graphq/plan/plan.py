@@ -18,8 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import Later, largest, number
+from graphq.base.sizes import Later, largest, number, recorded
 from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir import Graph, Op, TensorType
 from graphq.kernels.jit import modules

@@ -4,8 +4,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import number
+from graphq.base.sizes import number, recorded
 from graphq.ir import Node
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.jit.codegen import Functions

@@ -28,8 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import is_open, largest, later
+from graphq.base.sizes import is_open, largest, later, recorded
 from graphq.kernels.depthwise.packing import chunk_starts, pixels_within
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop, load_first

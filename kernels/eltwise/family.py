@@ -5,8 +5,7 @@ One loop over memory computes a chain of operations. The argument block has the 
 """
 from __future__ import annotations
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import largest, numbers
+from graphq.base.sizes import largest, numbers, recorded
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered, at_rows, lower_eltwise

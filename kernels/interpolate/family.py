@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq import ir
-from graphq.base.recorded import recorded
-from graphq.base.sizes import later
+from graphq.base.sizes import later, recorded
 from graphq.kernels.family.lower import Arrays, Lowered
 from graphq.kernels.family.record import Family, any_operands
 from graphq.kernels.family.unsupported import Unsupported

@@ -22,8 +22,7 @@ from functools import lru_cache
 from operator import getitem
 from typing import Any, NamedTuple
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import assumed, is_open, largest, later, numbers, smallest
+from graphq.base.sizes import assumed, is_open, largest, later, numbers, recorded, smallest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit

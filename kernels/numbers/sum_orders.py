@@ -20,8 +20,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import number
+from graphq.base.sizes import number, recorded
 from graphq.kernels.lanes.expression import fused
 
 ORDERS = ("chains", "quads", "octets", "taps")

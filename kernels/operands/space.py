@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.budget import reserve
-from graphq.base.recorded import recorded
-from graphq.base.sizes import later
+from graphq.base.sizes import later, recorded
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
 

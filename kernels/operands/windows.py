@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphq.base.budget import reserve
-from graphq.base.recorded import recorded
-from graphq.base.sizes import largest, later, number, smallest
+from graphq.base.sizes import largest, later, number, recorded, smallest
 from graphq.errors import KernelError
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.deferred import emits

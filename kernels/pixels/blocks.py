@@ -12,8 +12,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import numbers
+from graphq.base.sizes import numbers, recorded
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import later
+from graphq.base.sizes import later, recorded
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, expect_positive
 from graphq.kernels.family.lower import Arrays, Lowered, lower_body, result_dims
@@ -176,7 +175,7 @@ def _windows(node: Node, shape: tuple[int, ...],
         left = [1 if k + first in axes else d for k, d in enumerate(inner)]
         one = [1] * len(inner)
         w = windows(inner, taps, one, one, [(0, 0)] * len(inner), left, pixel)
-        return (prod(shape[:first]), *shape[first:]), w, later(_filled, prod(left), prod(taps)), "eights"
+        return (prod(shape[:first]), *shape[first:]), w, later(np.full, prod(left), prod(taps), np.float32), "eights"
     a = node.attrs
     if a["data_format"] != "NXC":
         raise Unsupported("kernels take channels last, data_format NXC")
@@ -190,11 +189,6 @@ def _windows(node: Node, shape: tuple[int, ...],
     each = list(zip(sizes, a["kernel"], a["strides"], pads, outputs, strict=True))
     return shape, w, later(_counts, each, a["exclude_pad"]), \
         pool_order(sizes, a["kernel"], a["strides"], pads, a["in_order"])
-
-
-@recorded("pool.filled")
-def _filled(pixels: int, count: int) -> np.ndarray:
-    return np.full(pixels, count, np.float32)
 
 
 @recorded("pool.counts")

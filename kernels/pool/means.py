@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.base.recorded import recorded
+from graphq.base.sizes import recorded
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, vector
 from graphq.kernels.lanes.epilogues import evaluate

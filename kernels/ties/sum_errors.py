@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import later
+from graphq.base.sizes import later, recorded
 from graphq.kernels.lanes.fast_form import UNIT
 from graphq.kernels.numbers.sum_orders import DequantizedSum
 

@@ -16,8 +16,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from graphq.base.locks import lazy_property
-from graphq.base.recorded import recorded
-from graphq.base.sizes import Later, later, number
+from graphq.base.sizes import Later, later, number, recorded
 from graphq.dtypes import DType
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Dim, Graph, Value

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.base.recorded import recorded
-from graphq.base.sizes import later, number
+from graphq.base.sizes import later, number, recorded
 from graphq.dtypes import boolean, f32, s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value

@@ -21,8 +21,7 @@ from onnx import (
 )
 
 from graphq.base.budget import expect
-from graphq.base.recorded import recorded
-from graphq.base.sizes import Later, Size, assumed, later, number, parts, plain
+from graphq.base.sizes import Later, Size, assumed, later, number, parts, plain, recorded
 from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import TensorType, Value
