@@ -45,7 +45,7 @@ _name_all("", (
 _name_all("numpy.", (
     *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy, because NumPy adds to its dict
     np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.tile, np.full, np.all, np.any, np.size,
-    np.prod, *(t.numpy.type for t in DTYPES.values())))
+    np.prod, np.broadcast_to, *(t.numpy.type for t in DTYPES.values())))
 
 GROUPS = {
     "builder": "plan.builder", "depthwise": "kernels.depthwise.floats", "eltwise": "kernels.eltwise.family",

@@ -18,12 +18,6 @@ def element(array: np.ndarray, number: int) -> int:
     return int(array.reshape(-1)[number])
 
 
-@recorded("filled")
-def filled(value: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
-    """An array of dimensions `dims` filled with `value`."""
-    return np.broadcast_to(value, dims)
-
-
 @recorded("numbers_between")
 def numbers_between(*numbers: np.ndarray) -> np.ndarray:
     """The range `start + k * delta` up to `limit`, for `numbers` (start, limit, delta); CompileError if too large."""

@@ -18,7 +18,6 @@ from graphq.kernels.moves.extremes import plan_range
 from graphq.kernels.moves.transpose import plan_strided_copy, plan_transpose, row_copier, run_bytes
 from graphq.kernels.operands.space import broadcast_strides, dense
 from graphq.ops.move import bounds
-from graphq.ops.open_arrays import filled
 from graphq.ops.rules import normal_axis
 from graphq.plan.builder import PlanBuilder, reference_steps
 from graphq.plan.plan import Ref, plan_rows
@@ -211,7 +210,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
             if a["mode"] == "constant":
                 reserve(prod(sizes[k:]) * itemsize, f"{b.graph.describe(node)}: its padding")
                 value = np.asarray(a["value"]).astype(source.dtype.numpy)
-                tail = later(np.ascontiguousarray, later(filled, value, sizes[k:]))
+                tail = later(np.ascontiguousarray, later(np.broadcast_to, value, sizes[k:]))
                 _copy(b, sizes, Ref(b.constant(tail)), [0] * k + dense(sizes[k:], itemsize), place, strides, itemsize)
             else:
                 origin = Ref(target, inside + side.source * strides[k])

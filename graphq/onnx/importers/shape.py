@@ -15,7 +15,7 @@ from graphq.ir import Value
 from graphq.ir.interpret import add_known, known
 from graphq.onnx.importers.importer import Call, Outputs, Refused, imports, imports_each
 from graphq.onnx.protos.tensors import dense
-from graphq.ops.open_arrays import filled, numbers_between
+from graphq.ops.open_arrays import numbers_between
 from graphq.ops.rules import broadcast, normal_axis
 
 
@@ -48,7 +48,7 @@ def constant_of_shape(c: Call) -> Outputs:
     """Import ConstantOfShape: a tensor of the given dimensions filled with one value."""
     value = c.attr("value", np.zeros(1, np.float32)).reshape(())
     dims = limited(tuple(c.numbers(0)), value.dtype)
-    return add_known(c.graph, later(filled, value, dims))
+    return add_known(c.graph, later(np.broadcast_to, value, dims))
 
 
 @imports("Range")
