@@ -1,11 +1,14 @@
 """Building blocks of emitted code that every CPU has: loops, interleaved rows, and the last elements of a row.
 
-Addresses are 64-bit integers. Levels with `masks` load and store some lanes of a vector by masked instructions. Code
-for other levels moves the elements in pieces of 1, 2, 4, ... elements, through memory on the stack.
+Addresses are 64-bit integers. Levels with `masks` load and store some lanes of a vector by masked instructions. Levels
+with `single_lanes` move the lanes of a register one by one. Other code moves the elements in pieces of 1, 2, 4, ...
+elements, through memory on the stack.
 """
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 
 from llvmlite import ir
 
@@ -19,6 +22,7 @@ from graphq.kernels.jit.values import (
     Value,
     c64,
     constant,
+    joined,
     larger,
     numpy_type,
     smaller,
@@ -107,6 +111,27 @@ def _masked(b: Builder) -> bool:
     return b.level is not None and b.level.masks
 
 
+def _lane_by_lane(b: Builder, kind: Type) -> bool:
+    return b.level is not None and b.level.single_lanes and kind.count <= b.level.lanes
+
+
+def _lane_places(address: Value, count: Value, kind: Type) -> list[Value]:
+    """The address of each lane, or of lane `count` - 1 for lanes from `count` on; of a room if `count` is 0 or less."""
+    first = (count > 0).select(address, _room(address.building, kind))
+    last, itemsize = larger(count, 1) - 1, numpy_type(kind).itemsize
+    return [first + smaller(k, last) * itemsize for k in range(kind.count)]
+
+
+def _load_lanes(places: Sequence[Value], kind: Type) -> Value:
+    """Load one lane from each address. The lanes of short vectors are joined in an integer, which takes less time."""
+    width = 8 * numpy_type(kind).itemsize
+    if width * kind.count > 64:
+        return joined([place.load(kind.element) for place in places])
+    whole = ir.IntType(width * kind.count)
+    lanes = [place.load(ir.IntType(width)).zext(whole) << width * k for k, place in enumerate(places)]
+    return reduce(operator.or_, lanes).opaque().as_type(kind)
+
+
 def _copy_first(b: Builder, source: Value, target: Value, count: Value, kind: Type) -> None:
     """Copy the first `count` lanes of a vector of type `kind` in pieces, from the largest to the smallest."""
     count, done = larger(smaller(count, kind.count), 0), c64(0)
@@ -129,6 +154,9 @@ def load_first(address: Value, count: Value, kind: Type) -> Value:
     b = address.building
     if _masked(b):
         return address.load_where(tail_mask(kind.count, count), kind)
+    if _lane_by_lane(b, kind):
+        x = _load_lanes(_lane_places(address, count, kind), kind)
+        return tail_mask(kind.count, count).select(x, constant(kind, 0))
     room = _room(b, kind)
     constant(kind, 0).store(room)
     _copy_first(b, address, room, count, kind)
@@ -140,6 +168,11 @@ def store_first(value: Value, address: Value, count: Value) -> None:
     b = address.building
     if _masked(b):
         return value.store_where(tail_mask(value.type.count, count), address)
+    if _lane_by_lane(b, value.type):
+        places = _lane_places(address, count, value.type)
+        for k in reversed(range(value.type.count)):  # the last store to the place of lane `count` - 1 is its own
+            value.lane(k).store(places[k])
+        return None
     room = _room(b, value.type)
     value.store(room)
     _copy_first(b, room, address, count, value.type)

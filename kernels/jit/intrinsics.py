@@ -18,7 +18,7 @@ from llvmlite import ir
 from graphq.base.locks import lazy_property
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import Deferred, Intrinsic, emits, numba_intrinsic, types
-from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value
+from graphq.kernels.jit.values import I8, I32, I64, Builder, Type, Value, numpy_type
 
 FUNCTIONS = 0
 """The index of the word that holds the address of the epilogue's function table (see `lanes/outputs.py`)."""
@@ -83,9 +83,28 @@ load_s32, load_s64 = _reader(I32, True, "s32"), _reader(I64, True, "s64")
 store_u8, store_s32, store_s64 = _writer(I8, "u8"), _writer(I32, "s32"), _writer(I64, "s64")
 
 
+def concatenated(vectors: Sequence[Value]) -> Value:
+    """Make one vector of the lanes of 2**n vectors."""
+    while len(vectors) > 1:
+        vectors = [x.shuffle(y, range(2 * x.type.count)) for x, y in zip(vectors[::2], vectors[1::2], strict=True)]
+    return vectors[0]
+
+
 def transpose_tiles(rows: list[Value]) -> list[Value]:
-    """Transpose all n x n blocks in n vectors, by log2(n) rounds of perfect shuffles."""
+    """Transpose all n x n blocks in n vectors, by log2(n) rounds of perfect shuffles.
+
+    If a block is wider than the level's `block_bytes`, it is cut into smaller blocks.
+    """
     n, lanes = len(rows), rows[0].type.count
+    level = rows[0].building.level
+    size = n if level is None else min(n, level.block_bytes // numpy_type(rows[0].type).itemsize)
+    if size < n:
+        parts = [[row.shuffle(row, range(k, k + size)) for k in range(0, lanes, size)] for row in rows]
+        blocks = [[transpose_tiles([parts[top + i][k] for i in range(size)]) for k in range(lanes // size)]
+                  for top in range(0, n, size)]
+        each = n // size  # blocks of a row
+        return [concatenated([blocks[i][tile + c // size][c % size] for tile in range(0, lanes // size, each)
+                              for i in range(each)]) for c in range(n)]
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
                for x in (i, i + lanes)] for start in (0, n // 2)]
     for _ in range(n.bit_length() - 1):

@@ -20,6 +20,7 @@ from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, s
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.lanes.epilogue_code import GROUP, epilogue_function, factor
 from graphq.kernels.lanes.epilogues import Epilogue
+from graphq.kernels.lanes.expression import BYTES, lower
 from graphq.kernels.target.level import Level
 
 HEAD = ("functions", "second_look", "terms")
@@ -140,9 +141,16 @@ def epilogue_functions(epilogue: Epilogue, lanes: int) -> Functions:
     return Functions(speed=1, **functions)
 
 
+def lanes_of(epilogue: Epilogue, level: Level) -> int:
+    """The lanes of an epilogue's vectors: as many as there are bytes in a register if it only looks up bytes."""
+    expr, how = lower(epilogue.expr), level.looks_up
+    of_bytes = expr.op == "lookup" and expr.args[1].op == "load" and epilogue.dtype in BYTES and epilogue.fast is None
+    return level.lanes if how is None or not of_bytes else max(level.lanes, min(how.size, 16))
+
+
 def load_outputs(epilogue: Epilogue, level: Level, cache: bool) -> FunctionTable:
     """Load the EPILOGUE_FUNCTIONS of an epilogue for a level. With `cache`, the module is kept on disk."""
-    lanes = level.lanes
+    lanes = lanes_of(epilogue, level)
     count = 1 if epilogue.fast is None else 2 if epilogue.second_look is None else 3 + len(epilogue.second_look.factors)
     module = modules.load("outputs", epilogue_functions, epilogue, lanes, level=level.base, cache=cache)
     return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

@@ -35,33 +35,33 @@ from graphq.kernels.lanes.expression import STORAGE, TABLE, Expr, acc, load, low
 from graphq.kernels.lanes.quantizing import RANGES
 from graphq.kernels.target.level import ByteTable
 
-_LINE = 64
-
 
 def table_in_registers(b: Builder, lanes: int) -> ByteTable | None:
-    """How the level's vectors of `lanes` lanes look up bytes in registers; None if they cannot."""
-    return None if b.level is None or b.level.lanes != lanes else b.level.looks_up
+    """How vectors of `lanes` lanes, or as many bytes, look up bytes in registers at this level; None if they cannot."""
+    how: ByteTable | None = None if b.level is None else b.level.looks_up
+    return how if how is not None and lanes in (b.level.lanes, how.size) else None
 
 
 class LookupTable(NamedTuple):
-    """A table of `dtype` at `address`. If the CPU looks up bytes in registers, `quarters` has the table's 256 bytes."""
+    """A table of `dtype` at `address`. If the CPU looks up bytes in registers, `parts` has the table's 256 bytes."""
 
     dtype: str
     address: Value
     how: ByteTable | None
-    quarters: tuple[Value, ...]
+    parts: tuple[Value, ...]
 
     @staticmethod
     def read(b: Builder, dtype: str, address: Value, lanes: int) -> LookupTable:
         """Emit the loads of a table, marked as invariant. LLVM may then hoist them out of loops."""
-        kind, how = vector(I8, _LINE), table_in_registers(b, lanes)
-        quarters = ((address + _LINE * k).load_invariant(kind) for k in range(0 if how is None else 4))
-        return LookupTable(dtype, address, how, tuple(quarters))
+        how = table_in_registers(b, lanes)
+        places = () if how is None else range(0, 256, how.size)
+        parts = ((address + k).load_invariant(vector(I8, how.size)) for k in places if how is not None)
+        return LookupTable(dtype, address, how, tuple(parts))
 
     def line(self, b: Builder, index: Value) -> Value:
-        """Emit the look-up of the 64 bytes of `index` in a table in registers."""
+        """Emit the look-up of the bytes of a whole vector `index` in a table in registers."""
         assert self.how is not None
-        return self.how.look_up(b, self.quarters, index)
+        return self.how.look_up(b, self.parts, index)
 
 
 def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
@@ -71,7 +71,7 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
     index = index.trunc(vector(I8, lanes))
     if table.how is None:
         return _loaded(lanes, table, index)
-    line = table.line(b, index.shuffle(index, [min(k, lanes) for k in range(_LINE)]))
+    line = table.line(b, index.shuffle(index, [min(k, lanes) for k in range(table.how.size)]))
     return line.shuffle(line, range(lanes))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32, store_s64
+from graphq.kernels.jit.intrinsics import Record, concatenated, load_s32, store_s32, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.extremes import extremes, scale_of
@@ -119,18 +119,12 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
     taken = [zero_point * columns.load(word("weight_sums") + n * (4 * g), I32, 4) for g in range(gates)]
     found = []
     for r in range(rows):
-        sums = [_joined([part[r][g] for part in parts]) - taken[g] for g in range(gates)]
+        sums = [concatenated([part[r][g] for part in parts]) - taken[g] for g in range(gates)]
         if shifted:
             added = (word("offset").trunc(I32) * parts[0][r][gates].lane(0)).splat(UNITS)
             sums = [s + added for s in sums]
         found.append(sums)
     return found
-
-
-def _joined(parts: Vectors) -> Value:
-    while len(parts) > 1:
-        parts = [x.shuffle(y, range(2 * x.type.count)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
 
 
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -> list[Vectors]:

@@ -10,10 +10,12 @@ from functools import partial
 
 from llvmlite import ir
 
-from graphq.kernels.jit.values import F32, I8, I16, I64, Builder, Type, Value, c64, vector
-from graphq.kernels.target.level import Level
+from graphq.kernels.jit.intrinsics import stack_memory
+from graphq.kernels.jit.values import F32, I8, I16, I64, Builder, Type, Value, c64, joined, larger, smaller, vector
+from graphq.kernels.target.level import BytePacking, ByteTable, Level
 from graphq.kernels.target.products import ByteProduct, Emit, Fma, Multiplying, TileSizes, dot4, flipped, pairs
 
+BYTES = vector(I8, 16)
 FLUSH_TO_ZERO, UNDERFLOW = 1 << 24, 1 << 3
 """The bit of FPCR that takes subnormal operands of f32 as zeros, and flushes subnormal results to zero; and the bit of
 FPSR that says whether a result was flushed."""
@@ -35,7 +37,7 @@ def pause(b: Builder) -> None:
 
 
 def _of_bytes(b: Builder, name: str, acc: Value, x: Value, w: Value) -> Value:
-    bytes_ = [y.as_type(vector(I8, 16)) for y in (x, w)]
+    bytes_ = [y.as_type(BYTES) for y in (x, w)]
     return instruction(b, f"{name}.v4i32.v16i8", acc.type, [acc, *bytes_])
 
 
@@ -82,11 +84,48 @@ def flushing(b: Builder, emit: Emit, plain: Emit) -> list[Value]:
     return out
 
 
+def tbl(b: Builder, parts: Sequence[Value], index: Value) -> Value:
+    """Look up 16 bytes: tbl looks up indices below 64 in four vectors, and tbx the next 64 in the next four."""
+    found = instruction(b, "tbl4.v16i8", BYTES, [*parts[:4], index])
+    for k in range(4, 16, 4):
+        found = instruction(b, "tbx4.v16i8", BYTES, [found, *parts[k:k + 4], index - 16 * k])
+    return found
+
+
+def looked_up(b: Builder, parts: Sequence[Value], index: Value) -> Value:
+    """Look up 16 bytes in memory, as `tbl` does in registers."""
+    room = stack_memory(b, 256)
+    for k, part in enumerate(parts):
+        part.store(room + 16 * k)
+    return joined([(room + index.lane(k).zext(I64)).load(I8) for k in range(16)])
+
+
+def high_bytes(b: Builder, vectors: Sequence[Value], dtype: str) -> Value:
+    """Emit the upper halves of four vectors of 4 s32, saturated to s8 or u8. LLVM makes this uzp2 and sqxt(u)n."""
+    low, high = (0, 255) if dtype == "u8" else (-128, 127)
+    x, y = (smaller(larger(halves, low), high).trunc(I8) for halves in _every_other(vectors, I16, 1))
+    return x.shuffle(y, range(16))
+
+
+def low_bytes(b: Builder, vectors: Sequence[Value]) -> Value:
+    """Emit the low bytes of four vectors of 4 s32 as one vector. LLVM makes this uzp1."""
+    return _every_other(_every_other(vectors, I16, 0), I8, 0)[0]
+
+
+def _every_other(vectors: Sequence[Value], lane: Type, first: int) -> list[Value]:
+    """Take the elements `first`, `first` + 2, ... of each two vectors, with elements of type `lane`."""
+    count = 128 // lane.width
+    x = [part.as_type(vector(lane, count)) for part in vectors]
+    return [a.shuffle(b, range(first, 2 * count, 2)) for a, b in zip(x[::2], x[1::2], strict=True)]
+
+
 _TILES = (4, 16), (2, 32), (1, 64)
 _FLOATS = TileSizes(((6, 16), *_TILES))
 _COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
 NEON = Level(
-    "neon", 4, features=("neon",), registers=32, f16=True, by_element=True,
+    "neon", 4, features=("neon",), registers=32, f16=True, single_lanes=True, by_element=True, block_bytes=16,
+    attention_sums=4, packing=BytePacking(high_bytes, low_bytes, plain=True),
+    table=ByteTable("neon", tbl, 16, looked_up),
     fma=Fma(4, _FLOATS, _FLOATS, _COMPRESSED, _COMPRESSED, flushing),
     pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (3, 16), (2, 16), (1, 32)), rate=1.4),
                       TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True))

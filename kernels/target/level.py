@@ -19,23 +19,27 @@ _known: set[str] = set()
 
 
 class BytePacking(NamedTuple):
-    """Instructions that pack four vectors of s32 into one vector of bytes.
+    """Code that packs four vectors of s32 into one vector of bytes. If `plain`, every machine has its instructions.
 
     `high(b, vectors, dtype)` saturates the upper halves to s8 or u8; `low(b, vectors)` takes the low bytes.
     """
 
     high: Callable[[Builder, Sequence[Value], str], Value]
     low: Callable[[Builder, Sequence[Value]], Value]
+    plain: bool = False
 
 
 class ByteTable(NamedTuple):
-    """An instruction that looks up the bytes of a vector in a table of 256 bytes in registers.
+    """Instructions that look up the bytes of a vector of `size` bytes in a table of 256 bytes in registers.
 
-    The CPU must also have `feature`. `look_up(b, quarters, index)` takes the table as four vectors of 64 bytes.
+    The CPU must also have `feature`. `look_up(b, parts, index)` takes the table as vectors of `size` bytes. `emulate`
+    is plain code that does the same.
     """
 
     feature: str
     look_up: Callable[[Builder, Sequence[Value], Value], Value]
+    size: int = 64
+    emulate: Callable[[Builder, Sequence[Value], Value], Value] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,9 +47,11 @@ class Level:
     """An ISA level: vectors of `lanes` 32-bit lanes, `registers` vector registers, and capabilities (None if missing).
 
     `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
-    vectors convert between f16 and f32. With `masks`, instructions load and store some lanes of a vector. With
-    `by_element`, products take a lane of a vector as an operand for all lanes. If `emulated`, plain code replaces the
-    level's special instructions. Each level is one object, compared by identity.
+    vectors convert between f16 and f32. With `masks`, instructions load and store some lanes of a vector, with
+    `single_lanes` one lane. With `by_element`, products take a lane of a vector as an operand for all lanes.
+    Transposes in registers work on blocks of at most `block_bytes` per row, and attention keeps `attention_sums`
+    vectors of 16 sums. If `emulated`, plain code replaces the level's special instructions. Each level is one object,
+    compared by identity.
     """
 
     name: str
@@ -62,7 +68,10 @@ class Level:
     bf16: Bf16 | None = None
     f16: bool = False
     masks: bool = False
+    single_lanes: bool = False
     by_element: bool = False
+    block_bytes: int = 64
+    attention_sums: int = 16
     packing: BytePacking | None = None
     table: ByteTable | None = None
 
@@ -104,12 +113,14 @@ class Level:
     @property
     def packs(self) -> BytePacking | None:
         """`packing`, if the machine has the instructions. Nothing emulates them."""
-        return self.packing if self.base._is_native else None
+        return self.packing if self.packing is not None and (self.packing.plain or self.base._is_native) else None
 
     @lazy_property
     def looks_up(self) -> ByteTable | None:
-        """`table`, if the machine has the instruction. Nothing emulates it."""
-        return self.table if self.table is not None and self.base._is_native and has(self.table.feature) else None
+        """`table`, if the machine has its instructions or can emulate them."""
+        if self.table is None or self.base._is_native and has(self.table.feature):
+            return self.table
+        return None if self.table.emulate is None else self.table._replace(look_up=self.table.emulate)
 
     @lazy_property
     def least_saved(self) -> int:

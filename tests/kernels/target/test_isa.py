@@ -61,7 +61,7 @@ def test_levels_have_the_capabilities_of_the_levels_below():
     assert having == {
         "dot4": ["avx_vnni", "avx512_vnni", "avx512_bf16", "amx", "neon_dot", "neon_i8mm"],
         "matrix": ["amx"], "bf16": ["avx512_bf16", "amx"],
-        "packing": ["avx512", "avx512_vnni", "avx512_bf16", "amx"],
+        "packing": ["avx512", "avx512_vnni", "avx512_bf16", "amx", "neon", "neon_dot", "neon_i8mm"],
         "saturating": [x.name for x in isa.x86.LEVELS]}
     assert [x.name for x in isa.LEVELS if x.sorts] == ["avx2", "avx512"]
     assert [x.name for x in isa.LEVELS if x.f16] == [x.name for x in isa.LEVELS[1:]]
