@@ -35,7 +35,7 @@ from graphq.kernels.jit import cache, cpu
 from graphq.kernels.target import LevelName
 from graphq.kernels.target import isa as levels_of
 from graphq.kernels.target.level import Level
-from graphq.kernels.threads.count import resolve_threads
+from graphq.kernels.threads.team import resolve_threads
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.files import ELSEWHERE
 from graphq.model.plans import Options, Plans
