@@ -86,7 +86,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
     with late_imports():
-        from graphq.kernels.threads.team import resolve_threads
+        from graphq.base.platform import resolve_threads
         from graphq.model.kept import Kept
     most = resolve_threads(threads)
     if isinstance(graph, Graph):

@@ -27,6 +27,7 @@ import numpy as np
 
 from graphq.base.locks import Lock, late_imports
 from graphq.base.paths import regular_file
+from graphq.base.platform import resolve_threads
 from graphq.errors import GraphqError
 from graphq.ir import Graph
 from graphq.ir.interpret import constant_bytes
@@ -35,7 +36,6 @@ from graphq.kernels.jit import cache, cpu
 from graphq.kernels.target import LevelName
 from graphq.kernels.target import isa as levels_of
 from graphq.kernels.target.level import Level
-from graphq.kernels.threads.team import resolve_threads
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.files import ELSEWHERE
 from graphq.model.plans import Options, Plans

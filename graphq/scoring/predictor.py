@@ -11,11 +11,11 @@ import numpy as np
 
 from graphq.base.locks import Lock
 from graphq.base.paths import path_of
+from graphq.base.platform import resolve_threads
 from graphq.compile import compile
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import check_array, named_outputs
-from graphq.kernels.threads.team import resolve_threads
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.kept import load_compiled
 from graphq.model.plans import Options
@@ -51,7 +51,7 @@ class Predictor:
     `convert`: convert numbers of other dtypes, such as the f64 and s64 of tables, to the inputs' dtypes. Conversion to
     floats rounds. Conversion to integers refuses fractions and numbers that are too large.
 
-    `threads`: the most threads to use (default: the process's share of the cores, see `graphq.kernels.threads.team`).
+    `threads`: the most threads to use (default: the process's share of the cores, see `graphq.base.platform`).
 
     A pickled predictor has the path and the settings. A process that receives it loads the model once, at its first
     call. A predictor of a compiled graph is pickled with the graph. Several threads may call a predictor at a time.

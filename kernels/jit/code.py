@@ -1,14 +1,11 @@
 """Building blocks of emitted code that every CPU has: loops, interleaved rows, and the last elements of a row.
 
-Addresses are 64-bit integers. Levels with `masks` load and store some lanes of a vector by masked instructions. Levels
-with `single_lanes` move the lanes of a register one by one. Other code moves the elements in pieces of 1, 2, 4, ...
-elements, through memory on the stack.
+Addresses are 64-bit integers. A level says how it loads and stores the first lanes of a vector (`Tails`).
 """
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -22,7 +19,6 @@ from graphq.kernels.jit.values import (
     Value,
     c64,
     constant,
-    joined,
     larger,
     numpy_type,
     smaller,
@@ -107,31 +103,6 @@ def tail_mask(lanes: int, left: Value) -> Value:
     return constant(vector(I32, lanes), range(lanes)) < left.trunc(I32).splat(lanes)
 
 
-def _masked(b: Builder) -> bool:
-    return b.level is not None and b.level.masks
-
-
-def _lane_by_lane(b: Builder, kind: Type) -> bool:
-    return b.level is not None and b.level.single_lanes and kind.count <= b.level.lanes
-
-
-def _lane_places(address: Value, count: Value, kind: Type) -> list[Value]:
-    """The address of each lane, or of lane `count` - 1 for lanes from `count` on; of a room if `count` is 0 or less."""
-    first = (count > 0).select(address, _room(address.building, kind))
-    last, itemsize = larger(count, 1) - 1, numpy_type(kind).itemsize
-    return [first + smaller(k, last) * itemsize for k in range(kind.count)]
-
-
-def _load_lanes(places: Sequence[Value], kind: Type) -> Value:
-    """Load one lane from each address. The lanes of short vectors are joined in an integer, which takes less time."""
-    width = 8 * numpy_type(kind).itemsize
-    if width * kind.count > 64:
-        return joined([place.load(kind.element) for place in places])
-    whole = ir.IntType(width * kind.count)
-    lanes = [place.load(ir.IntType(width)).zext(whole) << width * k for k, place in enumerate(places)]
-    return reduce(operator.or_, lanes).opaque().as_type(kind)
-
-
 def _copy_first(b: Builder, source: Value, target: Value, count: Value, kind: Type) -> None:
     """Copy the first `count` lanes of a vector of type `kind` in pieces, from the largest to the smallest."""
     count, done = larger(smaller(count, kind.count), 0), c64(0)
@@ -142,40 +113,53 @@ def _copy_first(b: Builder, source: Value, target: Value, count: Value, kind: Ty
         done = done + size * numpy_type(kind).itemsize
 
 
-def _room(b: Builder, kind: Type) -> Value:
+def room_of(b: Builder, kind: Type) -> Value:
+    """Emit memory on the stack for a value of type `kind`; returns its address."""
     with b.goto_entry_block():
         room = b.alloca(kind)
     address: Value = b.ptrtoint(room, I64)
     return address
 
 
+class Tails(NamedTuple):
+    """How code does `load_first` and `store_first`."""
+
+    load: Callable[[Value, Value, Type], Value]
+    store: Callable[[Value, Value, Value], None]
+
+
+def _load_in_pieces(address: Value, count: Value, kind: Type) -> Value:
+    room = room_of(address.building, kind)
+    constant(kind, 0).store(room)
+    _copy_first(address.building, address, room, count, kind)
+    return room.load(kind)
+
+
+def _store_in_pieces(value: Value, address: Value, count: Value) -> None:
+    room = room_of(address.building, value.type)
+    value.store(room)
+    _copy_first(address.building, room, address, count, value.type)
+
+
+IN_PIECES = Tails(_load_in_pieces, _store_in_pieces)
+"""For any CPU: in pieces of 1, 2, 4, ... lanes, through memory on the stack."""
+MASKED = Tails(lambda address, count, kind: address.load_where(tail_mask(kind.count, count), kind),
+               lambda value, address, count: value.store_where(tail_mask(value.type.count, count), address))
+"""For CPUs with instructions that load and store the lanes of a mask."""
+
+
+def _tails(b: Builder) -> Tails:
+    return IN_PIECES if b.level is None else b.level.tails
+
+
 def load_first(address: Value, count: Value, kind: Type) -> Value:
     """Load the first `count` lanes at an address, followed by zeros. Reads no memory beyond them."""
-    b = address.building
-    if _masked(b):
-        return address.load_where(tail_mask(kind.count, count), kind)
-    if _lane_by_lane(b, kind):
-        x = _load_lanes(_lane_places(address, count, kind), kind)
-        return tail_mask(kind.count, count).select(x, constant(kind, 0))
-    room = _room(b, kind)
-    constant(kind, 0).store(room)
-    _copy_first(b, address, room, count, kind)
-    return room.load(kind)
+    return _tails(address.building).load(address, count, kind)
 
 
 def store_first(value: Value, address: Value, count: Value) -> None:
     """Store the first `count` lanes of a vector at an address. Writes no memory beyond them."""
-    b = address.building
-    if _masked(b):
-        return value.store_where(tail_mask(value.type.count, count), address)
-    if _lane_by_lane(b, value.type):
-        places = _lane_places(address, count, value.type)
-        for k in reversed(range(value.type.count)):  # the last store to the place of lane `count` - 1 is its own
-            value.lane(k).store(places[k])
-        return None
-    room = _room(b, value.type)
-    value.store(room)
-    _copy_first(b, room, address, count, value.type)
+    _tails(address.building).store(value, address, count)
 
 
 def load_bytes(address: Value, count: Value, lanes: int = 64) -> Value:

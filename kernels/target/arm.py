@@ -5,13 +5,30 @@ of a row. There are two dot products of four bytes: sdot multiplies s8 by s8, us
 """
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 
 from llvmlite import ir
 
+from graphq.kernels.jit.code import IN_PIECES, Tails, room_of, tail_mask
 from graphq.kernels.jit.intrinsics import stack_memory
-from graphq.kernels.jit.values import F32, I8, I16, I64, Builder, Type, Value, c64, joined, larger, smaller, vector
+from graphq.kernels.jit.values import (
+    F32,
+    I8,
+    I16,
+    I64,
+    Builder,
+    Type,
+    Value,
+    c64,
+    constant,
+    joined,
+    larger,
+    numpy_type,
+    smaller,
+    vector,
+)
 from graphq.kernels.target.level import BytePacking, ByteTable, Level
 from graphq.kernels.target.products import ByteProduct, Emit, Fma, Multiplying, TileSizes, dot4, flipped, pairs
 
@@ -119,12 +136,45 @@ def _every_other(vectors: Sequence[Value], lane: Type, first: int) -> list[Value
     return [a.shuffle(b, range(first, 2 * count, 2)) for a, b in zip(x[::2], x[1::2], strict=True)]
 
 
+def _places(address: Value, count: Value, kind: Type) -> list[Value]:
+    """The address of each lane, or of lane `count` - 1 for lanes from `count` on; of a room if `count` is 0 or less."""
+    first = (count > 0).select(address, room_of(address.building, kind))
+    last, itemsize = larger(count, 1) - 1, numpy_type(kind).itemsize
+    return [first + smaller(k, last) * itemsize for k in range(kind.count)]
+
+
+def load_lanes(address: Value, count: Value, kind: Type) -> Value:
+    """Load the first `count` of up to 4 lanes one by one, followed by zeros.
+
+    The lanes of short vectors are joined in an integer, which takes less time.
+    """
+    if kind.count > 4:
+        return IN_PIECES.load(address, count, kind)
+    places, width = _places(address, count, kind), 8 * numpy_type(kind).itemsize
+    if width * kind.count > 64:
+        x = joined([place.load(kind.element) for place in places])
+    else:
+        whole = ir.IntType(width * kind.count)
+        lanes = [place.load(ir.IntType(width)).zext(whole) << width * k for k, place in enumerate(places)]
+        x = reduce(operator.or_, lanes).opaque().as_type(kind)
+    return tail_mask(kind.count, count).select(x, constant(kind, 0))
+
+
+def store_lanes(value: Value, address: Value, count: Value) -> None:
+    """Store the first `count` of up to 4 lanes one by one."""
+    if value.type.count > 4:
+        return IN_PIECES.store(value, address, count)
+    places = _places(address, count, value.type)
+    for k in reversed(range(value.type.count)):  # the last store to the place of lane `count` - 1 is its own
+        value.lane(k).store(places[k])
+
+
 _TILES = (4, 16), (2, 32), (1, 64)
 _FLOATS = TileSizes(((6, 16), *_TILES))
 _COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
 NEON = Level(
-    "neon", 4, features=("neon",), registers=32, f16=True, single_lanes=True, by_element=True, block_bytes=16,
-    attention_sums=4, packing=BytePacking(high_bytes, low_bytes, plain=True),
+    "neon", 4, features=("neon",), registers=32, f16=True, by_element=True, block_bytes=16, attention_sums=4,
+    tails=Tails(load_lanes, store_lanes), packing=BytePacking(high_bytes, low_bytes, plain=True),
     table=ByteTable("neon", tbl, 16, looked_up),
     fma=Fma(4, _FLOATS, _FLOATS, _COMPRESSED, _COMPRESSED, flushing),
     pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (3, 16), (2, 16), (1, 32)), rate=1.4),

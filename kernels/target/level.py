@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from graphq.base.locks import lazy_property
+from graphq.kernels.jit.code import IN_PIECES, Tails
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.target.products import Bf16, ByteProduct, Fma, Matrix
 
 _known: set[str] = set()
 """The features of all levels."""
+BASELINE = frozenset(("neon",))
+"""Features of every CPU of an architecture. LLVM makes no code without them, so levels that lack them may use them."""
 
 
 class BytePacking(NamedTuple):
@@ -47,11 +50,10 @@ class Level:
     """An ISA level: vectors of `lanes` 32-bit lanes, `registers` vector registers, and capabilities (None if missing).
 
     `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
-    vectors convert between f16 and f32. With `masks`, instructions load and store some lanes of a vector, with
-    `single_lanes` one lane. With `by_element`, products take a lane of a vector as an operand for all lanes.
-    Transposes in registers work on blocks of at most `block_bytes` per row, and attention keeps `attention_sums`
-    vectors of 16 sums. If `emulated`, plain code replaces the level's special instructions. Each level is one object,
-    compared by identity.
+    vectors convert between f16 and f32. `tails` loads and stores the first lanes of vectors. With `by_element`,
+    products take a lane of a vector as an operand for all lanes. Transposes in registers work on blocks of at most
+    `block_bytes` per row, and attention keeps `attention_sums` vectors of 16 sums. If `emulated`, plain code replaces
+    the level's special instructions. Each level is one object, compared by identity.
     """
 
     name: str
@@ -67,8 +69,7 @@ class Level:
     matrix: Matrix | None = None
     bf16: Bf16 | None = None
     f16: bool = False
-    masks: bool = False
-    single_lanes: bool = False
+    tails: Tails = IN_PIECES
     by_element: bool = False
     block_bytes: int = 64
     attention_sums: int = 16
@@ -142,7 +143,7 @@ class Level:
     @lazy_property
     def withheld(self) -> tuple[str, ...]:
         """The features of this machine that other levels have and this level lacks: its code must not use these."""
-        return tuple(sorted(x for x in _known.difference(self.features) if has(x)))
+        return tuple(sorted(x for x in _known.difference(self.features, BASELINE) if has(x)))
 
     @lazy_property
     def sorts(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from graphq.base.platform import grants_tile_registers
+from graphq.kernels.jit.code import MASKED
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Type, Value, constant, vector
 from graphq.kernels.target.level import BytePacking, ByteTable, Level
 from graphq.kernels.target.products import (
@@ -151,7 +152,7 @@ _FLOATS16 = TileSizes(((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
 _COMPRESSED16 = TileSizes(((32, 48), (8, 48), (6, 64), (4, 64), (2, 64), (1, 64)))
 
 AVX2 = Level(
-    "avx2", 8, features=("avx2", "fma", "f16c"), f16=True, masks=True,
+    "avx2", 8, features=("avx2", "fma", "f16c"), f16=True, tails=MASKED,
     fma=Fma(8, _FLOATS8, _FLOATS8, _COMPRESSED8, _COMPRESSED8, flushing, at_once=6),
     pairs=ByteProduct("vpmaddwd", vpmaddwd, pairs, TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=3.2),
                       TileSizes(((3, 16), (1, 16)), rate=1.5), widens=True, flip=vpxord),
@@ -164,7 +165,7 @@ AVX_VNNI = AVX2.extended(
                      TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)), rate=2), flip=vpxord))
 AVX512 = Level(
     "avx512", 16, features=(*AVX2.features, "avx512f", "avx512bw", "avx512dq", "avx512vl"), registers=32, f16=True,
-    masks=True, packing=BytePacking(high_bytes, low_bytes), table=ByteTable("avx512vbmi", vpermi2b),
+    tails=MASKED, packing=BytePacking(high_bytes, low_bytes), table=ByteTable("avx512vbmi", vpermi2b),
     fma=Fma(16, _FLOATS16, TileSizes(((8, 32), (6, 32), (4, 32), (2, 64), (1, 64))), _COMPRESSED16,
             TileSizes(((32, 32), (8, 32), (4, 32), (2, 64), (1, 64))), flushing, at_once=8),
     pairs=ByteProduct("vpmaddwd", vpmaddwd, pairs, TileSizes(((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), rate=2.4),

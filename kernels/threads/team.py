@@ -20,31 +20,24 @@ threads: libgomp's threads do not survive a fork, and cannot be started again.
 A helper that has found nothing to do for a while sleeps at a semaphore. To wake it takes some 50 us, so short runs wake
 no helpers, unless the runs follow one another closely. Linux often wakes a thread on the core of the waking thread,
 even if another core is idle. A helper is therefore kept off the core of its caller; it would have to wait there.
-
-A plan has as many threads as the process's share of the machine's cores: the minimum of the cores that the process may
-use (affinity), the CPU quotas of its control groups (containers, Kubernetes), and OMP_NUM_THREADS. Dask, Ray and joblib
-set OMP_NUM_THREADS for their workers.
 """
 from __future__ import annotations
 
 import atexit
 import ctypes
 import logging
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from graphq.base.locks import Lock
-from graphq.base.platform import at_fork, lower_priority, process_cores, signals_left_to_others
-from graphq.errors import CompileError
+from graphq.base.platform import at_fork, lower_priority, signals_left_to_others, team_threads
 from graphq.kernels.jit import modules
 from graphq.kernels.threads.helpers import Helpers, native
 from graphq.kernels.threads.steps import STEP, serial_module, team_module
@@ -55,8 +48,7 @@ SHORT_SECONDS = 2e-4
 """Runs that take fewer seconds on one thread wake no helpers, except as CLOSE_SECONDS says."""
 CLOSE_SECONDS = 5e-4
 """Short runs wake helpers if they are at most this many seconds apart: helpers then stay awake between runs."""
-_NO_LIMIT = 1 << 20
-_most_asked = 0
+
 
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
 """A step as a row of STEP: its block function, its argument block's address, its blocks, and its pieces."""
@@ -231,74 +223,6 @@ class Team:
         for thread in self.loader, self.replacing:
             if thread is not None and thread.ident is not None:
                 thread.join(timeout=10)
-
-
-def most_threads() -> int:
-    """The most threads that a plan can have: $NUMBA_NUM_THREADS, or the cores that this process may use."""
-    return _variable("NUMBA_NUM_THREADS") or len(process_cores())
-
-
-def share() -> int:
-    """The threads that a plan uses by default."""
-    return min(len(process_cores()), _allowed())
-
-
-def team_threads() -> int:
-    """The number of threads of the process: its limit, or the largest number that a plan asked for, if larger."""
-    return max(_allowed(), _most_asked)
-
-
-def resolve_threads(threads: int | None) -> int:
-    """The number of threads for a plan: `threads`, but at most `most_threads`; by default `share()`.
-
-    Raises CompileError unless `threads` is a positive int or None.
-    """
-    global _most_asked
-    if threads is None:
-        return share()
-    if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or threads < 1:
-        raise CompileError(f"threads must be a positive int or None, got {threads!r}")
-    asked = min(int(threads), most_threads())
-    _most_asked = max(_most_asked, asked)
-    return asked
-
-
-def _allowed() -> int:
-    return max(1, min(most_threads(), quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
-
-
-def _variable(name: str) -> int | None:
-    """The number at the start of an environment variable, such as 4 in "4,2"; None if it is not positive."""
-    first = os.environ.get(name, "").split(",")[0].strip()
-    return max(1, int(first)) if first.isdecimal() else None
-
-
-def quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
-    """The cores that the quotas of control groups allow, rounded up; a large number if there are no quotas."""
-    return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
-               default=_NO_LIMIT)
-
-
-def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
-    """The quota and period of the process's control groups (version 1 or 2) and of their parents."""
-    try:
-        groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
-    except OSError:
-        groups = []
-    for _, controllers, path in [*groups, ["", "", "/"]]:
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mounted = root / controllers
-        group = mounted / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(mounted):
-                break
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-            try:
-                quota, period, *_ = " ".join((folder / name).read_text() for name in names).split()
-                yield int(quota), int(period)
-            except (OSError, ValueError):  # no quota: the file does not exist, or says "max"
-                continue
 
 
 _starting = Lock(fork_waits=True)

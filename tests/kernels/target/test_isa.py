@@ -121,6 +121,10 @@ def test_code_goes_without_features_of_other_levels(monkeypatch):
     assert withheld["scalar"] == bits and withheld["avx2"] == bits - {"avx2", "fma", "f16c"} == withheld["avx_vnni"]
     assert withheld["avx512"] == {"avx512vnni", "avx512bf16"} and withheld["avx512_vnni"] == {"avx512bf16"}
     assert not withheld["avx512_bf16"] and not withheld["amx"]
+    bits = {"neon", "dotprod", "i8mm"}  # LLVM cannot make code for Arm without neon
+    withheld = {level.name: set(replace(level).withheld) for level in (isa.SCALAR, *isa.arm.LEVELS)}
+    assert withheld == {"scalar": {"dotprod", "i8mm"}, "neon": {"dotprod", "i8mm"}, "neon_dot": {"i8mm"},
+                        "neon_i8mm": set()}
 
 
 @pytest.mark.parametrize(("features", "names", "best"), [

@@ -8,16 +8,15 @@ import numba
 import numpy as np
 import pytest
 
-from graphq.base.platform import process_cores
+from graphq.base import platform
+from graphq.base.platform import most_threads, process_cores, quota, resolve_threads
 from graphq.errors import CompileError
-from graphq.kernels.threads import team
-from graphq.kernels.threads.team import most_threads, quota, resolve_threads
 
 
 def test_thread_numbers(monkeypatch):
     assert resolve_threads(1) == resolve_threads(np.int64(1)) == 1
     assert resolve_threads(10_000) == numba.config.NUMBA_NUM_THREADS
-    monkeypatch.setattr("graphq.kernels.threads.team.quota", lambda: 1)
+    monkeypatch.setattr("graphq.base.platform.quota", lambda: 1)
     assert resolve_threads(None) == 1
 
 
@@ -60,8 +59,8 @@ def test_quota_of_control_groups_of_version_1(tmp_path):
 
 def test_the_share_that_an_engine_gives(monkeypatch):
     monkeypatch.setenv("NUMBA_NUM_THREADS", "8")
-    monkeypatch.setattr("graphq.kernels.threads.team.quota", lambda: 8)
-    monkeypatch.setattr("graphq.kernels.threads.team.process_cores", lambda: set(range(8)))
+    monkeypatch.setattr("graphq.base.platform.quota", lambda: 8)
+    monkeypatch.setattr("graphq.base.platform.process_cores", lambda: set(range(8)))
     for text, threads in (("3", 3), ("2,4", 2), ("1", 1), ("", 8), ("auto", 8), ("64", 8)):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
         assert resolve_threads(None) == threads
@@ -70,12 +69,12 @@ def test_the_share_that_an_engine_gives(monkeypatch):
 
 
 def test_a_plan_with_fewer_threads_takes_none_from_a_plan_with_more(monkeypatch):
-    monkeypatch.setattr(team, "_most_asked", 0)
+    monkeypatch.setattr(platform, "_most_asked", 0)
     monkeypatch.setenv("NUMBA_NUM_THREADS", "8")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     for asked, threads in ((1, 2), (4, 4), (3, 4), (100, 8), (1, 8)):
         resolve_threads(asked)
-        assert team.team_threads() == threads
+        assert platform.team_threads() == threads
 
 
 THREADS = """
