@@ -54,24 +54,19 @@ def most_threads() -> int:
     return _variable("NUMBA_NUM_THREADS") or len(process_cores())
 
 
-def share() -> int:
-    """The threads that a plan uses by default."""
-    return min(len(process_cores()), _allowed())
-
-
 def team_threads() -> int:
     """The number of threads of the process: its limit, or the largest number that a plan asked for, if larger."""
     return max(_allowed(), _most_asked)
 
 
 def resolve_threads(threads: int | None) -> int:
-    """The number of threads for a plan: `threads`, but at most `most_threads`; by default `share()`.
+    """The number of threads for a plan: `threads`, but at most `most_threads`; by default the process's share.
 
     Raises CompileError unless `threads` is a positive int or None.
     """
     global _most_asked
     if threads is None:
-        return share()
+        return min(len(process_cores()), _allowed())
     if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or threads < 1:
         raise CompileError(f"threads must be a positive int or None, got {threads!r}")
     asked = min(int(threads), most_threads())

@@ -75,10 +75,6 @@ def runs_long(op: Op, attrs: Mapping[str, Any]) -> bool:
     return op.name in _LONG or attrs.get("op_type") in _LONG_ONNX
 
 
-def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> TensorType:
-    return TensorType(dtype, shape)
-
-
 def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     """The array at the sizes that compilation assumes for open dimensions (`graphq.base.sizes`)."""
     return np.asarray(value.assumed)
@@ -86,7 +82,8 @@ def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np
 
 SIZED_CONSTANT = Op("sized_constant", "SizedConstant", (), {
     "value": Attribute("value", Later, REQUIRED), "shape": Attribute("shape", list[int], REQUIRED),
-    "dtype": Attribute("dtype", DType, REQUIRED)}, _sized_constant, _sized_type)
+    "dtype": Attribute("dtype", DType, REQUIRED)}, _sized_constant,
+    lambda *, value, shape, dtype: TensorType(dtype, shape))
 """The operation of constants whose array depends on open sizes; the array is a `Later` (`graphq.base.sizes`).
 
 Only the compiler adds nodes of this operation. The text form of graphs has no syntax for them."""

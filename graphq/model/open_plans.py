@@ -215,10 +215,10 @@ class OpenPlans(Plans):
                 made = None
             if made is not None:
                 return made
-        because = self._why_not(of, sizes) if of in self.by_class else ""
+        because = dict.fromkeys(why_not(v.program, v.trace, sizes, self.names) for v in self.by_class.get(of, ()))
         try:
             plan = self._made(sizes)
-            plan.because = because
+            plan.because = "; ".join(because)
             made = plan.at(sizes, self._arenas, self.options.cache)
         except GraphError as e:
             try:
@@ -230,10 +230,6 @@ class OpenPlans(Plans):
         if made is None:
             raise _Anew("its plan does not hold for the sizes that it was made for")
         return made
-
-    def _why_not(self, of: Sizes, sizes: Sizes) -> str:
-        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, self.names)
-                                       for v in self.by_class.get(of, ())))
 
     def _plan_likely_sizes(self) -> None:
         """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""

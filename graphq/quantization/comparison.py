@@ -185,7 +185,8 @@ COSTS = {"most": "at least half of the largest cost", "much": "at least a tenth 
 
 def differences_page(found: Comparison) -> str:
     """The HTML of the page: the tensors in graph order and by cost and, if Graphviz is installed, the graph."""
-    drawn, ids, views = outline(found.graph), _ids(found.graph), Views()
+    drawn, views = outline(found.graph), Views()
+    ids = {v.name: f"n{k}" for k, node in enumerate(found.graph.nodes) for v in node.outputs if v.name is not None}
     costs = {t.name: found.known_cost(t) for t in found.tensors}
     highest = max((x for x in costs.values() if x is not None), default=0.0)
     kinds = {ids[name]: _kind(cost, highest) for name, cost in costs.items()}
@@ -204,10 +205,6 @@ def differences_page(found: Comparison) -> str:
         views.add("Graph", draw(drawn, lines, lambda box: kinds.get(box.id, class_of(box))), "tensors", "picture", key)
     return document(f"{found.graph.name}: differences from f32", views,
                     f"{HELP}<p>{escape(found.summary)}</p>")
-
-
-def _ids(graph: Graph) -> dict[str, str]:
-    return {v.name: f"n{k}" for k, node in enumerate(graph.nodes) for v in node.outputs if v.name is not None}
 
 
 def _kind(cost: float | None, highest: float) -> str:

@@ -105,10 +105,6 @@ def _high(low: int, high: int, x: Any) -> Any:
     return np.clip(np.asarray(x) >> 16, low, high)
 
 
-def _logical_shift(x: Any, n: Any) -> Any:
-    return np.right_shift(np.asarray(x).view(np.uint32), np.asarray(n).view(np.uint32)).view(np.int32)
-
-
 def fused(a: Any, b: Any, c: Any) -> np.ndarray:
     """a * b + c in f32, rounded once."""
     # The product of two f32 is exact in f64. Knuth's TwoSum computes the rounding error of the sum exactly; its sign
@@ -169,7 +165,7 @@ BASIC: dict[str, Basic] = {
     "xor": Basic(_LOGIC, np.bitwise_xor),
     "shl": Basic(_INT2, np.left_shift),
     "sar": Basic(_INT2, np.right_shift),
-    "shr": Basic(_INT2, _logical_shift),
+    "shr": Basic(_INT2, lambda x, n: np.right_shift(*(np.asarray(a).view(np.uint32) for a in (x, n))).view(np.int32)),
     "as_f32": Basic("s32 -> f32", lambda x: np.asarray(x).view(np.float32)),
     "as_s32": Basic("f32 -> s32", lambda x: np.asarray(x).view(np.int32)),
     "to_f32": Basic("s32 -> f32", lambda x: np.asarray(x).astype(np.float32)),

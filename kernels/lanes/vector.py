@@ -87,11 +87,6 @@ COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
 STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "s16": I16, "u16": I16, "bf16": I16, "f16": I16}
 
 
-def _not_equal(b: Builder, lanes: int, x: Value, y: Value) -> Value:
-    differ: Value = b.fcmp_unordered("!=", x, y) if x.is_float else x.ne(y)
-    return differ
-
-
 def _round(b: Builder, lanes: int, x: Value) -> Value:
     suffix = "" if lanes == 1 else f"v{lanes}"
     return b.call_named(f"llvm.lrint.{suffix}i32.{suffix}f32", vector(I32, lanes), x)
@@ -119,7 +114,7 @@ EMIT: dict[str, Callable[..., Value]] = {
         "select": Value.select, "min_u16": min_u16}.items()},
     **{name: partial(lambda llvm, b, lanes, x, *others: x.math(llvm, *others), llvm) for name, llvm in
        {"abs": "fabs", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "fma": "fma"}.items()},
-    "ne": _not_equal,
+    "ne": lambda b, lanes, x, y: b.fcmp_unordered("!=", x, y) if x.is_float else x.ne(y),
     "high_u8": partial(_high, *RANGES["u8"]),
     "high_s8": partial(_high, *RANGES["s8"]),
     "neg": lambda b, lanes, x: b.fneg(x),

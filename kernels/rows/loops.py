@@ -227,10 +227,6 @@ def _layer_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> lis
     return [mean, _inverse(b, row, _squares(b, row, mean), epsilon)]
 
 
-def _rms_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    return [_inverse(b, row, _squares(b, row), epsilon)]
-
-
 def _reduction(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, how: str) -> list[Value]:
     if how in EXTREMES:
         return [row.extreme(-INFINITY if how == "max" else INFINITY, lambda new, have: computed(
@@ -242,7 +238,8 @@ def _reduction(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, how:
 LOOPS: dict[str, Callable[..., list[Value]]] = {
     "softmax": _softmax, "softmax_inf_as_zero": partial(_softmax, inf_as_zero=True), "log_softmax": _log_softmax,
     **{f"softmax_stepwise_{dtype}": partial(_stepwise_softmax, dtype=dtype) for dtype in ROUNDED},
-    "layer_norm": _layer_norm, "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": lambda b, row, room, epsilon: [_inverse(b, row, _squares(b, row), epsilon)],
     **{f"reduce_{how}": partial(_reduction, how=how) for how in (*TERMS, *EXTREMES)},
 }
 """For each row operation, the function that emits the numbers of a row."""
