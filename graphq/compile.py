@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from graphq.base.budget import budget, check_limit, collector_paused
 from graphq.base.locks import files_needed, late_imports
 from graphq.base.paths import path_of
+from graphq.base.platform import resolve_threads
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
@@ -66,27 +67,10 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     and a test with the smallest failing graph. For a file, raises OSError and the errors of `load_onnx` and other
     readers.
     """
-    if not isinstance(graph, Graph | str | os.PathLike):
-        in_memory = isinstance(graph, bytes | bytearray | memoryview) or hasattr(graph, "SerializeToString")
-        got = type(graph).__name__ if in_memory else f"{graph!r:.80}"
-        hint = "; load_onnx(model) makes a Graph of an ONNX model in memory" if in_memory else ""
-        raise GraphError(f"compile takes a Graph or the path of a file with a graph, got {got}{hint}")
-    if not isinstance(strict, bool):
-        raise CompileError(f"strict must be True or False, got {strict!r}")
-    if not (isinstance(cache, bool) or isinstance(cache, str) and cache == "kernels"):
-        raise CompileError(f'cache must be True, False or "kernels", got {cache!r}')
-    if verify not in (None, "numeric"):
-        raise CompileError(f'verify must be None or "numeric", got {verify!r}')
-    for name, value, choices in (("precision", precision, get_args(Precision)), ("ties", ties, get_args(Ties))):
-        if value not in choices:
-            raise CompileError(f"{name} must be {' or '.join(choices)}, got {value!r}")
-    if precision != "f32" and passes is not None:
-        raise CompileError(f"precision {precision!r} is a pass: give only `passes`, such as "
-                           f"passes.PRECISIONS[{precision!r}]")
+    _check(graph, strict, cache, verify, precision, ties, passes)
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
     with late_imports():
-        from graphq.base.platform import resolve_threads
         from graphq.model.kept import Kept
     most = resolve_threads(threads)
     if isinstance(graph, Graph):
@@ -128,6 +112,28 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     if kept is not None:
         kept.keep(model)
     return model
+
+
+def _check(graph: object, strict: object, cache: object, verify: object, precision: object, ties: object,
+           passes: object) -> None:
+    """Check arguments of `compile`; raises its errors."""
+    if not isinstance(graph, Graph | str | os.PathLike):
+        in_memory = isinstance(graph, bytes | bytearray | memoryview) or hasattr(graph, "SerializeToString")
+        got = type(graph).__name__ if in_memory else f"{graph!r:.80}"
+        hint = "; load_onnx(model) makes a Graph of an ONNX model in memory" if in_memory else ""
+        raise GraphError(f"compile takes a Graph or the path of a file with a graph, got {got}{hint}")
+    if not isinstance(strict, bool):
+        raise CompileError(f"strict must be True or False, got {strict!r}")
+    if not (isinstance(cache, bool) or isinstance(cache, str) and cache == "kernels"):
+        raise CompileError(f'cache must be True, False or "kernels", got {cache!r}')
+    if verify not in (None, "numeric"):
+        raise CompileError(f'verify must be None or "numeric", got {verify!r}')
+    for name, value, choices in (("precision", precision, get_args(Precision)), ("ties", ties, get_args(Ties))):
+        if value not in choices:
+            raise CompileError(f"{name} must be {' or '.join(choices)}, got {value!r}")
+    if precision != "f32" and passes is not None:
+        raise CompileError(f"precision {precision!r} is a pass: give only `passes`, such as "
+                           f"passes.PRECISIONS[{precision!r}]")
 
 
 def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:

@@ -176,7 +176,8 @@ class Reader:
             "bytes": cache(lambda number: array(number).tobytes()),
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
-            "type": self._type,
+            "type": lambda dtype, dims: TensorType(
+                DTYPES[dtype], check_dims(None if dims is None else self.all(dims), "type")),
             "op": lookup,
             "graph": lambda *parts: rebuilt(*self.all(parts)),
         }
@@ -197,9 +198,6 @@ class Reader:
         assert numbers.dtype == np.float64 and numbers.ndim == 1
         expect(FLOATS_GROWTH * numbers.nbytes, "the numbers of the file")
         return tuple(numbers.tolist())
-
-    def _type(self, dtype: str, dims: Sequence[Any] | None) -> TensorType:
-        return TensorType(DTYPES[dtype], check_dims(None if dims is None else [self.of(d) for d in dims], "type"))
 
 
 class ForeignReader(Reader):

@@ -306,7 +306,8 @@ def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None
     source, dequantize = _dynamic_source(left), None if right is None else right.node
     weights = None if dequantize is None or dequantize.op.name != "dequantize" else dequantize.operand(0)
     if product is None or dequantize is None or source is None or weights is None or weights.data is None \
-            or weights.dtype.bits != 8 or len(biases) > 1 or not _by_column(product, dequantize):
+            or weights.dtype.bits != 8 or len(biases) > 1 or dequantize.attrs["qtype"] != "per_tensor" \
+            and dequantize.attrs["axis"] % 2 == product.attrs["transpose_b"]:
         raise GraphError("ONNX has a recurrence with a quantized state only if its gates are a matmul of constant "
                          "8-bit weights with an input that is quantized by its range")
     a = dequantize.attrs
@@ -315,11 +316,6 @@ def dynamic_product(gates: Value) -> tuple[Value, list[np.ndarray], Value | None
     parts = [x.reshape(()) if a["qtype"] == "per_tensor" else x for x in (scales, points)]
     data = weights.data.T if product.attrs["transpose_b"] else weights.data
     return source, [data, *parts], biases[0] if biases else None
-
-
-def _by_column(product: Node, dequantize: Node) -> bool:
-    a = dequantize.attrs
-    return a["qtype"] == "per_tensor" or a["axis"] % 2 == (0 if product.attrs["transpose_b"] else 1)
 
 
 def _dynamic_source(x: Value | None) -> Value | None:
