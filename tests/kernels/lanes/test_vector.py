@@ -312,12 +312,16 @@ def test_look_ups_in_registers_replace_shorter_chains_than_those_in_memory(monke
     assert memory == sorted(memory) and registers[:2] == memory[:2] and registers[2] < memory[2]
 
 
-def test_emulated_levels_have_no_look_ups_in_registers(monkeypatch):
-    """Nor packing: no plain code replaces these instructions, whatever the machine has."""
+def test_emulated_levels_look_up_and_pack_by_plain_code_or_not_at_all(monkeypatch):
+    """Whatever the machine has."""
     monkeypatch.setattr(target_level, "has", lambda *names: True)
     own = [x for x in isa.LEVELS if x.own("table") is not None]
     assert own
     for level in map(replace, own):
         emulated = level.emulation
         assert level.looks_up is level.table and level.packs is level.packing
-        assert emulated.looks_up is None and emulated.packs is None
+        if level.table.emulate is None:
+            assert emulated.looks_up is None and emulated.packs is None
+        else:
+            assert emulated.looks_up.look_up is level.table.emulate and emulated.packs is level.packing
+            assert level.packing.plain
