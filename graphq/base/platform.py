@@ -262,19 +262,19 @@ def processor() -> dict[str, str]:
 
 
 _HWCAP, _HWCAP2 = 16, 26
-_ARM = {"neon": (_HWCAP, 1), "dotprod": (_HWCAP, 20), "i8mm": (_HWCAP2, 13), "bf16": (_HWCAP2, 14)}
-"""The features of Arm CPUs that levels ask for: the word of Linux's auxiliary vector, and the bit."""
+ARM_FEATURES = {
+    "neon": (_HWCAP, 1), "crc": (_HWCAP, 7), "lse": (_HWCAP, 8), "fullfp16": (_HWCAP, 10), "rdm": (_HWCAP, 12),
+    "jsconv": (_HWCAP, 13), "complxnum": (_HWCAP, 14), "rcpc": (_HWCAP, 15), "dotprod": (_HWCAP, 20),
+    "fp16fml": (_HWCAP, 23), "i8mm": (_HWCAP2, 13), "bf16": (_HWCAP2, 14)}
+"""Features of Arm CPUs that code may use: the word of Linux's auxiliary vector, and the bit."""
 
 
 def system_features() -> frozenset[str] | None:
-    """The CPU's features that the system lists, by LLVM's names without hyphens and underscores; None if it lists none.
-
-    On x86 they stand in Linux's file of processors, on Arm in the auxiliary vector.
-    """
+    """The CPU's features, by LLVM's names without hyphens and underscores; None if the system lists none."""
     if sys.platform == "linux" and MACHINE == "aarch64":
         ask = ctypes.CDLL(None).getauxval
         ask.argtypes, ask.restype = (ctypes.c_ulong,), ctypes.c_ulong
-        return frozenset(name for name, (word, bit) in _ARM.items() if ask(word) >> bit & 1)
+        return frozenset(name for name, (word, bit) in ARM_FEATURES.items() if ask(word) >> bit & 1)
     flags = processor().get("flags")
     return None if flags is None else frozenset(flag.replace("_", "") for flag in flags.split())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from functools import cache
 
 from graphq.base.locks import late_imports
-from graphq.base.platform import MACHINE, processor, system_features
+from graphq.base.platform import ARM_FEATURES, MACHINE, processor, system_features
 
 _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part"))
 
@@ -36,8 +36,8 @@ def has(*names: str) -> bool:
 
 
 def target_features() -> str:
-    """The features to give LLVM: those that it finds itself, and on Arm those that it does not find."""
+    """LLVM's list of features. On Arm the system corrects it: LLVM finds too few, or those of an emulator's host."""
     import llvmlite.binding as llvm
 
-    more = features() if MACHINE == "aarch64" else ()
-    return ",".join((llvm.get_host_cpu_features().flatten(), *(f"+{x}" for x in sorted(more))))
+    corrected = (f"{'+' if has(x) else '-'}{x}" for x in ARM_FEATURES if MACHINE == "aarch64")
+    return ",".join((llvm.get_host_cpu_features().flatten(), *corrected))
