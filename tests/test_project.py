@@ -1,6 +1,7 @@
 """What pyproject.toml and the files at the top say of the project agrees with the source."""
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -23,6 +24,15 @@ def imported() -> set[str]:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(str(node.module).partition(".")[0])
     return found - set(sys.stdlib_module_names) - {"graphq"}
+
+
+def test_tests_that_ci_names_exist():
+    """Also in the emulated step, which many machines skip."""
+    words = re.findall(r"(?<![\w/])tests/[\w/{},.-]+", (ROOT / ".ci/run").read_text(encoding="utf-8"))
+    command = ["bash", "-c", f"printf '%s\\n' {' '.join(words)}"]  # which expands braces
+    paths = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(words) > 5
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_every_package_that_the_source_imports_is_declared():

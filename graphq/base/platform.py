@@ -157,7 +157,7 @@ def open_at_once(path: str, flags: int, follow: bool = True) -> int:
 
 
 def home() -> str | None:
-    """The user's home folder; None if the user has none."""
+    """The user's home folder; None if no folder is known."""
     if found := os.environ.get("HOME"):
         return found
     try:

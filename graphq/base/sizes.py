@@ -158,7 +158,7 @@ def recorded(name: str) -> Callable[[F], F]:
 
 
 def name_of(x: object) -> str | None:
-    """The name of a function or class in files; None if it has none."""
+    """The name of a function or class in files; None without a name."""
     return _names.get(id(x))
 
 

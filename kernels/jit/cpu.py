@@ -36,7 +36,7 @@ def has(*names: str) -> bool:
 
 
 def target_features() -> str:
-    """LLVM's list of features. On Arm the system corrects it: LLVM finds too few, or those of an emulator's host."""
+    """LLVM's list of features. On Arm the system corrects it: LLVM misses some, and an emulator may show it others."""
     import llvmlite.binding as llvm
 
     corrected = (f"{'+' if has(x) else '-'}{x}" for x in ARM_FEATURES if MACHINE == "aarch64")

@@ -29,10 +29,10 @@ def product_step(b: PlanBuilder, lowered: Lowered, operands: Sequence[Operand], 
                  taps: int = 1, w_dtype: str | None = None, joined: int = 1, **packing: int) -> None:
     """Add the step of a product: a matmul or a convolution, with weights of any kind.
 
-    `operands` are the activations, the packed weights, those that the argument block calls `more`, and those of the
-    epilogue. `space` is their iteration domain. `words` are further words of the argument block. `k`, `layout`, `taps`
-    and `w_dtype` are fields of `Product`. Weights packed jointly multiply by zeros: only one of `joined`
-    multiply-accumulates is counted. `packing` has the fields of TERMS that describe the packed weights.
+    `operands` are the activations, the packed weights, the operands with the names `more` in the argument block, and
+    the epilogue's operands. `space` is their iteration domain. `words` are further words of the argument block. `k`,
+    `layout`, `taps` and `w_dtype` are fields of `Product`. Weights packed jointly multiply by zeros: only one of
+    `joined` multiply-accumulates is counted. `packing` has the fields of TERMS that describe the packed weights.
     """
     p = lowered.anchor
     assert isinstance(p, ProductLowering)

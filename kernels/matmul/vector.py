@@ -255,7 +255,7 @@ class _Tile:
         return out
 
     def vectors(self, w: Value, panel_bytes: Value) -> list[Value]:
-        """Emit the addresses of a group's vectors of weights; those of the first panel begin at `w`."""
+        """Emit the addresses of a group's vectors of weights; the first panel begins at `w`."""
         columns = range(0, self.columns, self.lanes)
         return [w + panel_bytes * (column // PANEL) + column % PANEL * 4 for column in columns]
 

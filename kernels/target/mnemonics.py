@@ -58,7 +58,7 @@ def multiplying(name: str, machine: ModuleType | None = HERE) -> tuple[Multiplyi
 
 
 def decisive(level: Level, machine: ModuleType | None = HERE) -> str | None:
-    """The instruction that limits products of bytes at a level of `machine`; None if it has none."""
+    """The instruction that limits products of bytes at a level of `machine`; None without such an instruction."""
     how = level.matrix or level.dot4 or level.saturating or level.pairs
     if machine is None or not how.mnemonic:
         return None

@@ -25,7 +25,7 @@ FIRST = {(k.level, k.dtypes): k for k in reversed(FLOATS)}
 LAST = {(k.level, k.dtypes): k for k in FLOATS}
 # Only bf16 and f16 have instructions to emulate; levels that the machine lacks are tried on one tile shape, and others
 # on the smallest, since emulated kernels compile slowly.
-# f16 differs from f32 as numbers are loaded alone: its largest tile and that of one row will do.
+# f16 differs from f32 only in how numbers are loaded: the largest tile and the tile of one row suffice.
 RUNS = [pytest.param(k, False, id=k.name) for k in FLOATS if k.level in NATIVE and (
     k.dtypes[0] != "f16" or k in (FIRST[k.level, k.dtypes], LAST[k.level, k.dtypes]))]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS if k.level != "scalar" and (

@@ -1,4 +1,4 @@
-"""Outputs that tiles write themselves, from registers, are those of the epilogue's function; so are entries of ties."""
+"""Tiles that write outputs from registers write what the epilogue's function writes, and enter the same ties."""
 import numpy as np
 import pytest
 
@@ -38,7 +38,7 @@ def inputs(g):
 OPTIONS = {"plain": dict(), "residual": dict(residual=True), "s8": dict(a_dtype="s8", dtype="s8")}
 IN_TURN = [(k.name, list(OPTIONS)[(turn + n) % 3], more)
            for turn, k in enumerate(k for k in TILES if k.dtypes[0] == "u8") for n, more in enumerate((19, 24))]
-"""Each tile with two of the options, so that those of a level and of a shape together have all three."""
+"""Each tile with two of the options: the tiles of a level, and of a shape, together have all three."""
 
 
 @pytest.mark.parametrize("name, options, more", IN_TURN)

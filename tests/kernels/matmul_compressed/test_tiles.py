@@ -24,10 +24,9 @@ NATIVE = [level.name for level in isa.available()]
 ALL = [k for k in KERNELS.values() if k.dtypes in tiles.DTYPES + FLOATS and k.level in LEVELS]
 FIRST = {(k.level, k.dtypes): k for k in reversed(ALL)}
 LAST = {(k.level, k.dtypes): k for k in ALL}
-# u8 is s8 without a xor, so that one tile shape of it will do. Weights of floats differ as they are unpacked alone: the
-# largest tile and that of one row will do for those of 8 bits and for those that are rounded, but one type. Emulated
-# kernels compile slowly, so that the last tile, of one row, will do where there are native ones; those of f32 have no
-# instruction to emulate.
+# u8 is s8 without a xor: one tile shape of u8 suffices. Kernels of floats differ only in how they unpack weights. For
+# 8 bits, and for all rounded types except one, the largest tile and the tile of one row suffice. Emulated kernels
+# compile slowly: where native kernels run, the last tile, of one row, suffices. f32 has no instruction to emulate.
 ALIKE = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16") or k.dtypes == ("f32", "s8groups")}
 COMPRESSED = [k for k in ALL if k is FIRST[k.level, k.dtypes] or k.dtypes[0] != "u8" and (
     k not in ALIKE or k is LAST[k.level, k.dtypes])]

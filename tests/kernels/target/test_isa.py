@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.base.platform import ARM_FEATURES
 from graphq.errors import KernelError
 from graphq.kernels import levels
 from graphq.kernels.jit import cpu
@@ -125,6 +126,15 @@ def test_code_goes_without_features_of_other_levels(monkeypatch):
     withheld = {level.name: set(replace(level).withheld) for level in (isa.SCALAR, *isa.arm.LEVELS)}
     assert withheld == {"scalar": {"dotprod", "i8mm"}, "neon": {"dotprod", "i8mm"}, "neon_dot": {"i8mm"},
                         "neon_i8mm": set()}
+
+
+def test_on_arm_code_uses_what_the_system_lists_and_nothing_else(monkeypatch):
+    """LLVM reads the CPU's name and a file, which an emulator may show of another CPU."""
+    monkeypatch.setattr(cpu, "features", lambda: {"neon", "dotprod"})
+    plain = cpu.target_features()
+    monkeypatch.setattr(cpu, "MACHINE", "aarch64")
+    given = cpu.target_features().removeprefix(plain).split(",")
+    assert {"+neon", "+dotprod", "-i8mm", "-lse"} <= {*given} and len(given) == 1 + len(ARM_FEATURES)
 
 
 @pytest.mark.parametrize(("features", "names", "best"), [
