@@ -32,15 +32,14 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
     """
     taps = ko * ki
     layout, pairs = Layout(lanes, 1, taps), -(-taps // 2)
-    size, order = layout.size, layout.order
-    halves, locate = len(order), tap_locator(ko, ki)
+    size, order, locate = layout.size, layout.order, tap_locator(ko, ki)
 
     def multiply(b: Builder, spot: Spot) -> int:
         channels, weights = spot.fields("channels", "weights")
         weights, half_bytes = weights + (((channels + 15) >> 4) << 6), 4 * lanes
         count = (WINDOWS.load(spot.windows, "ko") * WINDOWS.load(spot.windows, "ki") + 1) >> 1
         locate(b, spot.windows, spot.image, spot.outer, spot.inner, spot.addresses)
-        chunk_bytes = (b.value(I64, pairs) if pairs else count) * (halves * half_bytes)
+        chunk_bytes = (b.value(I64, pairs) if pairs else count) * (2 * half_bytes)
 
         def activations(tap: Value, c: Value) -> Value:
             address = (spot.addresses + tap * 8).load(I64, 8) + c.udiv(multiplier)
@@ -54,7 +53,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
         def pair(k: Value, c: Value, w: Value, sums: list[Value], single: bool = False) -> list[Value]:
             x = activations(k * 2, c)
             y = b.value(vector(I8, size), 0) if single else activations(k * 2 + 1, c)
-            address = w + k * (halves * half_bytes)
+            address = w + k * (2 * half_bytes)
             out = []
             for half in range(2):
                 both = x.shuffle(y, [int(n) for channel in order[half] for n in (channel, channel + size)])
@@ -85,7 +84,7 @@ def pair_sums(dtype: str, lanes: int, ko: int, ki: int, few: int, how: Multiply,
 
 def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, level: Level, multiplier: int) -> Functions:
     """Make the module of tiles of one pixel, for ko x ki taps packed in pairs (see `pixels.blocks.unrolled`)."""
-    how = level.pairs(lanes, level.emulated)
+    how = level.pairs(lanes, level.emulated, words=True)  # u8 minus a zero point has 9 bits
     return tile_functions(ADDRESSES, pair_sums(dtype, lanes, ko, ki, few, how, multiplier))
 
 

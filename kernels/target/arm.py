@@ -73,6 +73,12 @@ def sadalp(b: Builder, acc: Value, x: Value, w: Value) -> Value:
     return acc + instruction(b, "saddlp.v4i32.v8i16", acc.type, [x * w])
 
 
+def addp(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+    """Emit 32-bit products of s16 (LLVM makes this smull and smull2), and addp, which adds pairs of them."""
+    halves = [[y.shuffle(y, range(k, k + 4)).sext(acc.type) for y in (x, w)] for k in (0, 4)]
+    return acc + instruction(b, "addp.v4i32", acc.type, [left * right for left, right in halves])
+
+
 def eor(b: Builder, x: Value) -> Value:
     """Emit eor with FLIP. The empty assembly behind it keeps LLVM from flipping each lane after it was spread."""
     x = flipped(b, x)
@@ -178,7 +184,7 @@ NEON = Level(
     table=ByteTable("neon", tbl, 16, looked_up),
     fma=Fma(4, _FLOATS, _FLOATS, _COMPRESSED, _COMPRESSED, flushing),
     pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (3, 16), (2, 16), (1, 32)), rate=1.4),
-                      TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True))
+                      TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True, words=addp))
 NEON_DOT = NEON.extended(
     "neon_dot", "dotprod",
     dot4=ByteProduct("sdot", sdot, partial(dot4, signed=True), TileSizes(((5, 16), *_TILES)), _COMPRESSED, signed=True,

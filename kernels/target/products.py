@@ -113,7 +113,7 @@ class ByteProduct(NamedTuple):
     `partial(dot4, signed=True)`.
 
     `tiles` are the sizes of matmul tiles (of sorted weights if the instruction saturates), `compressed` the sizes for
-    compressed weights.
+    compressed weights. If `emit` is only for products that fit into s16, `words` has the meaning of `pairs` for all.
     """
 
     mnemonic: str
@@ -124,10 +124,12 @@ class ByteProduct(NamedTuple):
     widens: bool = False
     signed: bool = False
     flip: Callable[[Builder, Value], Value] = flipped
+    words: Add | None = None
 
-    def __call__(self, lanes: int, emulated: bool) -> Multiply:
-        """How vectors multiply by this instruction, or by its emulation."""
-        add, flip = (self.emulate, flipped) if emulated else (self.emit, self.flip)
+    def __call__(self, lanes: int, emulated: bool, words: bool = False) -> Multiply:
+        """How vectors multiply by this instruction, or by its emulation; `words`: any s16."""
+        emit = self.words or self.emit if words else self.emit
+        add, flip = (self.emulate, flipped) if emulated else (emit, self.flip)
         kind = vector(I16, 2 * lanes) if self.widens else vector(I32, lanes)
 
         def spread(x: Value, signed: bool) -> Factor:
