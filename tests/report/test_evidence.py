@@ -47,7 +47,7 @@ def native(model):
 
 @pytest.mark.parametrize("level, threads", [(x, 1 + k % 2) for k, x in enumerate(LEVELS)], indirect=["level"])
 def test_every_native_step_has_its_evidence(level, threads):
-    model = gq.compile(network(), isa=level, threads=threads)
+    model = gq.compile(network(), isa=level, threads=threads, ties="formula")
     text = model.explain(kernels=True)
     steps = native(model)
     assert len(steps) >= 2 and "native steps measured one by one, with warm caches" in text
@@ -66,7 +66,7 @@ def test_every_native_step_has_its_evidence(level, threads):
 def test_the_decisive_instruction_of_a_level(name):
     if isa.here(name).emulated:
         pytest.skip(f"no {name} here")
-    model = gq.compile(network(), isa=name, threads=1)
+    model = gq.compile(network(), isa=name, threads=1, ties="formula")
     ((k, step),) = [(k, s) for k, s in native(model) if s.macs]
     found = evidence.gather(model.plans.fixed, k)
     assert step.macs == found.macs == 48 * 64 * 96
@@ -161,7 +161,8 @@ def test_code_that_cannot_be_read_is_said_so(monkeypatch):
 def test_without_a_cache(tmp_path):
     """In a process of its own: kernels that others began here may end meanwhile, and be kept."""
     text = gq.to_text(network(rows=13))
-    code = "import sys, graphq as gq; print(gq.compile(gq.parse(sys.argv[1]), cache=False).explain(kernels=True))"
+    code = ("import sys, graphq as gq\n"
+            "print(gq.compile(gq.parse(sys.argv[1]), ties='formula', cache=False).explain(kernels=True))")
     done = subprocess.run([sys.executable, "-c", code, text], capture_output=True, text=True, check=True,
                           env={**os.environ, "GRAPHQ_CACHE_DIR": str(tmp_path)})
     assert "GOPS" in done.stdout and list(tmp_path.iterdir()) == []

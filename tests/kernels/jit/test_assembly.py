@@ -206,6 +206,7 @@ def tile_modules(kernel, level):
     return [x for x in modules_of(step) if x.name.startswith(kernel.name)]
 
 
+INTEGERS = "u8", "s8"
 FMA = {*(f"vfmadd{order}ps" for order in (132, 213, 231)), "fmla"}
 INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
                "avx512": {"vpmaddwd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
@@ -217,17 +218,17 @@ INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
 def test_native_kernels_have_the_instruction_of_their_level(name):
     """And no other: where it may, LLVM makes vpdpwssd of vpmaddwd and vpaddd.
 
-    Of each pair of types it is one kernel, with its smallest tile.
+    Of each type of weights it is one kernel for integers and one for floats, with its smallest tile.
     """
     assert name in INSTRUCTION, "which instruction do the products of this level take?"
     if isa.here(name).emulated:
         pytest.skip(f"no {name} here")
-    kernels = {kernel.dtypes: kernel for kernel in reversed(kernels_of(name))}.values()
+    kernels = {(k.dtypes[0] in INTEGERS, k.dtypes[1]): k for k in reversed(kernels_of(name))}.values()
     tiles = {kernel: tile_modules(kernel, isa.level_named(name))[-1:] for kernel in kernels}
     evidence.prepare_counts(x for made in tiles.values() for x in made)
     register = {4: "4s", 8: "ymm", 16: "zmm"}[isa.level_named(name).lanes]
     for kernel, made in tiles.items():
-        integers = kernel.dtypes[0] in ("u8", "s8")
+        integers = kernel.dtypes[0] in INTEGERS
         exact = kernel.dtypes[1] == SORTED or kernel.dtypes in FOUR_BITS and isa.level_named(name).sorts
         wanted = INSTRUCTION[name] if integers or name == "avx512_bf16" else {f"{x} {register}" for x in FMA}
         assert made
@@ -241,7 +242,7 @@ ASKED = """
 import graphq as gq
 from graphq.kernels.jit.compiling import Job
 from graphq.report.evidence import modules
-model = gq.compile(gq.parse('''graph net(x: u8[64,70], w: s8[70,70]) {
+model = gq.compile(ties="formula", graph=gq.parse('''graph net(x: u8[64,70], w: s8[70,70]) {
     %0 = dequantize(x, scales=[0.1])  %1 = dequantize(w, scales=[0.1])  %2 = matmul(%0, %1)
     %y = quantize(%2, dtype=u8, scales=[0.1])  return %y }'''))
 for module in {x for s in model.plans.fixed.plan.steps for x in modules(s)}:
