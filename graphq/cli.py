@@ -1,6 +1,4 @@
 """The command line: `graphq COMMAND ...`; each command has a file in `graphq.commands`."""
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,6 +1,4 @@
 """Helpers for tests of passes: compare a graph before and after a pass, as text and by its numbers."""
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping
 from typing import Any

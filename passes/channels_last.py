@@ -6,8 +6,6 @@ other nodes, the pass chooses. A value whose producer and users do not all have 
 choice with the fewest reordered bytes is a minimum cut of a hypergraph with nodes as vertices and values as hyperedges
 (Lawler, "Cutsets and partitions of hypergraphs", 1973).
 """
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from math import prod
 

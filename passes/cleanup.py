@@ -1,6 +1,4 @@
 """Remove nodes that repeat a computation, nodes that nothing uses, and nodes whose operands are constants."""
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any

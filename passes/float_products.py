@@ -4,8 +4,6 @@ Exporters write a reshape, a transpose or a cast between the dequantize of weigh
 dequantize next to the matmul. Weights that share a scale form a group. If the last group is shorter than the others, it
 is padded. The precision changes from f16 to f32, and from f32 to bf16 if the user asks for it.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

@@ -4,8 +4,6 @@ Results change only by f32 rounding. Folding rounds every weight, scale and bias
 unit in the last place. This moves a sum of products by at most 2**-24 of the sum of their magnitudes. A batch
 normalization that cannot be folded was one f64 computation, and becomes a multiplication and an addition in f32.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 

@@ -3,8 +3,6 @@
 The record of a kernel family (`kernels/family/record.py`) says which operations its kernels can compute. A kernel
 computes an attention mask itself if nothing else reads it, so no matrix of the size of the scores is stored.
 """
-from __future__ import annotations
-
 from collections.abc import Container, Iterator
 from typing import Any
 

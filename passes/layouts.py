@@ -4,8 +4,6 @@ A value of rank 3 or more has two possible layouts: the layout in the given grap
 to the end. `channels_last_form` says whether a node can compute channels last, and how its attributes, operands and
 results then change.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 

@@ -7,8 +7,6 @@ No two rewrites undo each other. Towards the outputs, dequantize moves past resh
 pad and concat. Towards the inputs, quantize moves past reshape, transpose and pad, and a cast to a narrower type moves
 past reshape, transpose and expand.
 """
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 from typing import Any

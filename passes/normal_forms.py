@@ -1,6 +1,4 @@
 """Bring operations that can be written in several ways to one form. Fusions then need only one pattern."""
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,6 +1,4 @@
 """Rewrite reductions and norms to the forms that kernels compute: along the last axis, or as a pool."""
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

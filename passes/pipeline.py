@@ -2,8 +2,6 @@
 
 The pass `canonicalize` consists of many small rewrites, also listed here.
 """
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

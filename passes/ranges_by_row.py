@@ -6,8 +6,6 @@ and is not part of PIPELINE. Run it first:
 
     graphq.compile("model.onnx", passes=(passes.RangesByRow, *passes.PIPELINE))
 """
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.dtypes import f32, s8, u8

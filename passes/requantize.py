@@ -2,8 +2,6 @@
 
 A dequantize after a quantize is never dropped, because the quantize rounds.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 In grouped-query attention, matmuls then read keys and values in place, without a copy for each query head. repeat(x)
 below is reshape(expand(reshape(x))) that repeats each matrix: [..., n, r, c] to [..., n * times, r, c].
 """
-from __future__ import annotations
-
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.moves.transpose import is_view
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var

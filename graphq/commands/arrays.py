@@ -1,6 +1,4 @@
 """Make arrays for the inputs of a model: from files (--input), or random arrays of chosen shapes (--shape)."""
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -14,8 +14,6 @@ file that `save_onnx` writes for a model of another kind. Install the engines wi
 The inputs are the arrays of --input. Without --input, they come from the file MODEL.npz next to the model. Without that
 file, they are random, in the ranges that the model's scales state.
 """
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -1,6 +1,4 @@
 """Show where the cache of kernels and models is and how much it holds (`info`), or empty it (`clear`)."""
-from __future__ import annotations
-
 import argparse
 
 from graphq.commands.shared import JSON, option, write

@@ -1,6 +1,4 @@
 """Compare a quantized model's tensors with the f32 model, and show which layers cost most."""
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

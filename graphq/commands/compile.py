@@ -3,8 +3,6 @@
 `graphq.load_compiled` and other commands load the file. The model's results are the same on every machine, but its
 machine code is not: a machine of another kind compiles the code again when it loads the file.
 """
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

@@ -1,6 +1,4 @@
 """Explain a compiled model: which operations fused, which did not and why, and which kernels run (docs/explain.md)."""
-from __future__ import annotations
-
 import argparse
 
 from graphq.commands.arrays import INPUTS, input_arrays

@@ -3,8 +3,6 @@
 With --json, the output is a list. For each partition it has the id, the anchor (the main operation), whether the
 partition is supported, the operations with their ids, and the names of inputs and outputs.
 """
-from __future__ import annotations
-
 import argparse
 
 from graphq.commands.shared import MODEL, write

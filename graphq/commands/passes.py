@@ -12,8 +12,6 @@ command prints a test with the smallest graph that shows the change, and exits w
 
 With --json: graph, near_misses (rewrite, node, reason), changes (pass, count) and fault (pass, message, test) or null.
 """
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
 """Run other engines (ONNX Runtime, OpenVINO) for comparison, and time calls of several engines in turns."""
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

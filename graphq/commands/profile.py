@@ -3,8 +3,6 @@
 The trace shows the run of median length, with one track per thread. Open it in Perfetto (ui.perfetto.dev) or
 chrome://tracing.
 """
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

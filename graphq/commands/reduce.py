@@ -14,8 +14,6 @@ graph that makes something raise. The smallest graph is printed, or written to -
 
 With --json: graph, nodes, trials, and test (with --pass, else null).
 """
-from __future__ import annotations
-
 import argparse
 import shlex
 import subprocess

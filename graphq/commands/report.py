@@ -1,6 +1,4 @@
 """Write an HTML page that shows a model before and after the passes: partitions, reasons, kernels, times, memory."""
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,6 +1,4 @@
 """Run a model on random or given inputs; print its speed and outputs, and with --compare their errors."""
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

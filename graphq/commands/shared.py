@@ -1,6 +1,4 @@
 """Helpers for commands: options, save graphs, compile a model with the options, print text or JSON."""
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -2,8 +2,6 @@
 
 With --json: name, types of inputs and outputs, the number of nodes per operation, and the text.
 """
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 

@@ -1,6 +1,4 @@
 """Copy graphs: with other input types (`specialized`), with other outputs, and in a flat form for pickle."""
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 

@@ -1,6 +1,4 @@
 """Parse the text form of graphs (`graphq.ir.text` describes it). Every error has a line and a column."""
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

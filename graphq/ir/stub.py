@@ -1,6 +1,4 @@
 """Write `operations.pyi`, the builder methods for type checkers and editors: `python -m graphq.ir.stub`."""
-from __future__ import annotations
-
 import inspect
 import textwrap
 import types
@@ -13,6 +11,7 @@ import numpy as np
 from graphq.dtypes import DType
 from graphq.ir.graph import Graph
 from graphq.ir.op import Op, walk_ops
+from graphq.ir.tensor_type import TensorType
 
 PATH = Path(__file__).with_name("operations.pyi")
 
@@ -83,8 +82,8 @@ def _default(value: Any) -> str:
 
 
 def _result(op: Op) -> str:
-    result = str(inspect.signature(op.infer).return_annotation)
-    return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
+    result = inspect.signature(op.infer, eval_str=True).return_annotation
+    return {TensorType: "Value", tuple[TensorType, TensorType]: "tuple[Value, Value]"}.get(result, "Any")
 
 
 if __name__ == "__main__":

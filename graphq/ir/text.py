@@ -11,8 +11,6 @@ Attributes at their default are left out. `parse(to_text(g))` returns the same g
 `elide=`) shorten long arrays and lists to `...`; `parse` refuses shortened texts. Names that are not plain words are
 quoted: `%"3"` is a value with the name 3, and `%3` is the fourth unnamed value. All NaNs print as `nan`.
 """
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,6 +1,4 @@
 """Verify graphs: node order, uses, names, attributes and types. Tests verify after every pass that changes one."""
-from __future__ import annotations
-
 from collections import Counter
 from operator import is_
 

@@ -8,8 +8,6 @@ A transpose needs no step if the kernels before or after it can write or read wi
 transposes: they move the axis of the heads before the axis of the rows, and back. A matmul can read the rows of one
 head with strides, and write its result with strides.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache as cache_of

@@ -1,6 +1,4 @@
 """Load graphs from files; the suffix of the file's name selects the format."""
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -8,8 +8,6 @@ and uses an arena (memory for values between steps). All runners share arenas.
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`model.staged`), with the constants of the first call.
 """
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

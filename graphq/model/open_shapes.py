@@ -1,6 +1,4 @@
 """Find open sizes of inputs (known only at run time). Divide sizes into classes, such as 16 to 127, for plans."""
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice

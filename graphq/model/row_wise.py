@@ -8,8 +8,6 @@ the results, or None if rows may mix. An operation without a rule counts as mixi
 The answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "rows may
 mix" can be wrong; that only costs speed.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple

@@ -9,8 +9,6 @@ every byte of the file, and several threads can check them. SHA-256 is fast beca
 1.7 GB/s per thread, twice as fast as BLAKE2b. Hashes detect damage, but not attacks, since anybody can compute them.
 `File.private` says whether others could have written the file.
 """
-from __future__ import annotations
-
 import hashlib
 import json
 import os

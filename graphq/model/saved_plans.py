@@ -1,6 +1,4 @@
 """Prepare plans for a file, and check and adapt plans that were read from a file."""
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ as names. Only functions and classes with a name (`base.sizes`) can be written a
 A `Reader` makes only data. A `PlanReader` also calls functions with a name and returns addresses of code, so it must
 not read files that others could have written.
 """
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,8 +10,6 @@ Saving repeats everything from the document that no pass has changed, such as st
 their defaults. In files, the dtype of an output expresses the attribute `dtype`, and a second output of SoftMax
 expresses `keep_stats`.
 """
-from __future__ import annotations
-
 import logging
 import os
 import re

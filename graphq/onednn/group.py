@@ -4,8 +4,6 @@ A group becomes one partition, but not always one kernel: compiling the partitio
 rewrites of GROUPS run in order, larger patterns first, each from the graph's last operation to its first. A quantize
 ends the chain after an anchor, and the dequantize that follows begins the next group.
 """
-from __future__ import annotations
-
 from typing import Any
 
 from graphq.ir import Graph, Node, Value

@@ -1,6 +1,4 @@
 """Translate oneDNN's operations to graphq's and back: kinds, attributes, and their spelling in files."""
-from __future__ import annotations
-
 import types
 import typing
 from collections.abc import Mapping, Sequence

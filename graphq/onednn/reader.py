@@ -3,8 +3,6 @@
 Files are not trusted: size, nesting, numbers and dimensions are checked first. Every error names file, operation and
 field.
 """
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

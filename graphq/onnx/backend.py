@@ -1,6 +1,4 @@
 """graphq as a backend for `onnx.backend.base`, the interface that the ONNX project's test runner uses."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

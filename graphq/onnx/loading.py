@@ -1,6 +1,4 @@
 """load_onnx: read and check an ONNX model, and convert it to a Graph."""
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter

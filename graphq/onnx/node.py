@@ -1,6 +1,4 @@
 """The operation onnx_node: a node that ONNX's reference evaluator runs, because graphq has no operation for it."""
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ An older operator may lack attributes, take axes as an attribute instead of an o
 that the older operator cannot express is refused, for example if an attribute that the operator lacks does not have its
 default value.
 """
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module

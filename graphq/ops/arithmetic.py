@@ -1,6 +1,4 @@
 """ONNX's casts, arithmetic on integers and f64, comparisons, and operations on booleans. oneDNN has none of these."""
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Literal

@@ -1,6 +1,4 @@
 """The operation cached_attention: attention with a KV cache."""
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -5,8 +5,6 @@ the attribute `dtype` of add, subtract, multiply and divide is the float type of
 the operands, or f32 if the operands differ. If add or subtract of s32 has an f32 result, the operands are first rounded
 to f32.
 """
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal, TypeAlias
 

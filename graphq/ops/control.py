@@ -4,8 +4,6 @@ The references run a body node by node. The inputs of the bodies of if_else and 
 the docstrings of loop and scan describe the inputs of their bodies. `Graph.specialize` does not change the
 bodies of loops, so a loop's results keep the shapes that its body was built with.
 """
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count

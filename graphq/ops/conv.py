@@ -1,6 +1,4 @@
 """The operations convolution and conv_transpose."""
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from math import prod

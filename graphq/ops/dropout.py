@@ -1,6 +1,4 @@
 """The operation dropout, with oneDNN's random numbers."""
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.dtypes import f32

@@ -3,8 +3,6 @@
 `qtype` is per_tensor (one scale and zero point, [] or [1]), per_channel (one for each index along `axis`) or per_group
 (one for each block of `group_shape` elements; only for dynamic_dequantize).
 """
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,6 +1,4 @@
 """Unary elementwise operations: arithmetic functions, relu, clamp and similar. All return NaN for NaN."""
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,6 +1,4 @@
 """The operations interpolate, which resizes images, and grid_sample, which reads an image at given coordinates."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Literal

@@ -1,6 +1,4 @@
 """The operations matmul and bias_add, ONNX's integer matmul and convolution, and the range for dynamic quantization."""
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

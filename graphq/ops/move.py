@@ -1,6 +1,4 @@
 """Operations without arithmetic: constants, reshape, transpose, concat, gather, slice, pad, expand and others."""
-from __future__ import annotations
-
 import math
 from typing import Literal, NoReturn, cast
 

@@ -1,6 +1,4 @@
 """Softmax and normalizations."""
-from __future__ import annotations
-
 import math
 from typing import Literal, TypeAlias
 

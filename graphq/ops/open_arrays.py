@@ -2,8 +2,6 @@
 
 The functions have a file of their own, because saved plans call them in processes that do not import the importers.
 """
-from __future__ import annotations
-
 import math
 
 import numpy as np

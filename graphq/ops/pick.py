@@ -1,6 +1,4 @@
 """ONNX operations that pick or replace elements by value or index, or pick the boxes of an object detector."""
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

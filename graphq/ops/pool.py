@@ -1,6 +1,4 @@
 """The operations max_pool and avg_pool."""
-from __future__ import annotations
-
 import functools
 from math import prod
 from typing import Literal

@@ -8,8 +8,6 @@ quantize_linear and dequantize_linear have scales and zero points as operands: o
 along `axis`, or (if `block_size` > 0) one for each block of `block_size` elements along `axis`. The last block may be
 smaller.
 """
-from __future__ import annotations
-
 from typing import Literal, TypeAlias
 
 import numpy as np

@@ -1,6 +1,4 @@
 """The recurrent layers lstm, gru and rnn, in one direction. A separate matmul applies the input weights."""
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.dtypes import f32, s32

@@ -4,8 +4,6 @@ reduce_max and reduce_min are exact. reduce_sum, _l1, _l2 and _prod run in f64 a
 runs in f32 and adds in the order of `graphq.kernels.numbers.mean_sums`. The order matters, because the mean of
 quantized elements often lies halfway between two integers, and f32 rounding errors decide the result.
 """
-from __future__ import annotations
-
 import functools
 from math import prod
 

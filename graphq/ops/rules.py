@@ -7,8 +7,6 @@ Arithmetic runs in f32, one IEEE operation at a time. Transcendental functions r
 because their f32 versions depend on the CPU. Results of bf16 and f16 are rounded from the f32 result. NumPy's
 warnings are off.
 """
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

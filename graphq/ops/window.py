@@ -1,6 +1,4 @@
 """Windows of convolutions and pools: attribute checks, padding, and output sizes."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Literal, TypeAlias

@@ -3,8 +3,6 @@
 Some steps run strip by strip: a strip of rows goes through all of these steps before the next strip does. Memory for a
 value between two of the steps is then needed only for one strip.
 """
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

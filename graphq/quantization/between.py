@@ -4,8 +4,6 @@ A layer's kernel includes the elementwise operations after the layer and the qua
 integers. If something else also reads the value, such as a later sum or concat, or if a pool stands between the layers,
 the kernel stores f32. Quantizing the value right after the layer avoids this.
 """
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,6 +1,4 @@
 """Weight-only quantization: weights of matmuls in 4 or 8 bits, with one scale per block of the summed axis."""
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -3,8 +3,6 @@
 Calibration also observes tensors in bodies. The statistics become results of the body's node, and a loop passes them
 from one iteration to the next. Parameters of quantization become operands of the body's node.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

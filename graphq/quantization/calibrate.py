@@ -4,8 +4,6 @@ The statistics are outputs of a compiled f32 model. Each observed tensor gets an
 kernel counts elements while the tensor is in the cache. A batch yields 64 KB per tensor, regardless of the tensor's
 size.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 

@@ -1,6 +1,4 @@
 """compare: measure how far every tensor of a quantized graph is from f32, and which layers cause most of the loss."""
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -1,6 +1,4 @@
 """Comparison: how far each tensor of a quantized graph is from f32, as data, as text and as a page."""
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,6 +1,4 @@
 """quantize_with_accuracy_control: keep the fewest layers in f32 that preserve the accuracy measured by the user."""
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,6 +1,4 @@
 """Calibration data for the command line: a folder of arrays, an .npz archive, or a Python function."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

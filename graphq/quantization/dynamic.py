@@ -7,8 +7,6 @@ w' are the dequantized weights. A range per tensor is as in ONNX's DynamicQuanti
 new range in each step, and the LSTM's input gets a range per tensor, as in com.microsoft's DynamicQuantizeLSTM. ONNX
 has no quantized LSTM with ranges known at compile time, and no quantized GRU or RNN.
 """
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.errors import GraphError

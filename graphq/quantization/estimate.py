@@ -4,8 +4,6 @@ If there are few batches, or if batches are alike, held-out batches say little: 
 for new data. A changed copy of a batch has more contrast and noise, so its tensors may exceed the ranges that
 calibration saw.
 """
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

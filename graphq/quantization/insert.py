@@ -5,8 +5,6 @@ at most 2 * 255 * 64 = 32640, which fits in 16 bits. Without VNNI, the fastest i
 16 bits and saturates; for 7-bit weights it is therefore exact. PyTorch and ONNX Runtime call such weights
 `reduce_range`.
 """
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,6 +1,4 @@
 """Decide by the results of a calibration how to quantize each layer (`Known`), and correct biases."""
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias

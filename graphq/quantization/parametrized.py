@@ -11,8 +11,6 @@ weights, the rest w - near is rounded to multiples of `step_of_rest` and added. 
 replaced by fake(value) for all of its readers. Every parameter of these formulas is an input of the model. Boolean
 inputs switch off each fake and the rounding of weights.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 

@@ -1,6 +1,4 @@
 """Estimate the time of layers in 8 bits, in 16 bits and in f32, and decide which layers are faster in f32."""
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

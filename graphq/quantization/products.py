@@ -3,8 +3,6 @@
 A LinearLayer is a matmul, a convolution or a transposed convolution in f32. Each of its two multiplied operands is an
 activation (computed at run time, described by statistics) or a constant (the weights).
 """
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -1,6 +1,4 @@
 """quantize: turn an f32 graph into a graph with quantize and dequantize nodes, by a scheme or the best setting."""
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

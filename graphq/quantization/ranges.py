@@ -7,8 +7,6 @@ Each bin of a histogram is assumed to be filled evenly. Under this assumption th
 exact. Rounding x to multiples of s costs the integral of (x - s rint(x / s))**2, and clipping at T costs the integral
 of (x - T)**2. Both have closed forms.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,6 +1,4 @@
 """The class Scheme states how a graph is quantized; a Setting is one trial of the automatic search."""
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -21,8 +21,6 @@ channels (smooth.py). The loss of a setting is the largest 1 - cosine of its out
     8. quantize states of LSTMs as well, if that makes the loss at most a third larger, or if the loss is then small
     9. for x86 CPUs without VNNI, use 7-bit weights if the loss stays within TARGET; they are faster there (`automatic`)
 """
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

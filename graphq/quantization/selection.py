@@ -5,8 +5,6 @@
 - "op:Conv": the layers of an operation, by graphq's or ONNX's name
 - "a..b": the layers on paths from value a to value b, including both; a node's name means its first result
 """
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import replace

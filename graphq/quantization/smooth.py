@@ -8,8 +8,6 @@ nothing. `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate
 quantization for large language models"). `equalize` is cross-layer equalization (Nagel et al., 2019, "Data-free
 quantization through weight equalization and bias correction"); it needs no data.
 """
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,6 +1,4 @@
 """Measure the time of a quantized model on this machine, compared with f32."""
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

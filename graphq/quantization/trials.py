@@ -1,6 +1,4 @@
 """Measure the loss of the automatic search's settings on held-out batches (`folds`), and make the settings' graphs."""
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,6 +1,4 @@
 """Make HTML and SVG that pages and notebooks share: charts (a run, the arena, bars), tables, and folded parts."""
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from html import escape

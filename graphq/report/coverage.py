@@ -1,6 +1,4 @@
 """Compute coverage (the share of multiply-accumulates in integer partitions), and classify partitions by kind."""
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ rows `r`. A row has a label, a text and perhaps a CSS class; the first row descr
 boxes; each has the name of a set of records, the box's id, and a text. With a profile, `s` is the box's share of the
 time.
 """
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 

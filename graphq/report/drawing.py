@@ -2,8 +2,6 @@
 
 Graphviz computes the layout. It gets only the ids and sizes of boxes, and no text of the model.
 """
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ All code in a step's modules is counted, even code that no call reaches. Most mo
 The module that recomputes outputs near rounding ties has code for all layouts of activations, although a step uses only
 one layout.
 """
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -2,8 +2,6 @@
 
 Lines are wrapped to the width of the terminal.
 """
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,6 +1,4 @@
 """Find the node that each operation became part of, and the reasons why fusions refused (for causes.py)."""
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from graphq.errors import GraphqError

@@ -4,8 +4,6 @@ Passes before the fusions add values. Most of these have a counterpart in the us
 elements, perhaps with its axes in another order (`Counterpart`). If a value has no counterpart, reports name the user's
 operation from which passes made the value's operation (`Node.origin`).
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Names and texts of a model enter the page in two ways: escaped, as text of the HTML, or in JSON that the script shows as
 text. The page's content security policy allows only this script, by its hash.
 """
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,6 +1,4 @@
 """Find why a matmul or convolution does not multiply integers: because of an operand, or because kernels refuse it."""
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 

@@ -3,8 +3,6 @@
 Traces are in Google's "Trace Event Format", as a JSON object. A piece of a step is a complete event (`ph` "X")
 on the track of its thread (`tid`), and times are microseconds; metadata events (`ph` "M") name the tracks.
 """
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,6 +1,4 @@
 """Collect the content of reports on a compiled graph, from its plan and the history of its passes."""
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,6 +1,4 @@
 """Make the views of a page: drawings, timeline, memory and tables. A page shows one view at a time."""
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from html import escape

@@ -1,6 +1,4 @@
 """Run single passes, or repeat passes until nothing changes (Fixpoint), and record a run (History)."""
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import TypeAlias, TypeVar

@@ -1,6 +1,4 @@
 """Copy nodes of a graph into the body of a partition (`graphq.ops.control`), unless a path leaves and enters them."""
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import count
 

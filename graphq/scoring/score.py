@@ -1,6 +1,4 @@
 """Score the rows of a Dask or Ray dataset (`score`). Workers run a `Scorer` on batches of rows."""
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

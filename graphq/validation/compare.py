@@ -1,6 +1,4 @@
 """Compare the results of two graphs' NumPy references on adversarial inputs, bit for bit or within tolerances."""
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ These inputs reveal passes that change numbers. Ties and edges follow from the g
 `adversarial_inputs` yields several sets of arrays, each of one kind, because a NaN, for example, spreads through a
 convolution and hides everything else.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice, product

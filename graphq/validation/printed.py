@@ -1,6 +1,4 @@
 """Write a pytest file for a graph that a pass gets wrong."""
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,6 +1,4 @@
 """Make graphs from parts of a graph or with other types and attributes, and find the part that a pass has changed."""
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any

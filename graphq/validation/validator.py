@@ -1,6 +1,4 @@
 """Check after each pass that the pass kept the graph's numbers; if not, raise PassError with a test."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -2,8 +2,6 @@
 
 A pass may forget to check a zero point, an axis or a padding, and still be right for the graph in its test.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest

@@ -1,6 +1,4 @@
 """Exporters of operations that compute: arithmetic, layers, pools, norms, reductions, recurrences, attention."""
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,6 +1,4 @@
 """Exporters of if_else, loop and scan. A body becomes an ONNX graph that reads values of the outer graph by name."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from onnx import GraphProto, helper

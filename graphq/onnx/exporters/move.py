@@ -1,6 +1,4 @@
 """Exporters of operations that move elements, and of the operation `onnx_node`."""
-from __future__ import annotations
-
 from onnx import version_converter
 
 from graphq.errors import GraphError

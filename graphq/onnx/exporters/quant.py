@@ -1,6 +1,4 @@
 """Exporters of the operations that quantize and dequantize."""
-from __future__ import annotations
-
 import numpy as np
 
 from graphq import dtypes as t

@@ -1,6 +1,4 @@
 """The table of exporters, and GraphWriter, the class that collects nodes, constants and names of an ONNX graph."""
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 

@@ -1,6 +1,4 @@
 """Importer of ONNX's Attention."""
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

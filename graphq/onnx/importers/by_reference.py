@@ -3,8 +3,6 @@
 If the evaluator contradicts the specification, the importer expresses the node in a form that the evaluator computes
 correctly, or refuses the node.
 """
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

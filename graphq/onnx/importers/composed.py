@@ -1,6 +1,4 @@
 """Tools of importers: express an operator by another one, or by a function in ONNX's text form; constants, casts."""
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any

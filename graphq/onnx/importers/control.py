@@ -1,6 +1,4 @@
 """Importers of If, Loop and Scan. Their inner graphs become bodies: graphs that are attributes of an operation."""
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 

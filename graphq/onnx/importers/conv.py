@@ -1,6 +1,4 @@
 """Importers of convolutions, and of STFT as a convolution."""
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,6 +1,4 @@
 """Importers of lane-wise operators."""
-from __future__ import annotations
-
 from functools import reduce
 from typing import Literal
 

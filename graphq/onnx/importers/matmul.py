@@ -1,6 +1,4 @@
 """Importers of Gemm, LinearRegressor, and of Einsum as transposes, matmuls and sums."""
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from math import prod

@@ -1,6 +1,4 @@
 """Importers of reductions, softmax and normalizations."""
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,4 @@
 """Check that operands have the same dtype if ONNX's schema, or a table for com.microsoft, requires it."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -1,6 +1,4 @@
 """Importers of pools and Resize."""
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any

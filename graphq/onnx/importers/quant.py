@@ -4,8 +4,6 @@ All these operators therefore share one set of fusions. Constant scales become a
 Other scales become operands of dynamic_quantize and dynamic_dequantize. Nodes that these operations cannot express
 become quantize_linear or dequantize_linear.
 """
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,6 +1,4 @@
 """Importers of LSTM, GRU and RNN. Each direction becomes a matmul of the input with W, and a recurrence."""
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,6 +1,4 @@
 """Importers of operators that return, take or change shapes, or move elements."""
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

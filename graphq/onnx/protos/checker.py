@@ -1,6 +1,4 @@
 """Run ONNX's checker also on models with large tensors, and with inputs and outputs of undeclared types."""
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

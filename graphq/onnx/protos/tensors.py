@@ -1,6 +1,4 @@
 """Convert types and tensors from ONNX to graphq, and types back."""
-from __future__ import annotations
-
 import math
 import os
 

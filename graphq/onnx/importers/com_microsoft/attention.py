@@ -1,6 +1,4 @@
 """Importers of com.microsoft's attention operators and RotaryEmbedding."""
-from __future__ import annotations
-
 import math
 from typing import Any
 

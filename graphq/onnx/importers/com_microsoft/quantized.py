@@ -2,8 +2,6 @@
 
 An operator becomes dequantize, the float operation, and quantize. Packed weights are unpacked.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 

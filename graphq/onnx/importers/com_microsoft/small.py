@@ -1,6 +1,4 @@
 """Importers of com.microsoft's operators that resemble one ONNX operator or combine a few simple operators."""
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

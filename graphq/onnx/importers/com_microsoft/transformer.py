@@ -1,6 +1,4 @@
 """Importers of com.microsoft's float operators for transformers, as ONNX Runtime documents them."""
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.dtypes import f32, s32
