@@ -2,8 +2,6 @@
 
 The kernels of a family compute one kind of partition, such as a matmul with its epilogue (see `family/record.py`).
 """
-from __future__ import annotations
-
 from graphq.errors import CompileError
 from graphq.ir import Node
 from graphq.kernels.concat.family import CONCAT

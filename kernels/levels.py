@@ -1,6 +1,4 @@
 """Choose the ISA level to compile for: the best level of this machine whose kernels pass a self-test."""
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator

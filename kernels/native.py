@@ -1,6 +1,4 @@
 """NATIVE: plan steps and costs of the operations that have kernels of their own, outside of partitions."""
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import NamedTuple

@@ -1,6 +1,4 @@
 """The plan steps of the operation cached_attention: write both caches, then attend to them."""
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.base.sizes import smallest

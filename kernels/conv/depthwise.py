@@ -1,6 +1,4 @@
 """The plan steps of a depthwise convolution, whose groups have one input channel each."""
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

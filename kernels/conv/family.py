@@ -3,8 +3,6 @@
 A phase is a set of outputs that sum over the same taps (`conv/filter.py`). Each phase has its own step. Only transposed
 convolutions with strides have several phases.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from math import prod

@@ -3,8 +3,6 @@
 A phase is a set of outputs that sum over the same taps. A transposed convolution with a stride of 2 along two axes has
 four phases: even and odd coordinates along each axis. A convolution that is not transposed has one phase.
 """
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod

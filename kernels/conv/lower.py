@@ -12,8 +12,6 @@ For floats, acc is an f32 sum over the taps of the output's `Phase`: all taps, e
 order is `float_sums` for depthwise convolutions and `tile_sums` for others (`numbers/float_sums.py`). Each tap, or a
 line of taps read as one long tap, is padded with zeros to a multiple of 4 bytes. Pixels of the padding are 0.0.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -16,8 +16,6 @@ into s8, and a level with a dot product of four bytes. Weights are packed in the
 A chunk is two vectors of channels (pairs) or four (quads). The last chunk can overlap the chunk before it. If there are
 fewer channels than in one chunk, loads leave out the others.
 """
-from __future__ import annotations
-
 from math import prod
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 One loop over memory computes a chain of operations. The argument block has the fields of SPACE, then a slot (see
 `vector.SlotOperand`) for each operand and for the output.
 """
-from __future__ import annotations
-
 from graphq.base.sizes import largest, numbers, recorded
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses

@@ -3,8 +3,6 @@
 Each operation has a rule. The operands that the expressions load are numbered by an `EpilogueBuilder`; an operand's
 number is its slot.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

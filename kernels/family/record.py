@@ -3,8 +3,6 @@
 The functions after it make the slots of a family's steps: the words of an argument block that locate the operands and
 the output of an epilogue.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -5,8 +5,6 @@ operands of f are constants, a table has the result of the second quantize for e
 functions of quantized models are such chains, of 3 to 30 operations. Tables are operands of a kernel: kernels that
 differ only in their tables share code.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple

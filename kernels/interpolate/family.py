@@ -9,8 +9,6 @@ d dequantizes (see `pool.means`). Two tables of weights lie one after the other 
 inner), the weight of tap (ko, ki) is the f32 product of entry [outer, ko] of the first and entry [inner, ki] of the
 second. Taps of weight 0 read the padding, whose elements are 0, because 0 times an infinity would be NaN.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ errors, of at most 3 to 5.1 ulp (measured by tests/kernels/lanes/test_elementary
 the same bits as ONNX Runtime's library MLAS on CPUs that have fused multiply-adds. Other polynomials are from Cephes
 (S. Moshier), except for minimax fits of gelu_erf and softplus that were made for this file.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from graphq.kernels.lanes.expression import Expr, const, define, maximum, minimum, op, select

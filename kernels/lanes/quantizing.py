@@ -1,6 +1,4 @@
 """Quantize in an epilogue: the operations that define the result, and the numbers that results stand for."""
-from __future__ import annotations
-
 from graphq.kernels.lanes.expression import BYTES, STORAGE, Expr, define, maximum, minimum, op
 
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}

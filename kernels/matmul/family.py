@@ -1,6 +1,4 @@
 """The record of the matmul family, and the function that adds a matmul's steps to a plan."""
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 

@@ -7,8 +7,6 @@ Other levels widen bf16 to f32 by a shift or a mask, and use fused multiply-adds
 this code also adds the second product first and treats subnormal numbers as zeros. Subnormal numbers become zeros by a
 mode of the CPU or, if emulated, by code. AMX's instruction for bf16 is not used, because it adds in another order.
 """
-from __future__ import annotations
-
 from functools import partial
 
 from graphq.kernels.jit.code import flushed

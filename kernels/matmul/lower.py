@@ -9,8 +9,6 @@ The formula of an integer matmul (docs/numbers.md), with x, w the quantized oper
 Scales and zero points can be tensors that are known only at run time. The result of ONNX's matmul_integer is acc. For
 floats, y = acc + b[j], where acc is the f32 sum of `float_sums.tile_sums`.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -14,8 +14,6 @@ A line of 4-bit weights has 8 rows: the low nibbles are rows 8 v .. 8 v + 3 of 1
 .. 8 v + 7, each in the order of a line of `matmul.pack`. A line of 8-bit weights has four rows in that order. Rows past
 the end of a group and columns past n are 0. A kernel reads a panel from its start to its end.
 """
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.errors import KernelError

@@ -1,6 +1,4 @@
 """The plan steps of operations outside partitions: moves of elements, casts, integer arithmetic, and ranges."""
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple

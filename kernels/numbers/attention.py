@@ -10,8 +10,6 @@ bits are stored as q + 8, two in a byte, the first in the low half.
 
 Products are summed in the order of `float_sums`, and powers of a softmax in the order of `rows`, from key 0 on.
 """
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.kernels.lanes.elementary import tanh

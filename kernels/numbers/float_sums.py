@@ -9,8 +9,6 @@ Matmuls and most convolutions multiply bf16 in pairs: the second product of each
 odd k. Subnormal operands and sums count as zeros of their sign. The instruction vdpbf16ps does the same, as measured on
 Zen 5 and as Intel's manual says.
 """
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

@@ -13,8 +13,6 @@ graph, found by experiment:
 Sums start from +0, except that sums in the order `eights` start from -0. The order matters if a mean of integers is
 quantized again: it is often exactly halfway between two integers, and the f32 rounding errors then decide.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias, TypeVar
 

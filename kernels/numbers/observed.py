@@ -5,8 +5,6 @@ thus has 32 bins of equal width, so the relative distance of a number from the e
 (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees") is similar,
 but its bins have equal width in the logarithm.
 """
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -9,8 +9,6 @@ is computed. The gates come in the listed order; ONNX's names for g and n are c 
     rnn:                h' = tanh(x + s)
     gru (z, r, n):      h' = (1 - z) * n + z * h    z, r = sigmoid(x + s),  n = tanh(x + r * (s + bias))
 """
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -14,8 +14,6 @@ reduce_l2; and sums of rows whose length is not a multiple of 4.
 If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
 infinite. The reference computes its sums in f64, so it has neither limit (docs/onnx.md).
 """
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

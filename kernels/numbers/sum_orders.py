@@ -14,8 +14,6 @@ few in the order "octets": in the last n % 4 columns, and in rows of a single co
 x = f32(q - zx) * sx are the dequantized activations, w the dequantized weights. k runs over channels and, within a
 channel, over taps.
 """
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ Neighboring dimensions are merged if every operand can step through both with on
 dimensions that remain are the batch; a table has an operand's byte offset for each batch element. TERMS says how to
 recompute the f32 sum of an output near a rounding tie.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple

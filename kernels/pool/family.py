@@ -11,8 +11,6 @@ A mean over any axes but the last is an avg_pool whose windows cover these axes.
 tie (see `means`). A quantize after a mean therefore divides by its scale, as the reference does, instead of multiplying
 by the reciprocal.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Sequence
 from math import prod
 from typing import Any, NamedTuple

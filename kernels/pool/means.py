@@ -6,8 +6,6 @@ The mean of four integers, requantized to the same scale, is exactly halfway bet
 The f32 rounding errors of d and of the sum then decide whether the reference rounds up or down. Kernels therefore
 dequantize every tap before they add it, in the reference's order (`numbers.mean_sums`).
 """
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

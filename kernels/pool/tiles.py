@@ -8,8 +8,6 @@
 nothing, tiles write the outputs directly, in half the time. For each small window size, code is compiled that reads a
 list of tap addresses. All other sizes share code that finds taps by the tables of offsets.
 """
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from math import prod

@@ -1,6 +1,4 @@
 """Add the steps of recurrent layers to a plan."""
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.ir import Node

@@ -8,8 +8,6 @@ The kernel first computes one or two numbers per row, such as a mean. For a redu
 epilogue's expression starts from it. Otherwise the expression starts from the stored elements (x, or the powers exp(x -
 max(x)) of softmax), and computes y from them and the numbers.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

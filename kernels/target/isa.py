@@ -4,8 +4,6 @@ A machine has a level if its CPU reports all features of the level; CPU names ar
 level whose features are a subset of its own, and runs its kernels. Tests can `emulate` a level that the machine lacks:
 plain LLVM IR then replaces its special instructions.
 """
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

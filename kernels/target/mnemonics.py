@@ -3,8 +3,6 @@
 An instruction's name is its mnemonic and the class of its widest register, such as `vpdpbusd zmm` or `sdot 4s`. The
 functions take the module of an architecture (`x86`, `arm`); the default is this machine's.
 """
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

@@ -4,8 +4,6 @@
 releases (vpdpbusd takes <64 x i8> operands now). This file uses the old types, and LLVM upgrades them when it parses
 the module.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from llvmlite import ir

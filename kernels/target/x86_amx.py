@@ -1,6 +1,4 @@
 """AMX: the tile registers of x86, their configuration, and their emulation in memory."""
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 

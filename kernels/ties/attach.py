@@ -1,6 +1,4 @@
 """`attach`, the only function for other folders: it lets an epilogue compute outputs near rounding ties again."""
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial, reduce

@@ -4,8 +4,6 @@ docs/theory/ties.md derives both bounds. `proved` holds for any activations. `es
 are independent of each other, and that the activations of a sum are independent numbers, with any mean that their dtype
 can hold. If weights are constant, both bounds depend on their values.
 """
-from __future__ import annotations
-
 from operator import getitem
 from typing import NamedTuple
 
