@@ -1,4 +1,5 @@
 """Importers of lane-wise operators."""
+from collections.abc import Callable
 from functools import reduce
 from typing import Literal
 
@@ -8,15 +9,14 @@ from graphq.dtypes import DType, bf16, boolean, f16, f32, s8, s16, s32, s64, u8,
 from graphq.ir import Value
 from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import one, standard
-from graphq.onnx.importers.importer import Call, Outputs, aligned, imports, imports_each, operation_of
+from graphq.onnx.importers.importer import Call, Importer, Outputs, aligned, imports, imports_each, operation_of
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.arithmetic import CASTABLE, NUMBERS
+from graphq.ops.eltwise import CASTS
 from graphq.ops.rules import FLOATS
 
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
-ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
-"""Casts that become type_cast: target dtypes by the operand's dtype."""
 BY_F32 = {**dict.fromkeys((boolean, s8, u8, s16, u16), (bf16, f16)), s32: (f16,), s64: (f16,)}
 """Casts of integers by way of f32: the target dtypes by the integer dtype. Each cast rounds only once, because f32 is
 exact for integers of up to 16 bits, and for larger integers up to the largest f16."""
@@ -98,48 +98,25 @@ def mean(c: Call) -> Outputs:
     return c.graph.divide(total, one(total, len(c.inputs)))
 
 
-@imports("Selu")
-def selu(c: Call) -> Outputs:
-    """Import Selu as `gamma * elu(x)`, only for f32: narrower floats would be rounded twice."""
-    if c.input(0).dtype != f32:
-        return None
+def for_f32(build: Callable[[Call, Value], Value]) -> Importer:
+    """Make an importer that only takes f32: narrower floats would be rounded more than once."""
+    return lambda c: build(c, c.input(0)) if c.input(0).dtype == f32 else None
+
+
+def _selu(c: Call, x: Value) -> Value:
     alpha, gamma = (1.67326319217681884765625, 1.05070102214813232421875) if c.version >= 6 else (1.6732, 1.0507)
-    x = c.graph.elu(c.input(0), alpha=c.attr("alpha", alpha))
-    return c.graph.multiply(x, one(x, c.attr("gamma", gamma)))
+    return c.graph.multiply(c.graph.elu(x, alpha=c.attr("alpha", alpha)), one(x, c.attr("gamma", gamma)))
 
 
-@imports("Celu")
-def celu(c: Call) -> Outputs:
-    """Import Celu: `max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)`."""
-    if c.input(0).dtype != f32:
-        return None
-    x, alpha = c.input(0), one(c.input(0), c.attr("alpha", 1.0))
+def _celu(c: Call, x: Value) -> Value:
+    alpha = one(x, c.attr("alpha", 1.0))
     below = c.graph.multiply(c.graph.subtract(c.graph.exp(c.graph.divide(x, alpha)), one(x, 1)), alpha)
     return c.graph.add(c.graph.relu(x), c.graph.minimum(below, one(x, 0)))
 
 
-@imports("Softsign")
-def softsign(c: Call) -> Outputs:
-    """Import Softsign: `x / (1 + |x|)`."""
-    if c.input(0).dtype != f32:
-        return None
-    return c.graph.divide(c.input(0), c.graph.add(c.graph.abs(c.input(0)), one(c.input(0), 1)))
-
-
-@imports("ThresholdedRelu")
-def thresholded_relu(c: Call) -> Outputs:
-    """Import ThresholdedRelu: `x` if it is above alpha, else 0."""
-    x = c.input(0)
-    return c.graph.select(c.graph.greater(x, one(x, c.attr("alpha", 1.0))), x, one(x, 0))
-
-
-@imports("Swish")
-def swish(c: Call) -> Outputs:
-    """Import Swish: `x * sigmoid(alpha * x)`."""
-    if c.input(0).dtype != f32:
-        return None
-    x = c.input(0)
-    return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", 1.0)))))
+def swish(c: Call, x: Value, alpha: float = 1.0) -> Value:
+    """`x * sigmoid(alpha * x)`, with the node's own alpha if it has one."""
+    return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", alpha)))))
 
 
 @imports("PRelu")
@@ -169,7 +146,7 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
     """Cast `x` to `dtype`; None if graphq has no such cast, as for f8, where Cast has more attributes."""
     if dtype == x.dtype:
         return x
-    if dtype in ROUNDED.get(x.dtype, ()):
+    if dtype in CASTS.get(x.dtype, ()):
         return c.graph.type_cast(x, dtype=dtype)
     if dtype in BY_F32.get(x.dtype, ()):
         return c.graph.type_cast(c.graph.cast(x, dtype=f32), dtype=dtype)
@@ -179,12 +156,21 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
 imports_each({
     "Cast": lambda c: cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'")),
     "CastLike": lambda c: cast_to(c, c.input(0), c.input(1).dtype),
+    # max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)
+    "Celu": for_f32(_celu),
     "GreaterOrEqual": lambda c: c.graph.less_equal(c.input(1), c.input(0)),
     # the result has the sign of the divisor or, with `fmod`, of the dividend
     "Mod": lambda c: c.graph.arithmetic(
         c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo"),
     # x * -1 also changes the signs of zeros
     "Neg": lambda c: _binary(c, "multiply", c.input(0), c.graph.add_constant(one(c.input(0), -1))),
+    "Selu": for_f32(_selu),
+    # x / (1 + |x|)
+    "Softsign": for_f32(lambda c, x: c.graph.divide(x, c.graph.add(c.graph.abs(x), one(x, 1)))),
+    "Swish": for_f32(swish),
+    # x if it is above alpha, else 0
+    "ThresholdedRelu": lambda c: c.graph.select(
+        c.graph.greater(c.input(0), one(c.input(0), c.attr("alpha", 1.0))), c.input(0), one(c.input(0), 0)),
     "Where": lambda c: (c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose)(
         c.input(0), c.input(1), c.input(2)),
 })

@@ -7,6 +7,7 @@ from graphq.dtypes import s8, s32, s64, u8, u32
 from graphq.ir import Value
 from graphq.onnx.importers.composed import one, standard
 from graphq.onnx.importers.conv import spatial, windows
+from graphq.onnx.importers.eltwise import swish
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, imports_each, width
 from graphq.onnx.importers.matmul import expect_bias, plus_bias, product
 from graphq.onnx.importers.pool import channels_first
@@ -212,4 +213,5 @@ imports_each({
         c.input(0), c.input(1) if c.input(1).dtype == s64 else c.graph.cast(c.input(1), dtype=s64)]),
     "NhwcMaxPool": lambda c: channels_first(
         c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0]),
+    "QuickGelu": lambda c: swish(c, c.input(0), 1.702),
 }, domain=MICROSOFT)

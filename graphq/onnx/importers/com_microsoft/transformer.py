@@ -22,13 +22,6 @@ def gelu(c: Call) -> Outputs:
     return c.graph.gelu(x, mode="gelu_tanh" if c.node.op_type == "FastGelu" else "gelu_erf")
 
 
-@imports("QuickGelu", domain=MICROSOFT)
-def quick_gelu(c: Call) -> Outputs:
-    """Import QuickGelu: `x * sigmoid(alpha * x)`."""
-    x = c.input(0)
-    return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", 1.702)))))
-
-
 @imports("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_layer_normalization(c: Call) -> Outputs:
     """Import SkipLayerNormalization: layer normalization of input + skip + bias; the fourth output is this sum.
