@@ -1,6 +1,4 @@
 """graphq: a oneDNN-Graph-style operator graph compiler in Python."""
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def _partitions(self: Graph) -> list[Partition]:
+def _partitions(self: Graph) -> "list[Partition]":
     """The partitions that oneDNN Graph would make, in topological order.
 
     Each operation is in exactly one partition. `partition.compile()` compiles a single partition.
@@ -57,7 +55,7 @@ def _repr_html_(self: Graph) -> str:
     return graph_html(self, repr(self))
 
 
-def _load_onednn(path: Path) -> Graph:
+def _load_onednn(path: "Path") -> Graph:
     return __getattr__("load_onednn_json")(path)
 
 

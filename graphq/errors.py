@@ -1,6 +1,4 @@
 """The exceptions that graphq raises. Each message names the node, the broken rule and the values."""
-from __future__ import annotations
-
 
 def how_to_install(extra: str) -> str:
     """The command that installs an extra in a checkout. On PyPI, 'graphq' is another project."""
@@ -50,7 +48,7 @@ class PassError(VerifyError):
         Exception.__init__(self, message)  # GraphqError.__init__ would shorten the printed test
         self.name, self.test = name, test
 
-    def __reduce__(self) -> tuple[type[PassError], tuple[str, str, str | None]]:
+    def __reduce__(self) -> "tuple[type[PassError], tuple[str, str, str | None]]":
         return PassError, (str(self), self.name, self.test)
 
 

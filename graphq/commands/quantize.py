@@ -4,8 +4,6 @@ With --json, the output has the file's path and the sizes of the file and of the
 cosine with f32) of each setting that was tried, and the layers with 16 bits or in f32. It says how reliable the
 estimated loss is, and how long a run takes in int8 and in f32.
 """
-from __future__ import annotations
-
 import argparse
 import shlex
 from pathlib import Path
@@ -134,7 +132,7 @@ CLEARLY = 0.9
 """The options of a slower setting are printed if it has at most this share of the chosen setting's loss."""
 
 
-def closer_setting(choice: Choice) -> list[str]:
+def closer_setting(choice: "Choice") -> list[str]:
     """A line with the options of the setting that loses least, if it loses clearly less than the chosen setting."""
     finished = [s for s in choice.losses if s not in choice.unfinished]
     closest = min(finished, key=choice.losses.__getitem__)

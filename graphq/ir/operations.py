@@ -2,8 +2,6 @@
 
 Type checkers read `operations.pyi` instead.
 """
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +37,7 @@ def add_method(name: str, method: Callable[..., Any]) -> None:
     setattr(Operations, name, method)
 
 
-def add_builder(op: Op) -> None:
+def add_builder(op: "Op") -> None:
     """Add the builder method of `op` to graphs."""
     def build(self: Any, /, *operands: Any, name: str | None = None, **attrs: Any) -> Any:
         outs = self.add_node(op, operands, attrs, name=name)

@@ -5,8 +5,6 @@ a dequantize of weights, have no boxes either. The box of a partition (operation
 boxes of its operations; edges end at these inner boxes. Each body of a loop or branch is a box of kind "group", with
 its own inputs and outputs.
 """
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,9 +26,9 @@ class Box:
     lines: tuple[str, ...]
     node: Node | None = None
     value: Value | None = None
-    inside: tuple[Box, ...] = ()
+    inside: "tuple[Box, ...]" = ()
 
-    def walk(self) -> Iterator[Box]:
+    def walk(self) -> "Iterator[Box]":
         """Yield this box, then all boxes inside it at any depth."""
         yield self
         for box in self.inside:

@@ -1,6 +1,4 @@
 """TensorType: a dtype and a shape whose dimensions may be unknown."""
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ class TensorType:
         dims = "*" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.dtype.name}[{dims}]"
 
-    def refines(self, other: TensorType) -> bool:
+    def refines(self, other: "TensorType") -> bool:
         """Whether this type equals `other`, except that more dimensions may be known."""
         return self.dtype == other.dtype and (other.shape is None or self.shape is not None and (
             len(self.shape) == len(other.shape) and all(b in (None, a) for a, b in zip(

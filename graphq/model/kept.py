@@ -9,8 +9,6 @@ If a later call needs a new plan for open sizes, the plan gets a file of its own
 the model's file lacks. A separate thread writes all files, so no call waits for them. The process waits for this thread
 before it ends.
 """
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -121,7 +119,7 @@ class Kept:
         self._given, self._level, self._threads, self._options = given, level, threads, options
 
     @staticmethod
-    def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> Kept | None:
+    def of(given: Path | Graph, level: str | None, threads: int, *options: object) -> "Kept | None":
         """The cache entry for the model of a file or graph.
 
         Returns None if such a model is not kept, or if the file cannot be read (loading then reports the error).

@@ -1,6 +1,4 @@
 """Python records for the JSON documents that ONEDNN_GRAPH_DUMP writes, and their conversion to JSON text."""
-from __future__ import annotations
-
 import json
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +62,7 @@ class GraphFile:
     header: Mapping[str, Any]
     ops: tuple[FileOp, ...]
 
-    def with_ops(self, ops: Sequence[FileOp]) -> GraphFile:
+    def with_ops(self, ops: Sequence[FileOp]) -> "GraphFile":
         """A copy of the document with these operations."""
         return replace(self, ops=tuple(ops))
 

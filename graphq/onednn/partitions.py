@@ -1,6 +1,4 @@
 """oneDNN's partition API: `graph.partitions()` splits a graph into partitions; each compiles separately."""
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -148,7 +146,7 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
     return out
 
 
-def order(parts: Sequence[Partition]) -> nx.DiGraph:
+def order(parts: Sequence[Partition]) -> "nx.DiGraph":
     """Make a directed graph of partitions, with an edge from each partition to every user of its outputs."""
     with late_imports():
         import networkx as nx  # not at the top: the import takes 0.2 s

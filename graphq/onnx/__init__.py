@@ -2,8 +2,6 @@
 
 Both need the package onnx (the extra `onnx`). The first call is slow, because it imports onnx and the importers.
 """
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from types import ModuleType
@@ -23,7 +21,7 @@ __all__ = ["load_onnx", "node", "save_onnx", "to_model"]
 
 
 @collector_paused()
-def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: int | None = None) -> Graph:
+def load_onnx(source: "str | os.PathLike[str] | bytes | ModelProto", *, memory: int | None = None) -> Graph:
     """Load an ONNX model from a path, the bytes of a file, or a ModelProto; returns its graph.
 
     Inputs and outputs keep their names and order. An input with an initializer becomes a constant. Symbolic dimensions
@@ -55,7 +53,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) ->
     _module("saving").save_onnx(graph, path, opset=opset)
 
 
-def to_model(graph: Graph, *, opset: int = 21) -> ModelProto:
+def to_model(graph: Graph, *, opset: int = 21) -> "ModelProto":
     """Convert `graph` to the ModelProto that `save_onnx` writes."""
     return _module("saving").to_model(graph, opset=opset)
 

@@ -2,8 +2,6 @@
 
 Arguments of kernels that are open sizes are computed for each new set of sizes, and everything else once.
 """
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -34,7 +32,7 @@ class OpenPlan(NativePlan):
 
     because = ""
 
-    def __init__(self, plan: Plan, trace: Trace, passed: tuple[History, list[Refusal]] | None = None) -> None:
+    def __init__(self, plan: Plan, trace: Trace, passed: "tuple[History, list[Refusal]] | None" = None) -> None:
         super().__init__(plan, passed)
         self.trace = trace
         self._numbers_at = np.array([at for at, _ in self.numbers], np.int64)

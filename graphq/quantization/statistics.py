@@ -1,6 +1,4 @@
 """The statistics of calibration: for each tensor a histogram, its extremes, and statistics per channel."""
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -142,7 +140,7 @@ class Statistics(Mapping[str, TensorStatistics]):
             np.savez_compressed(file, **arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Statistics:
+    def load(cls, path: str | os.PathLike[str]) -> "Statistics":
         """Read a file that `save` wrote. Raises InputError for any other file, OSError if reading fails."""
         arrays = read_arrays(path, f"{path} holds no statistics")
         if not isinstance(arrays, dict):

@@ -4,8 +4,6 @@ products.py finds the causes for matmuls and convolutions. Any other operation i
 between two operations: one computes a value in f32, the other reads it. Each rule states its reason and its edit in
 English (`given.Reason`); `Given` has the words for values and operations.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,7 +33,7 @@ SHOWN = 3
 """The largest number of users of a value that a text names."""
 
 
-def causes(analysis: Analysis) -> list[Cause]:
+def causes(analysis: "Analysis") -> list[Cause]:
     """Find the causes, each for all operations with the same reason. Layers come first, the graph's border last."""
     alike: dict[tuple[object, ...], list[Reason]] = {}
     for node in analysis.after.nodes:
@@ -49,7 +47,7 @@ def causes(analysis: Analysis) -> list[Cause]:
     return sorted(made, key=lambda c: (c.check == BORDER, c.op not in PRODUCTS))
 
 
-def _cause(reasons: list[Reason], analysis: Analysis, numbers: dict[Node, int]) -> Cause:
+def _cause(reasons: list[Reason], analysis: "Analysis", numbers: dict[Node, int]) -> Cause:
     first = min(reasons, key=lambda r: (r.node.op.name not in PRODUCTS, r.node.op.name not in QUANTIZES))
     nodes = dict.fromkeys([first.node, *(n for r in reasons for n in (r.node, *analysis.partners(r.node)))])
     op, value, given, home = first.op, first.value, analysis.given, analysis.home.get(first.node)

@@ -1,6 +1,4 @@
 """Show reports, profiles and partitions in notebooks, as HTML tables without scripts."""
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from html import escape
 
@@ -17,7 +15,7 @@ class ReportText(str):
     _html: Callable[[], str]
 
     @classmethod
-    def of(cls, text: str, html: Callable[[], str]) -> ReportText:
+    def of(cls, text: str, html: Callable[[], str]) -> "ReportText":
         """The report `text`, and a function that makes its HTML when a notebook asks."""
         made = cls(text)
         made._html = html

@@ -1,6 +1,4 @@
 """Find matches of a pattern by backtracking, and explain the nearest miss."""
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class Match(NamedTuple):
         """The first matched node of operation `op`."""
         return next(n for n in self.nodes if n.op.name == op)
 
-    def plus(self, *nodes: Node) -> Match:
+    def plus(self, *nodes: Node) -> "Match":
         """A match with these nodes added."""
         return Match(self.root, Nodes(dict.fromkeys((*self.nodes, *nodes))), self.values, self.bindings)
 

@@ -21,8 +21,6 @@ An attribute that a pattern leaves out must have its default; if it has no defau
 any value of one attribute, and `attrs=ANY` any value of all attributes that are left out. Both operand orders of a
 commutative operation are tried. Only the root, the last node of a match, may have users outside of the match.
 """
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -158,14 +156,14 @@ class Rewrite:
         graph.prune([node])
 
     @property
-    def _form(self) -> _RewriteForm:
+    def _form(self) -> "_RewriteForm":
         """The pattern, and what `check` and `replace` take. Patterns may list operations: a new one makes it again."""
         made = self.__dict__.get("_made")
         if made is None or made[0] != len(OPS):
             made = self.__dict__["_made"] = len(OPS), self._make()
         return made[1]
 
-    def _make(self) -> _RewriteForm:
+    def _make(self) -> "_RewriteForm":
         _, *names = _parameters(self, "pattern")
         if reserved := GIVEN & set(names):
             raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")

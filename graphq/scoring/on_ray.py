@@ -1,6 +1,4 @@
 """Score Ray datasets with a pool of actors. Each actor loads the model once."""
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,7 @@ class ScoringActor:
         return self.scorer(batch)
 
 
-def score_dataset(rows: ray.data.Dataset, scorer: Scorer, options: Mapping[str, Any]) -> ray.data.Dataset:
+def score_dataset(rows: "ray.data.Dataset", scorer: Scorer, options: Mapping[str, Any]) -> "ray.data.Dataset":
     """Score a Ray dataset by `map_batches`. `options` such as `concurrency` go to Ray."""
     return rows.map_batches(ScoringActor, fn_constructor_args=(scorer,), batch_format="numpy",
                             **{"batch_size": BATCH, **options})

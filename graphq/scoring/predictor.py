@@ -1,6 +1,4 @@
 """Predictor: a model as a function of batches of any size, for bulk scoring of tables, images and texts."""
-from __future__ import annotations
-
 import logging
 import os
 import uuid
@@ -112,7 +110,7 @@ class Predictor:
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
 
-    def _prepared(self) -> _BatchedModel:
+    def _prepared(self) -> "_BatchedModel":
         """The model, and the way it runs on rows. The first call loads the model."""
         if self._rows is None:
             self._rows = _BatchedModel(self._model(), self.batch, self.pad_to)

@@ -2,8 +2,6 @@
 
 Each function in KINDS yields candidates: functions that return a simpler graph, or raise GraphqError.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, pairwise
@@ -95,7 +93,7 @@ class _Reducer:
                     tried += 1
         return accepted
 
-    def accepts(self, candidate: Candidate) -> bool:
+    def accepts(self, candidate: "Candidate") -> bool:
         """Replace the graph by a candidate that is valid, smaller and interesting. Returns whether it was replaced."""
         if self.left <= 0:
             return False

@@ -7,8 +7,6 @@ Each operand's slice of the result, called a part, gets a lane-wise expression a
 A part is a plain copy if its elements do not change, for example if the result is quantized with the parameters that
 dequantize the operand.
 """
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -51,7 +49,7 @@ class Concat(Lowered):
     axis: int = 0
     parts: tuple[ResultSlice, ...] = ()
 
-    def tabulated(self, constants: Arrays, level: Level) -> Concat:
+    def tabulated(self, constants: Arrays, level: Level) -> "Concat":
         """Replace operations on single bytes by table look-ups in each part, like `Lowered.tabulated`."""
         parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))

@@ -4,8 +4,6 @@ A body is the graph inside a partition. Its anchor is the operation that decides
 This file has what all kernel families share: lane-wise bodies, scales and zero points of an anchor's operands, and the
 f32 sum that the graph states.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
@@ -191,7 +189,7 @@ class QuantParameter:
         """Whether all numbers are the constant 0. Then there is nothing to subtract."""
         return self.data is not None and not self.data.any()
 
-    def shifted(self, by: int) -> QuantParameter:
+    def shifted(self, by: int) -> "QuantParameter":
         """The same zero points with the number `by` added."""
         if self.data is not None:
             return replace(self, data=self.data + by)

@@ -1,6 +1,4 @@
 """The refusal of a body by kernels (`Unsupported`), and how its message shows values and axes."""
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -44,7 +42,7 @@ class Unsupported(Exception):  # the name has no "Error", because reports show i
         super().__init__(self._filled(reason, _plain))
         self.edit = self._filled(edit, _plain)
 
-    def told(self, words: Callable[[Mention], str]) -> Unsupported:
+    def told(self, words: Callable[[Mention], str]) -> "Unsupported":
         """The same refusal with each mention replaced by `words(mention)`."""
         reason, edit = (self._filled(text, words) for text in self._texts)
         return Unsupported(reason, edit, self.operand)

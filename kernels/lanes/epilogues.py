@@ -1,6 +1,4 @@
 """The epilogue of a kernel: an expression per output and the outputs' type. `evaluate` computes it in NumPy."""
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,7 +89,7 @@ class Epilogue:
             _mapped((*(b for _, b in pairs), *others), roots.append)
         return tuple(roots)
 
-    def renamed(self, new: Mapping[Expr, Expr]) -> Epilogue:
+    def renamed(self, new: Mapping[Expr, Expr]) -> "Epilogue":
         """The epilogue with the nodes in `new` replaced."""
         return _of_parts(_parts(self), partial(substitute, new=new, done={}))
 

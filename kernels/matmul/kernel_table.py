@@ -3,8 +3,6 @@
 `select` keeps the kernels that fit the dtypes, the ISA level and the layout of activations, and returns the kernel with
 the least estimated cost. If several cost the same, the highest level wins, then the first in the table.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -50,7 +48,7 @@ class Kernel:
     tile: tuple[int, int]
     level: str
     build: Builder
-    cost: Callable[[Kernel, int, int, int], float]
+    cost: "Callable[[Kernel, int, int, int], float]"
     layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS
 
     @lazy_property

@@ -12,8 +12,6 @@ f32 and bf16 activations are multiplied by the dequantized weights f32(w - zw) *
 bf16, the dequantized weights are first rounded to this dtype. The products are added as in all float kernels
 (`tile_sums`). Bias and epilogue follow as in `matmul.lower`.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -101,7 +99,7 @@ class CompressedMatmul(Matmul):
         sums = self.centered.sum(axis=1, dtype=np.int64)
         return pack_integers(self.u, self.z, self.scales, wrapped(-zero_point * sums), self.bits)
 
-    def split(self, times: int) -> CompressedMatmul:
+    def split(self, times: int) -> "CompressedMatmul":
         """The same product with every group split into `times` groups."""
         return replace(self, z=self.z.repeat(times, axis=0).astype(np.int32), scales=self.scales.repeat(times, axis=0))
 

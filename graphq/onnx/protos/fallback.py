@@ -1,6 +1,4 @@
 """Use ONNX's tools on one node: find its function body, infer shapes, run the reference evaluator."""
-from __future__ import annotations
-
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -255,7 +253,7 @@ def _dimension(shapes: Sequence[Sequence[int]], output: int, axis: int) -> int:
 
 
 @lru_cache(1024)
-def _evaluator(model: bytes) -> ReferenceEvaluator:
+def _evaluator(model: bytes) -> "ReferenceEvaluator":
     from onnx.reference import ReferenceEvaluator  # this import takes 0.2 s, and few models need it
 
     return ReferenceEvaluator(parsed(model))
