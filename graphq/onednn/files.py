@@ -27,7 +27,7 @@ from graphq.ir.node import Node, Value
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onednn import kinds
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
-from graphq.onednn.reader import read_graph_file
+from graphq.onednn.reader import parse_graph_file, read_text
 
 log = logging.getLogger("graphq")
 
@@ -80,7 +80,8 @@ def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
     The operations' shape rules fill in unknown dimensions if possible. Raises ParseError if the file is not in the
     format, GraphError if the graph breaks a rule; both name file, op and field.
     """
-    return to_graph(read_graph_file(path), os.fspath(path))
+    text, where = read_text(path), os.fspath(path)
+    return to_graph(parse_graph_file(text, where), where)
 
 
 def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:

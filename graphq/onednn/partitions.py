@@ -1,18 +1,14 @@
 """oneDNN's partition API: `graph.partitions()` splits a graph into partitions; each compiles separately."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from graphq.base.locks import late_imports
 from graphq.compile import compile
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.onednn.group import group
 from graphq.report.charts import listed
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 UNSUPPORTED = frozenset({"wildcard", "end"})
 """Operations that only mark values in oneDNN (End, Wildcard): their partitions compute nothing."""
@@ -144,15 +140,3 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
             new[old] = made
     out.set_outputs([new[v] for v in leaving], [names[v] for v in leaving])
     return out
-
-
-def order(parts: Sequence[Partition]) -> "nx.DiGraph":
-    """Make a directed graph of partitions, with an edge from each partition to every user of its outputs."""
-    with late_imports():
-        import networkx as nx  # not at the top: the import takes 0.2 s
-
-    dag = nx.DiGraph()
-    dag.add_nodes_from(parts)
-    producer = {v: p for p in parts for v in p.outputs}
-    dag.add_edges_from((producer[v], p) for p in parts for v in p.inputs if v in producer)
-    return dag

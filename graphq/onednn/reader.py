@@ -31,11 +31,6 @@ _HEADER = {"engine_kind": ("any", "cpu", "gpu"), "fpmath_mode": ("strict", "bf16
            "fpmath_mode_apply_to_int": ("true", "false")}
 
 
-def read_graph_file(path: str | os.PathLike[str]) -> GraphFile:
-    """Read the document in the file `path`; raises ParseError, naming file, op and field."""
-    return parse_graph_file(read_text(path), os.fspath(path))
-
-
 def read_text(path: str | os.PathLike[str]) -> str:
     """Read the UTF-8 text of a regular file of at most MAX_BYTES; raises ParseError for any other file."""
     name = str(path_of(path))
