@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.op import lookup
 from graphq.onnx.importers.composed import by_f32, in_f32, one, standard
-from graphq.onnx.importers.importer import MICROSOFT, ML, Call, Outputs, by_body, imports
+from graphq.onnx.importers.importer import MICROSOFT, ML, Call, Outputs, by_body, imports, imports_each
 from graphq.ops.rules import FLOATS, normal_axis
 
 REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "reduce_max", "ReduceMean": "reduce_mean",
@@ -78,12 +78,6 @@ def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
     axis = normal_axis(c.attr("axis", 1), dims)
     flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
     return c.graph.static_reshape(build(flat), shape=dims)
-
-
-@imports("Hardmax")
-def hardmax(c: Call) -> Outputs:
-    """Import Hardmax as an onnx_node; before version 13, the operand becomes a matrix."""
-    return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])
 
 
 @imports("LpNormalization")
@@ -234,3 +228,8 @@ def normalizer(c: Call) -> Outputs:
         return None
     wide = x if x.dtype == f32 else g.cast(x, dtype=f32)
     return g.divide(wide, g.reduce_max(wide, axes=[-1], keep_dims=True))
+
+
+# an onnx_node; before version 13, the operand becomes a matrix
+imports_each({"Hardmax": lambda c: None if c.version >= 13 else as_matrix(
+    c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])})

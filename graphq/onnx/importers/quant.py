@@ -13,7 +13,7 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.conv import spatial, windows
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, imports_each
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.dynamic_quant import ZERO_POINTS
 from graphq.ops.quant import QUANTIZED, check_granularity
@@ -69,24 +69,18 @@ def dequantize_linear(c: Call) -> Outputs:
     return dequantized(c, c.input(0), p, dtype)
 
 
-@imports("QuantizeLinear", domain=MICROSOFT)
-def quantize_linear_microsoft(c: Call) -> Outputs:
-    """Import com.microsoft's QuantizeLinear, version 1. Without an axis the scale must be per-tensor."""
-    x, zp = c.input(0), c.optional(2)
-    return quantized(c, x, _microsoft(c, zp), t.u8 if zp is None else zp.dtype)
-
-
-@imports("DequantizeLinear", domain=MICROSOFT)
-def dequantize_linear_microsoft(c: Call) -> Outputs:
-    """Import com.microsoft's DequantizeLinear, version 1. Without an axis the scale must be per-tensor."""
-    return dequantized(c, c.input(0), _microsoft(c, c.optional(2)), None)
-
-
-def _microsoft(c: Call, zp: Value | None) -> QuantizationOperands:
+def _microsoft(c: Call) -> QuantizationOperands:
+    """The operands of com.microsoft's operators, version 1: without an axis the scale must be per-tensor."""
     scale = c.input(1)
     if "axis" not in c.attrs and scale.shape not in ((), (1,), None):
         c.refuse(f"without an axis the scale must be one number, got {scale.type}")
-    return parameters(c, c.input(0), scale, zp, c.attr("axis", 0), c.attr("block_size", 0))
+    return parameters(c, c.input(0), scale, c.optional(2), c.attr("axis", 0), c.attr("block_size", 0))
+
+
+imports_each({
+    "DequantizeLinear": lambda c: dequantized(c, c.input(0), _microsoft(c), None),
+    "QuantizeLinear": lambda c: quantized(c, c.input(0), _microsoft(c), c.input(2).dtype if c.has(2) else t.u8),
+}, domain=MICROSOFT)
 
 
 @imports("DynamicQuantizeLinear")

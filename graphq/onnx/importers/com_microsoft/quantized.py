@@ -11,7 +11,7 @@ from graphq import dtypes as t
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.composed import in_f32, one, standard
-from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, imports_each, width
 from graphq.onnx.importers.matmul import expect_bias
 from graphq.onnx.importers.pool import channels_first
 from graphq.onnx.importers.quant import QuantizationOperands, dequantized, parameters, result, scale_product
@@ -21,12 +21,12 @@ F32: TypeAlias = Any
 """An f32 scalar of NumPy: arithmetic with it rounds to f32."""
 
 
-def at(c: Call, k: int) -> Value:
-    """Dequantize input `k` with the scale of input `k + 1` and the zero point of input `k + 2`."""
-    x = c.input(k)
-    for n in (k + 1, k + 2):
+def at(c: Call, k: int, scale: int | None = None, zp: int | None = None) -> Value:
+    """Dequantize input `k` by inputs `scale` and `zp`, both per-tensor; by default the next two inputs."""
+    x, scale, zp = c.input(k), scale or k + 1, zp or k + 2
+    for n in (scale, zp):
         c.expect(n, (), (1,))
-    return dequantized(c, x, parameters(c, x, c.input(k + 1), c.optional(k + 2), 1))
+    return dequantized(c, x, parameters(c, x, c.input(scale), c.optional(zp), 1))
 
 
 def of_columns(c: Call, k: int, scale: int, zp: int, axis: int = -1) -> Value:
@@ -79,14 +79,6 @@ def _product(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> V
     return g.add(y, one(y, zc))
 
 
-@imports("QLinearConcat", domain=MICROSOFT)
-def qlinear_concat(c: Call) -> Outputs:
-    """Import QLinearConcat; its first two operands are the scale and the zero point of the result."""
-    tensors = [at(c, k) for k in range(2, len(c.inputs), 3)]
-    y = c.graph.concat(*tensors, axis=c.attr("axis", 0))
-    return result(c, y, 0, c.input(2).dtype)
-
-
 UNARY: Mapping[str, Callable[[Call, Value], Value]] = {
     "QLinearLeakyRelu": lambda c, x: c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01)),
     "QLinearReduceMean": lambda c, x: c.graph.reduce_mean(
@@ -98,10 +90,14 @@ UNARY: Mapping[str, Callable[[Call, Value], Value]] = {
 """The f32 functions of quantized operators with one operand."""
 
 
-@imports(*UNARY, domain=MICROSOFT)
-def qlinear_unary(c: Call) -> Outputs:
-    """Import a quantized function of one operand: dequantize, compute in f32, quantize."""
-    return result(c, UNARY[c.node.op_type](c, at(c, 0)), 3, c.input(0).dtype)
+imports_each({
+    **{name: lambda c: result(c, UNARY[c.node.op_type](c, at(c, 0)), 3, c.input(0).dtype) for name in UNARY},
+    # the scale and the zero point of the result come first
+    "QLinearConcat": lambda c: result(c, c.graph.concat(
+        *(at(c, k) for k in range(2, len(c.inputs), 3)), axis=c.attr("axis", 0)), 0, c.input(2).dtype),
+    # the condition, X and Y with scales and zero points, and the result's scale and zero point
+    "QLinearWhere": lambda c: result(c, c.graph.select(c.input(0), at(c, 1), at(c, 4)), 7, c.input(1).dtype),
+}, domain=MICROSOFT)
 
 
 @imports("QLinearAveragePool", domain=MICROSOFT)
@@ -131,12 +127,6 @@ def qlinear_global_average_pool(c: Call) -> Outputs:
     first = 1 if c.attr("channels_last", 0) else 2
     axes = list(range(first, first + len(x.shape) - 2))
     return result(c, c.graph.reduce_mean(x, axes=axes, keep_dims=True), 3, c.input(0).dtype)
-
-
-@imports("QLinearWhere", domain=MICROSOFT)
-def qlinear_where(c: Call) -> Outputs:
-    """Import QLinearWhere: condition, X and Y with scales and zero points, then the result's scale and zero point."""
-    return result(c, c.graph.select(c.input(0), at(c, 1), at(c, 4)), 7, c.input(1).dtype)
 
 
 @imports("QGemm", domain=MICROSOFT)

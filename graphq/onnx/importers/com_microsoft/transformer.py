@@ -7,9 +7,9 @@ from graphq.ir import Value
 from graphq.ir.names import listing
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.attention import up_to_own
+from graphq.onnx.importers.com_microsoft.quantized import at, of_columns
 from graphq.onnx.importers.composed import by_f32, one, standard, written
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
-from graphq.onnx.importers.quant import dequantized, parameters
 from graphq.onnx.importers.shape import parts
 from graphq.ops.rules import show
 
@@ -115,14 +115,8 @@ def _expect_sizes(c: Call, past: int) -> None:
 @imports("QAttention", domain=MICROSOFT)
 def qattention(c: Call) -> Outputs:
     """Import QAttention. Inputs: input, weights, bias, both scales, mask, both zero points, past keys and values."""
-    x, w = c.input(0), c.input(1)
     _expect_sizes(c, 8)
-    for k in (3, 6):
-        c.expect(k, (), (1,))
-    for k in (4, 7):
-        c.expect(k, (), (1,), (width(w),))
-    y = c.graph.matmul(dequantized(c, x, parameters(c, x, c.input(3), c.optional(6), 1)),
-                       dequantized(c, w, parameters(c, w, c.input(4), c.optional(7), 1, mixed=True)))
+    y = c.graph.matmul(at(c, 0, 3, 6), of_columns(c, 1, 4, 7))
     return heads(c, c.graph.add(y, c.input(2)), c.optional(5), c.optional(8), None)
 
 
