@@ -36,8 +36,8 @@ def has(*names: str) -> bool:
 
 
 def target_features() -> str:
-    """LLVM's list of features. On Arm the system corrects it: LLVM misses some, and an emulator may show it others."""
+    """LLVM's list of features, which the system corrects on Arm. SVE is left out there: vectors have four lanes."""
     import llvmlite.binding as llvm
 
-    corrected = (f"{'+' if has(x) else '-'}{x}" for x in ARM_FEATURES if MACHINE == "aarch64")
+    corrected = (f"{'+' if has(x) else '-'}{x}" for x in (*ARM_FEATURES, "sve") if MACHINE == "aarch64")
     return ",".join((llvm.get_host_cpu_features().flatten(), *corrected))

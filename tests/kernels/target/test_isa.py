@@ -134,7 +134,7 @@ def test_on_arm_code_uses_what_the_system_lists_and_nothing_else(monkeypatch):
     plain = cpu.target_features()
     monkeypatch.setattr(cpu, "MACHINE", "aarch64")
     given = cpu.target_features().removeprefix(plain).split(",")
-    assert {"+neon", "+dotprod", "-i8mm", "-lse"} <= {*given} and len(given) == 1 + len(ARM_FEATURES)
+    assert {"+neon", "+dotprod", "-i8mm", "-lse", "-sve"} <= {*given} and len(given) == 2 + len(ARM_FEATURES)
 
 
 @pytest.mark.parametrize(("features", "names", "best"), [
