@@ -1,97 +1,99 @@
 """Unary elementwise operations: arithmetic functions, relu, clamp and similar. All return NaN for NaN."""
 import math
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.ir.op import Curve, register_op
+from graphq.ir.op import Curve, Op, register_op
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import const, maximum, minimum, op, select
-from graphq.ops.rules import Array, c_erf, erfc, finite_f32, in_f32, in_f64, infer_unary, limited, output_dtype, quiet
+from graphq.ops.rules import Array, Body, finite_f32, in_f32, in_f64, infer_unary, limited, output_dtype, quiet
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src: op("abs", src), bound=Curve(1), onnx="Abs")
-@in_f32
+def _unary(compute: Callable[[Body], Body], *, infer: Callable[..., TensorType] = infer_unary,
+           **declared: Any) -> Callable[[Body], Op]:
+    """Declare a float operation of one operand, computed by `compute`; the others are arguments of `register_op`."""
+    return lambda f: register_op(infer=infer, elementwise=True, **declared)(compute(f))
+
+
+unary_f32, unary_f64 = partial(_unary, in_f32), partial(_unary, in_f64)
+
+c_erf, erfc = np.vectorize(math.erf, otypes=[np.float64]), np.vectorize(math.erfc, otypes=[np.float64])
+"""The error function and the complementary error function in f64, from the C library."""
+
+
+@unary_f32(lanes=lambda src: op("abs", src), bound=Curve(1), onnx="Abs")
 def abs_(src: Array) -> Array:
     """`|src|` (oneDNN Abs)."""
     return np.abs(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src: src * src)
-@in_f32
+@unary_f32(lanes=lambda src: src * src)
 def square(src: Array) -> Array:
     """`src**2` (oneDNN Square)."""
     return src * src
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src: op("sqrt", src), onnx="Sqrt")
-@in_f32
+@unary_f32(lanes=lambda src: op("sqrt", src), onnx="Sqrt")
 def sqrt(src: Array) -> Array:
     """Square root (oneDNN Sqrt). NaN below zero."""
     return np.sqrt(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src: const(1.0) / src, onnx="Reciprocal")
-@in_f32
+@unary_f32(lanes=lambda src: const(1.0) / src, onnx="Reciprocal")
 def reciprocal(src: Array) -> Array:
     """`1 / src` (oneDNN Reciprocal)."""
     return np.float32(1) / src
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src: op("rint", src), onnx="Round")
-@in_f32
+@unary_f32(lanes=lambda src: op("rint", src), onnx="Round")
 def round_(src: Array) -> Array:
     """The nearest integer, ties to even (oneDNN Round)."""
     return np.rint(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src: op("floor", src), onnx="Floor")
-@in_f32
+@unary_f32(lanes=lambda src: op("floor", src), onnx="Floor")
 def floor(src: Array) -> Array:
     """The greatest integer <= `src` (ONNX Floor)."""
     return np.floor(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src: -op("floor", -src), onnx="Ceil")
-@in_f32
+@unary_f32(lanes=lambda src: -op("floor", -src), onnx="Ceil")
 def ceil(src: Array) -> Array:
     """The least integer >= `src` (ONNX Ceil)."""
     return np.ceil(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, onnx="Sign")
-@in_f32
+@unary_f32(onnx="Sign")
 def sign(src: Array) -> Array:
     """-1, 0 or 1 by the sign of `src` (ONNX Sign). NaN stays NaN."""
     return np.sign(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, onnx="Sin")
-@in_f64
+@unary_f64(onnx="Sin")
 def sin(src: Array) -> Array:
     """The sine, of radians (ONNX Sin)."""
     return np.sin(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, onnx="Cos")
-@in_f64
+@unary_f64(onnx="Cos")
 def cos(src: Array) -> Array:
     """The cosine, of radians (ONNX Cos)."""
     return np.cos(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.exp, exact=False, onnx="Exp")
-@in_f64
+@unary_f64(lanes=elementary.exp, exact=False, onnx="Exp")
 def exp(src: Array) -> Array:
     """`e**src` (oneDNN Exp)."""
     return np.exp(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.log, exact=False, onnx="Log")
-@in_f64
+@unary_f64(lanes=elementary.log, exact=False, onnx="Log")
 def log(src: Array) -> Array:
     """Natural logarithm (oneDNN Log). -inf at zero, NaN below."""
     return np.log(src)
@@ -101,32 +103,27 @@ def _at_most_1(size: float) -> float:
     return 1.0
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.tanh, exact=False,
-             bound=Curve(1, 0.45, 0, 2, _at_most_1, reach=(-1, 1)), onnx="Tanh")
-@in_f64
+@unary_f64(lanes=elementary.tanh, exact=False, bound=Curve(1, 0.45, 0, 2, _at_most_1, reach=(-1, 1)), onnx="Tanh")
 def tanh(src: Array) -> Array:
     """Hyperbolic tangent (oneDNN Tanh)."""
     return np.tanh(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.sigmoid, exact=False,
-             bound=Curve(0.25, 0.23, 0, 2, _at_most_1, reach=(-2, 2)), onnx="Sigmoid")
-@in_f64
+@unary_f64(lanes=elementary.sigmoid, exact=False,
+           bound=Curve(0.25, 0.23, 0, 2, _at_most_1, reach=(-2, 2)), onnx="Sigmoid")
 def sigmoid(src: Array) -> Array:
     """`1 / (1 + exp(-src))` (oneDNN Sigmoid)."""
     return 1 / (1 + np.exp(-src))
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.erf, exact=False,
-             bound=Curve(1.13, 0.49, 0, 2, _at_most_1, (-3.925, 3.925), (-1, 1)), onnx="Erf")
-@in_f64
+@unary_f64(lanes=elementary.erf, exact=False,
+           bound=Curve(1.13, 0.49, 0, 2, _at_most_1, (-3.925, 3.925), (-1, 1)), onnx="Erf")
 def erf(src: Array) -> Array:
     """The error function (ONNX Erf)."""
     return c_erf(src)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.gelu, bound=Curve(1.13, 0.35, 1, 6), exact=False)
-@in_f64
+@unary_f64(lanes=elementary.gelu, bound=Curve(1.13, 0.35, 1, 6), exact=False)
 def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> Array:
     """Gaussian error linear unit (oneDNN GELU). NaN at -inf, by the formulas.
 
@@ -138,9 +135,7 @@ def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> 
     return src / (1 + np.exp(-2 * inner))  # (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), without cancellation
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.mish, bound=Curve(1.1, 0.5, 1, 6), exact=False,
-             onnx="Mish")
-@in_f64
+@unary_f64(lanes=elementary.mish, bound=Curve(1.1, 0.5, 1, 6), exact=False, onnx="Mish")
 def mish(src: Array) -> Array:
     """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, by the formula."""
     return src * np.tanh(np.logaddexp(0, src))
@@ -153,10 +148,9 @@ def infer_softplus(src: TensorType, *, beta: float) -> TensorType:
     return infer_unary(src)
 
 
-@register_op(infer=infer_softplus, elementwise=True, lanes=lambda src, *, beta: elementary.softplus(src, beta),
-             bound=lambda *, beta: Curve(1, 0.28 / abs(beta), 1, 6, lambda x: 1.01 * (x + 0.7 / abs(beta))),
-             exact=False, onnx="Softplus")
-@in_f64
+@unary_f64(infer=infer_softplus, lanes=lambda src, *, beta: elementary.softplus(src, beta), exact=False,
+           bound=lambda *, beta: Curve(1, 0.28 / abs(beta), 1, 6, lambda x: 1.01 * (x + 0.7 / abs(beta))),
+           onnx="Softplus")
 def softplus(src: Array, *, beta: float = 1.0) -> Array:
     """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
     b = np.float64(np.float32(beta))
@@ -195,10 +189,8 @@ def type_cast(src: Array, *, dtype: DType) -> Array:
     return src.astype(dtype.numpy)
 
 
-@register_op(infer=infer_unary, elementwise=True,
-             lanes=lambda x: maximum(0, x),  # 0 > x ? 0 : x, so NaN and -0 stay
-             bound=Curve(1, largest=lambda size: size), onnx="Relu")
-@in_f32
+@unary_f32(lanes=lambda x: maximum(0, x),  # 0 > x ? 0 : x, so NaN and -0 stay
+           bound=Curve(1, largest=lambda size: size), onnx="Relu")
 def relu(src: Array) -> Array:
     """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
     return np.where(src < 0, np.float32(0), src)
@@ -216,17 +208,15 @@ def _largest_clamped(low: float, high: float, size: float) -> float:
     return float(np.max(limits if np.isfinite(limits).all() else [size, *(x for x in limits if np.isfinite(x))]))
 
 
-@register_op(infer=infer_clamp, elementwise=True, lanes=lambda src, *, min, max: minimum(max, maximum(min, src)),
-             bound=lambda *, min, max: Curve(1, largest=lambda size: _largest_clamped(min, max, size), flat=(min, max)))
-@in_f32
+@unary_f32(infer=infer_clamp, lanes=lambda src, *, min, max: minimum(max, maximum(min, src)),
+           bound=lambda *, min, max: Curve(1, largest=lambda size: _largest_clamped(min, max, size), flat=(min, max)))
 def clamp(src: Array, *, min: float, max: float) -> Array:
     """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 if min is not positive."""
     return limited(src, min, max)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=lambda src, *, alpha: select(src < 0, alpha * src, src),
-             bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), ulps=1), onnx="LeakyRelu")
-@in_f32
+@unary_f32(lanes=lambda src, *, alpha: select(src < 0, alpha * src, src),
+           bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), ulps=1), onnx="LeakyRelu")
 def leaky_relu(src: Array, *, alpha: float) -> Array:
     """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
     return np.where(src < 0, np.float32(alpha) * src, src)
@@ -239,9 +229,8 @@ def infer_elu(src: TensorType, *, alpha: float) -> TensorType:
     return infer_unary(src)
 
 
-@register_op(infer=infer_elu, elementwise=True, lanes=lambda src, *, alpha: elementary.elu(src, alpha), exact=False,
-             onnx="Elu", bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), 0.37 * max(1.0, abs(alpha)), 1, 4))
-@in_f64
+@unary_f64(infer=infer_elu, lanes=lambda src, *, alpha: elementary.elu(src, alpha), exact=False, onnx="Elu",
+           bound=lambda *, alpha: Curve(max(1.0, abs(alpha)), 0.37 * max(1.0, abs(alpha)), 1, 4))
 def elu(src: Array, *, alpha: float) -> Array:
     """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
     return np.where(src < 0, np.float64(np.float32(alpha)) * np.expm1(src), src)
@@ -254,17 +243,14 @@ def _hard_sigmoid_curve(*, alpha: float, beta: float) -> Curve:
     return Curve(abs(alpha), abs(beta) + 1, 1, 1, _at_most_1, (ends[0], ends[1]))
 
 
-@register_op(infer=infer_unary, elementwise=True, bound=_hard_sigmoid_curve, onnx="HardSigmoid",
-             lanes=lambda src, *, alpha, beta: elementary.hard_sigmoid(src, alpha, beta))
-@in_f32
+@unary_f32(bound=_hard_sigmoid_curve, onnx="HardSigmoid",
+           lanes=lambda src, *, alpha, beta: elementary.hard_sigmoid(src, alpha, beta))
 def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
     """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
     return limited(np.float32(alpha) * src + np.float32(beta), 0, 1)
 
 
-@register_op(infer=infer_unary, elementwise=True, lanes=elementary.hard_swish, bound=Curve(1.5, 1.5, 1, 4),
-             onnx="HardSwish")
-@in_f32
+@unary_f32(lanes=elementary.hard_swish, bound=Curve(1.5, 1.5, 1, 4), onnx="HardSwish")
 def hard_swish(src: Array) -> Array:
     """`src * max(0, min(1, src * f32(1/6) + 1/2))` (oneDNN HardSwish, ONNX's numbers). NaN at -inf, by the formula."""
     return src * limited(src * np.float32(1 / 6) + np.float32(0.5), 0, 1)

@@ -4,7 +4,6 @@ reduce_max and reduce_min are exact. reduce_sum, _l1, _l2 and _prod run in f64 a
 runs in f32 and adds in the order of `graphq.kernels.numbers.mean_sums`. The order matters, because the mean of
 quantized elements often lies halfway between two integers, and f32 rounding errors decide the result.
 """
-import functools
 from math import prod
 
 import numpy as np
@@ -55,31 +54,28 @@ def over_axes(f: Body) -> Body:
     are out of range.
     """
 
-    @quiet
-    @functools.wraps(f)
     def run(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
             keep_dims: bool = False) -> Array:
         if axes_tensor is not None:
             axes = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
             if len(set(axes)) < len(axes):
                 raise GraphError(f"axes must be different, got {axes_tensor.tolist()} for shape {list(src.shape)}")
-        return rounded(f(src, axes=axes, keep_dims=keep_dims), src.dtype) if axes else src
+        return rounded(f(src, axes, keep_dims), src.dtype) if axes else src
 
-    return run
+    run.__name__, run.__doc__ = f.__name__, f.__doc__
+    return quiet(run)
 
 
 @register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
 @over_axes
-def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-               keep_dims: bool = False) -> Array:
+def reduce_sum(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The sum over `axes` (oneDNN ReduceSum), 0 if there are no elements. Without axes the result is `src`."""
     return src.sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @over_axes
-def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-                keep_dims: bool = False) -> Array:
+def reduce_mean(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements."""
     reduced = sorted(a % src.ndim for a in axes)
     rows = np.moveaxis(src.astype(np.float32, copy=False), reduced, range(-len(reduced), 0))
@@ -91,24 +87,21 @@ def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int
 
 @register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
 @over_axes
-def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-              keep_dims: bool = False) -> Array:
+def reduce_l1(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes the result is `src`."""
     return np.abs(src).sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
 @register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
 @over_axes
-def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-              keep_dims: bool = False) -> Array:
+def reduce_l2(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes the result is `src`."""
     return np.sqrt(np.square(src, dtype=WIDE).sum(axis=axes, keepdims=keep_dims))
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @over_axes
-def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-                keep_dims: bool = False) -> Array:
+def reduce_prod(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The product over `axes` (oneDNN ReduceProd), 1 if there are no elements. Without axes the result is `src`."""
     return src.prod(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
@@ -122,16 +115,14 @@ def _greatest(x: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @over_axes
-def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-               keep_dims: bool = False) -> Array:
+def reduce_max(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements."""
     return _greatest(src.astype(np.float32, copy=False), axes, keep_dims)
 
 
 @register_op(infer=infer_reduce, layout="reduced", rows="reduced")
 @over_axes
-def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-               keep_dims: bool = False) -> Array:
+def reduce_min(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements."""
     return -_greatest(-src.astype(np.float32, copy=False), axes, keep_dims)
 

@@ -8,7 +8,6 @@ because their f32 versions depend on the CPU. Results of bf16 and f16 are rounde
 warnings are off.
 """
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -224,15 +223,3 @@ def limited(x: Array, low: float, high: float) -> Array:
     """`x` limited to [low, high] as f32. NaN and the sign of zero stay."""
     a, b = np.float32(low), np.float32(high)
     return np.where(x < a, a, np.where(x > b, b, x))
-
-
-@np.vectorize(otypes=[np.float64])
-def c_erf(x: float) -> float:
-    """The error function in f64, from the C library."""
-    return math.erf(x)
-
-
-@np.vectorize(otypes=[np.float64])
-def erfc(x: float) -> float:
-    """The complementary error function in f64, from the C library."""
-    return math.erfc(x)
