@@ -1,6 +1,4 @@
 """Element types of tensors: oneDNN's types, under oneDNN's names, and further types of ONNX."""
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -93,7 +91,7 @@ Name: TypeAlias = Literal[
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 """For type checkers: the names of the dtypes, and NumPy's names for them."""
 
-DTypeLike: TypeAlias = "DType | Name | np.dtype | type"
+DTypeLike: TypeAlias = DType | Name | np.dtype | type
 
 
 def as_dtype(x: DTypeLike | str) -> DType:

@@ -3,8 +3,6 @@
 Passes change a graph only by `add_node`, `replace_uses`, `set_outputs` and `prune`. A builder method such as
 `g.matmul(...)` calls `add_node` with its operation.
 """
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -228,7 +226,7 @@ class Graph(Operations):
     # -- help for passes --------------------------------------------------------------------------------------
 
     @contextmanager
-    def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
+    def before(self, node: Node, instead: Sequence[Node] = ()) -> "Iterator[Graph]":
         """Within a `with` block, add new nodes in front of `node`. Raises GraphError if `node` is not in the graph.
 
         If the graph keeps a history of passes, each new node gets an `origin`, a node of the original graph: the origin
@@ -243,7 +241,7 @@ class Graph(Operations):
         finally:
             self._before, self._instead = saved
 
-    def copy(self) -> Graph:
+    def copy(self) -> "Graph":
         """An independent copy. It shares only the read-only arrays of constants and the bodies of partitions."""
         out = Graph(self.name)
         new = {v: out.add_input(str(v.name), v.type, v.property) for v in self.inputs}
@@ -258,7 +256,7 @@ class Graph(Operations):
         out.meta = self.meta
         return out
 
-    def specialize(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
+    def specialize(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> "Graph":
         """A copy with other types for some inputs, or constants instead of inputs; all other types are inferred again.
 
         `types` and `constants` are mappings by input name. The bodies of partitions are specialized to their operands.

@@ -1,6 +1,4 @@
 """Write a compiled model to a file (`save`), and read a compiled model from a file (`Saved`)."""
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -78,7 +76,7 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
     }, sections, mode=0o666 if key is None else 0o600)
 
 
-def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: Saved) -> None:
+def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: "Saved") -> None:
     """Write a plan for the model in the file `to`, without that file's arrays and kernels. `Added` reads the plan."""
     writer = Writer()
     for k in range(to.count):
@@ -136,7 +134,7 @@ class Settings(NamedTuple):
     strict: bool
     cache: bool
     memory: int | None
-    passes: tuple[Pass, ...] | None
+    passes: "tuple[Pass, ...] | None"
 
 
 MOST_THREADS = 1 << 20
@@ -172,7 +170,7 @@ class Saved:
             self._fail(f"its model cannot have been made for {made.threads} threads")
         return made
 
-    def _passes(self, names: list[Any]) -> tuple[Pass, ...]:
+    def _passes(self, names: list[Any]) -> "tuple[Pass, ...]":
         with late_imports():
             from graphq.passes import pipeline
         return self.read(lambda: pipeline.named(names))

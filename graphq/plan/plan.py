@@ -9,8 +9,6 @@ buffers; `runtime.NativePlan` computes their values.
 If the graph has open dimensions, words, bytes, blocks and shapes in the plan may be `Size`s (`graphq.base.sizes`)
 instead of ints.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -98,13 +96,13 @@ class Step(NamedTuple):
     macs: int = 0
     exact: float | None = None
     aligned: bool = False
-    parts: tuple[Part, ...] = ()
+    parts: "tuple[Part, ...]" = ()
 
-    def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> Step:
+    def filled(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> "Step":
         """The step with these argument words set, and with more slots. Raises KernelError for an unknown word."""
         return self._replace(words=filled(self.words, words), slots=(*self.slots, *slots))
 
-    def shared(self, pieces: int) -> Step:
+    def shared(self, pieces: int) -> "Step":
         """The step with its blocks divided into `pieces` pieces. If it needs scratch memory, each piece has its own."""
         step = self._replace(pieces=pieces, parts=tuple([p._replace(step=p.step.shared(pieces)) for p in self.parts]))
         return step.filled({"room_count": largest(1, pieces)}) if "rooms" in step.words else step
@@ -297,13 +295,10 @@ def touched(step: AnyStep) -> list[int]:
     return [*(b for b in step.inputs if b is not None), *step.outputs]
 
 
-def _cache_length_error(rows: int, most: int, tokens: int, report: int) -> InputError:
-    """The error for a report of `kernels.attention.cache.reported`, which adds 1 to lengths that are not negative."""
-    return length_error(rows, most, tokens, report + (report < 0))
-
-
 REPORTS: Mapping[str, Callable[..., InputError]] = {
-    "cache length": _cache_length_error, "cache position": position_error, "index": index_error,
+    # `kernels.attention.cache.reported` adds 1 to lengths that are not negative
+    "cache length": lambda rows, most, tokens, report: length_error(rows, most, tokens, report + (report < 0)),
+    "cache position": position_error, "index": index_error,
     "sequence length": recurrent.length_error}
 """Functions that make the errors for invalid numbers in run-time inputs, by the kind of a report."""
 

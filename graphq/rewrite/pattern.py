@@ -1,6 +1,4 @@
 """Patterns for rewrites, built by calling operations on a PatternBuilder."""
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -29,14 +27,14 @@ class OpPattern:
     """
 
     ops: Mapping[str, Mapping[str, Any]]
-    operands: tuple[PatternLike | None, ...] | None
+    operands: "tuple[PatternLike | None, ...] | None"
 
 
 @dataclass(frozen=True, eq=False)
 class AnyOf:
     """Matches if one of its alternatives matches. Earlier alternatives are tried first."""
 
-    alternatives: tuple[PatternLike, ...]
+    alternatives: "tuple[PatternLike, ...]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +46,7 @@ class Repeat:
     """
 
     ops: frozenset[str]
-    inner: PatternLike | None
+    inner: "PatternLike | None"
     max: int
     where: Callable[[Node], str | None] | None = None
 

@@ -7,8 +7,6 @@ the difference decides the integer, so these outputs are computed again. docs/th
 The `bound` of an operation says how it carries a difference on: a `Curve` for a function of one operand, or the name of
 a rule for two operands.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -53,11 +51,11 @@ class ErrorBounds(NamedTuple):
         """Whether v equals v' by these bounds."""
         return self.relative == 0 and not self.proved.any()
 
-    def times(self, factor: np.ndarray | float, relative: float) -> ErrorBounds:
+    def times(self, factor: np.ndarray | float, relative: float) -> "ErrorBounds":
         """Multiply both absolute bounds by a factor, and set a new relative bound."""
         return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
-    def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
+    def plus(self, more: np.ndarray | float, relative: float) -> "ErrorBounds":
         """Add `more` to both absolute bounds (if infinite, only to `proved`), and set a new relative bound."""
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
@@ -97,7 +95,7 @@ class BodyBounds:
     unbounded: dict[Value, str] = field(default_factory=dict)
 
     @classmethod
-    def after(cls, p: StatedSum, body: Graph, columns: int, constants: Arrays, *, settle: bool = True) -> BodyBounds:
+    def after(cls, p: StatedSum, body: Graph, columns: int, constants: Arrays, *, settle: bool = True) -> "BodyBounds":
         """Return the bounds of a body's values up to the result of its anchor; the kernel's integer sum is exact.
 
         `constants` are the arrays of constant inputs. The kernel computes y = f32(f32(sum) * f32(sx * sw)) and, with a

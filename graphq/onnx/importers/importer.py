@@ -5,8 +5,6 @@ node's outputs. If graphq has no operation for these operands, the importer retu
 then becomes an onnx_node: an operation that ONNX's reference evaluator runs. If a node breaks a rule of its operator,
 the importer raises `Refused`. An importer may be called again later, when more types or constants are known.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
@@ -41,7 +39,7 @@ from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import FLOATS, Shape, show
 
-Outputs: TypeAlias = "Value | Sequence[Value] | None"
+Outputs: TypeAlias = Value | Sequence[Value] | None
 Importer: TypeAlias = "Callable[[Call], Outputs]"
 
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
@@ -89,7 +87,7 @@ def operation_of(op_type: str) -> Op | None:
     return next((op for op in walk_ops() if op.onnx == op_type), None)
 
 
-def importer_of(domain: str, op_type: str) -> Importer | None:
+def importer_of(domain: str, op_type: str) -> "Importer | None":
     """The importer of an operator, or None. An operator that an `Op.onnx` names has the importer `by_declaration`."""
     return IMPORTERS.get((domain, op_type)) or (by_declaration if not domain and operation_of(op_type) else None)
 
