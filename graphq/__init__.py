@@ -10,15 +10,7 @@ from graphq import dtypes, errors, ops
 from graphq.base.locks import late_imports as _late_imports
 from graphq.compile import compile
 from graphq.dtypes import DType
-from graphq.errors import (
-    CompileError,
-    GraphError,
-    GraphqError,
-    InputError,
-    KernelError,
-    ParseError,
-    VerifyError,
-)
+from graphq.errors import CompileError, GraphError, GraphqError, InputError, KernelError, ParseError, VerifyError
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import reference
 from graphq.ir.operations import add_method
@@ -27,8 +19,6 @@ from graphq.model import files
 from graphq.onnx import load_onnx, save_onnx
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from graphq import passes, quantization, testing
     from graphq.model.compiled_graph import CompiledGraph
     from graphq.model.kept import load_compiled
@@ -55,12 +45,8 @@ def _repr_html_(self: Graph) -> str:
     return graph_html(self, repr(self))
 
 
-def _load_onednn(path: "Path") -> Graph:
-    return __getattr__("load_onednn_json")(path)
-
-
 # Readers are added here, because graphq.model may not import graphq.onnx.
-files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})
+files.READERS.update({".onnx": load_onnx, ".json": lambda path: __getattr__("load_onednn_json")(path)})
 # Methods are added here, because graphq.ir may not import the modules that they use.
 add_method("partitions", _partitions)
 add_method("_repr_html_", _repr_html_)

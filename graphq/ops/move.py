@@ -11,17 +11,7 @@ from graphq.ir import Dim, TensorType
 from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import array_type
-from graphq.ops.rules import (
-    FLOATS,
-    Array,
-    Shape,
-    broadcast,
-    expect_dtype,
-    infer_unary,
-    normal_axes,
-    normal_axis,
-    show,
-)
+from graphq.ops.rules import FLOATS, Array, Shape, broadcast, expect_dtype, infer_unary, normal_axes, normal_axis, show
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
