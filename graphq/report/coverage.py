@@ -75,22 +75,18 @@ def millions(count: int) -> str:
 
 def coverage(graph: Graph) -> Coverage:
     """The coverage of a graph after the passes. All shapes must be known."""
-    integer: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    uncounted: dict[str, None] = {}
-    for node in graph.nodes:
-        nodes, inside = [node], quantizes_state(node)
-        if node.op.name == "partition":
-            nodes, inside = node.attrs["body"].nodes, multiplies_integers(node)
-        for n in nodes:
-            name = n.op.name
-            if name == "onnx_node" and n.attrs["op_type"] in FOREIGN:
-                uncounted[n.attrs["op_type"]] = None
-            elif name in MACS:
-                macs = MACS[name](n)
-                integer[name] += macs if inside else 0
-                total[name] += macs
-    return Coverage(dict(integer), dict(total), tuple(uncounted))
+    return merged(part for node in graph.nodes for part in _counted(node))
+
+
+def _counted(node: Node) -> Iterator[Coverage]:
+    partition = node.op.name == "partition"
+    inside = multiplies_integers(node) if partition else quantizes_state(node)
+    for n in node.attrs["body"].nodes if partition else [node]:
+        if n.op.name == "onnx_node" and n.attrs["op_type"] in FOREIGN:
+            yield Coverage({}, {}, (n.attrs["op_type"],))
+        elif n.op.name in MACS:
+            macs = MACS[n.op.name](n)
+            yield Coverage({n.op.name: macs if inside else 0}, {n.op.name: macs})
 
 
 def merged(parts: Iterable[Coverage]) -> Coverage:

@@ -236,14 +236,10 @@ def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
         figures = {"median_ms": 1e3 * step.seconds, "GOPS": step.gops, "GB/s": step.gigabytes,
                    "share of peak": step.share or 0.0}
         yield {"ph": "X", "name": step.name, "cat": "step", "pid": PROCESS, "tid": numbers[piece.thread],
-               "ts": _microseconds(piece.begin), "dur": _microseconds(piece.seconds),
+               "ts": round(1e6 * piece.begin, 3), "dur": round(1e6 * piece.seconds, 3),
                "args": {"step": step.number, "kernel": step.kernel, "blocks": f"{piece.first} to {piece.end}",
                         **{name: float(f"{x:.4g}") for name, x in figures.items() if x}}}
 
 
 def _metadata(name: str, thread: int, args: Mapping[str, object]) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": PROCESS, "tid": thread, "args": dict(args)}
-
-
-def _microseconds(seconds: float) -> float:
-    return round(1e6 * seconds, 3)
