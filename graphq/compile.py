@@ -1,6 +1,4 @@
 """Compile a Graph or a file into a CompiledGraph: the function `compile`."""
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -34,9 +32,9 @@ Ties: TypeAlias = Literal["settled", "formula"]
 @files_needed("the graph cannot be compiled")
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
             isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
-            passes: Sequence[graphq.passes.Pass] | None = None, cache: bool | Literal["kernels"] = True,
+            passes: "Sequence[graphq.passes.Pass] | None" = None, cache: bool | Literal["kernels"] = True,
             memory: int | None = None, verify: Literal["numeric"] | None = None,
-            precision: Precision = "f32", ties: Ties = "settled") -> graphq.CompiledGraph:
+            precision: Precision = "f32", ties: Ties = "settled") -> "graphq.CompiledGraph":
     """Compile a graph, or a file with a graph (.onnx, .json or text form). `graph` is not changed.
 
     - `outputs`: the names of the values to return, instead of the graph's outputs. A returned value is computed and
@@ -136,7 +134,7 @@ def _check(graph: object, strict: object, cache: object, verify: object, precisi
                            f"passes.PRECISIONS[{precision!r}]")
 
 
-def _names(passes: Sequence[graphq.passes.Pass]) -> tuple[str, ...] | None:
+def _names(passes: "Sequence[graphq.passes.Pass]") -> tuple[str, ...] | None:
     """The names of the passes, for the key of a model on disk; None if a pass is not one of graphq's own."""
     with late_imports():
         from graphq.passes.pipeline import check_passes, names_of

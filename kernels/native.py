@@ -38,15 +38,12 @@ def attention_steps(b: PlanBuilder, node: Node) -> None:
     steps.attention_steps(b, node)
 
 
-def attention_macs(node: Node) -> int:
-    """Count the multiply-accumulates: one per element of a query for each row of either cache."""
-    return 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]
-
-
 NATIVE: Mapping[str, Native] = {
     "static_transpose": Native(moves.transpose_steps), "dynamic_range": Native(moves.range_steps),
     "slice": Native(moves.slice_steps), "gather": Native(moves.gather_steps), "pad": Native(moves.pad_steps),
     "expand": Native(moves.expand_steps), "cast": Native(moves.cast_steps), "histogram": Native(histogram_steps),
     "integer_sum": Native(moves.sum_steps), **dict.fromkeys(("arithmetic", *COMPARISONS), Native(moves.combine_steps)),
-    "cached_attention": Native(attention_steps, attention_macs),
+    # one multiply-accumulate per element of a query for each row of either cache
+    "cached_attention": Native(
+        attention_steps, lambda node: 2 * prod(node.outputs[0].type.dims) * node.outputs[1].type.dims[2]),
     **dict.fromkeys(("lstm", "gru", "rnn"), Native(recurrent_steps, recurrent_macs))}

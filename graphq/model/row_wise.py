@@ -147,11 +147,6 @@ def _first_alone(node: Node, axes: Axes) -> bool:
     return axes[0] is not None and all(a is None for a in axes[1:])
 
 
-def _images(node: Node, axes: Axes) -> int | None:
-    """The rule of operations that compute each image of a batch (axis 0) separately."""
-    return 0 if _first_alone(node, axes) and axes[0] == 0 else None
-
-
 def _along(node: Node, axes: Axes) -> int | None:
     """The rule of operations along one axis. This axis must not be the row axis."""
     return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
@@ -236,7 +231,9 @@ def _product(node: Node, axes: Axes) -> int | None:
 
 
 RULES: dict[str, Rule] = {
-    "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "images": _images, "along_axis": _along,
-    "picked": _picked, "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
+    "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "along_axis": _along, "picked": _picked,
+    # operations that compute each image of a batch (axis 0) separately
+    "images": lambda node, axes: 0 if _first_alone(node, axes) and axes[0] == 0 else None,
+    "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
     "joined": _joined, "sliced": _sliced, "padded": _padded, "gathered": _gathered}
 """The rules, by the name that `Op.rows` states."""
