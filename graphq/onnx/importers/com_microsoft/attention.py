@@ -17,7 +17,9 @@ from graphq.ops.attention import capacity_of
 @imports("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(c: Call) -> Outputs:
     """Import MultiHeadAttention: query, key, value [batch, length, width], one bias, masks, past keys and values."""
-    q, k, v = (_wide(c.input(i)) for i in range(3))
+    q, k, v = (c.input(i) for i in range(3))
+    if wrong := [x.type for x in (q, k, v) if x.shape is None or len(x.shape) != 3]:
+        raise GraphError(f"query, key and value must be [batch, length, width], got {wrong[0]}")
     if c.has(8) or c.has(9) or c.outputs > 3:
         raise GraphError("past sequence lengths, cache indirection and outputs of query-key products are not "
                          "supported")
@@ -56,12 +58,6 @@ def _keys(c: Call, k: Value) -> Value:
     if not c.has(6):
         return new
     return c.graph.concat(c.graph.static_transpose(first(first(c.input(6), 1), 3), order=[0, 1, 3, 2]), new, axis=3)
-
-
-def _wide(x: Value) -> Value:
-    if x.shape is None or len(x.shape) != 3:
-        raise GraphError(f"query, key and value must be [batch, length, width], got {x.type}")
-    return x
 
 
 def _biased(c: Call, values: tuple[Value, ...]) -> list[Value]:
