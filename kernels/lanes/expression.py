@@ -8,8 +8,6 @@ are one object, so `==` compares identity.
 Operands and results in memory have a storage type: f32 s32 s8 u8 s16 u16 bf16 f16. Expressions have a compute type: f32
 s32 bool. Only look-ups take tables as operands.
 """
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,11 +36,11 @@ TABLE = "table"
 BYTES = ("s8", "u8")
 
 
-def _operator(name: str) -> Callable[[Expr, ExprLike], Expr]:
+def _operator(name: str) -> "Callable[[Expr, ExprLike], Expr]":
     return lambda x, y: op(name, x, y)
 
 
-def _reflected(name: str) -> Callable[[Expr, ExprLike], Expr]:
+def _reflected(name: str) -> "Callable[[Expr, ExprLike], Expr]":
     return lambda x, y: op(name, y, x)
 
 
@@ -55,7 +53,7 @@ class Expr:
     """
 
     op: str
-    args: tuple[Expr, ...]
+    args: "tuple[Expr, ...]"
     dtype: str
     value: Any = None
 
@@ -72,7 +70,7 @@ class Expr:
     __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
     __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
 
-    def __neg__(self) -> Expr:
+    def __neg__(self) -> "Expr":
         return op("neg", self)
 
 

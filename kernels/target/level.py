@@ -3,8 +3,6 @@
 Kernels ask for capabilities (`level.dot4 is not None`), never for names, features or architectures. A level *extends*
 another level if it adds instructions to vectors of the same width; it then has all capabilities of the other level.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -62,7 +60,7 @@ class Level:
     fma: Fma
     features: tuple[str, ...] = ()
     registers: int = 16
-    extends: Level | None = None
+    extends: "Level | None" = None
     emulated: bool = False
     dot4: ByteProduct | None = None
     saturating: ByteProduct | None = None
@@ -89,15 +87,15 @@ class Level:
         return level_named, (self.name, self.emulated)
 
     @lazy_property
-    def emulation(self) -> Level:
+    def emulation(self) -> "Level":
         """The level whose special instructions are emulated; so is f16, if the machine lacks the level's vectors."""
         return replace(self, emulated=True, f16=self.f16 and self.base._is_native)
 
-    def extended(self, name: str, *features: str, **capabilities: Any) -> Level:
+    def extended(self, name: str, *features: str, **capabilities: Any) -> "Level":
         """Make the level that has these features and capabilities as well."""
         return replace(self, name=name, features=(*self.features, *features), extends=self, **capabilities)
 
-    def includes(self, other: Level) -> bool:
+    def includes(self, other: "Level") -> bool:
         """Whether this level can run the kernels of `other`, because it has all features of `other`."""
         return set(other.features) <= set(self.features)
 
@@ -107,7 +105,7 @@ class Level:
         return None if self.extends is not None and getattr(self.extends, capability) is mine else mine
 
     @lazy_property
-    def base(self) -> Level:
+    def base(self) -> "Level":
         """The lowest level with vectors of this width. Only products of bytes and bf16 are compiled for others."""
         return self if self.extends is None else self.extends.base
 
@@ -133,7 +131,7 @@ class Level:
         return not self.emulated and has(*self.features)
 
     @lazy_property
-    def of_products(self) -> Level:
+    def of_products(self) -> "Level":
         """The level that integer products are compiled for: the lowest level that multiplies bytes like this one.
 
         Even kernels without `dot4` gain from this level, because LLVM uses it for sums of two 16-bit products.
