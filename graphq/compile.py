@@ -26,6 +26,8 @@ Precision: TypeAlias = Literal["f32", "bf16"]
 """The type of operands of f32 matmuls and convolutions: "bf16" rounds operands, "f32" leaves them unchanged."""
 Ties: TypeAlias = Literal["settled", "formula"]
 """Whether outputs near rounding ties are computed as the graph states, or follow from the exact sums of kernels."""
+Ranges: TypeAlias = Literal["tensor", "rows"]
+"""Whether an activation that is quantized at run time has one range, or a range for each row."""
 
 
 @collector_paused()
@@ -34,7 +36,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
             isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
             passes: "Sequence[graphq.passes.Pass] | None" = None, cache: bool | Literal["kernels"] = True,
             memory: int | None = None, verify: Literal["numeric"] | None = None,
-            precision: Precision = "f32", ties: Ties = "settled") -> "graphq.CompiledGraph":
+            precision: Precision = "f32", ties: Ties = "settled", ranges: Ranges = "tensor") -> "graphq.CompiledGraph":
     """Compile a graph, or a file with a graph (.onnx, .json or text form). `graph` is not changed.
 
     - `outputs`: the names of the values to return, instead of the graph's outputs. A returned value is computed and
@@ -54,6 +56,9 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     - `ties="formula"`: leave out the second computation of outputs near rounding ties (`passes.leave_ties`; see
       docs/numbers.md). This saves 2 to 22 % of the time of a quantized model; few integers differ, each by one.
       A partition that the graph already states with `ties="formula"` keeps it.
+    - `ranges="rows"`: per-token dynamic quantization. Each row of an activation that the graph quantizes at run time by
+      the range of the whole tensor gets its own range (`passes.RangesByRow`). Results of a row then do not depend on
+      other rows of a batch or on padding.
     - `verify="numeric"`: first test the passes. The op-by-op reference runs before and after each pass that changes the
       graph, on inputs at rounding ties, edges of ranges, NaN and infinities. This takes seconds to minutes for a model.
 
@@ -65,7 +70,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     and a test with the smallest failing graph. For a file, raises OSError and the errors of `load_onnx` and other
     readers.
     """
-    _check(graph, strict, cache, verify, precision, ties, passes)
+    _check(graph, strict, cache, verify, precision, ties, ranges, passes)
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
     with late_imports():
@@ -76,7 +81,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     given = graph if isinstance(graph, Graph) else path_of(graph)
     numbers = precision if passes is None else _names(passes)
     keeps, cache = cache is True and numbers is not None and verify is None, bool(cache)
-    kept = Kept.of(given, isa, most, names, strict, memory, numbers, ties) if keeps else None
+    kept = Kept.of(given, isa, most, names, strict, memory, numbers, ties, ranges) if keeps else None
     found = None if kept is None else kept.find()
     if found is not None:
         return found
@@ -89,11 +94,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     with late_imports():
         from graphq.model.compiled_graph import CompiledGraph
         from graphq.model.plans import Options
-        from graphq.passes import PIPELINE, PRECISIONS, leave_ties
-        from graphq.passes.pipeline import check_passes
-    chosen = check_passes(passes) if passes is not None else None if precision == "f32" else PRECISIONS[precision]
-    if ties == "formula":
-        chosen = (*(PIPELINE if chosen is None else chosen), leave_ties)
+        from graphq.passes.pipeline import PIPELINE, passes_of
+    chosen = passes_of(passes, precision, ranges, ties)
     if names is not None:
         graph = returning(graph, names)
     require_outputs(graph)
@@ -113,7 +115,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
 
 
 def _check(graph: object, strict: object, cache: object, verify: object, precision: object, ties: object,
-           passes: object) -> None:
+           ranges: object, passes: object) -> None:
     """Check arguments of `compile`; raises its errors."""
     if not isinstance(graph, Graph | str | os.PathLike):
         in_memory = isinstance(graph, bytes | bytearray | memoryview) or hasattr(graph, "SerializeToString")
@@ -126,9 +128,9 @@ def _check(graph: object, strict: object, cache: object, verify: object, precisi
         raise CompileError(f'cache must be True, False or "kernels", got {cache!r}')
     if verify not in (None, "numeric"):
         raise CompileError(f'verify must be None or "numeric", got {verify!r}')
-    for name, value, choices in (("precision", precision, get_args(Precision)), ("ties", ties, get_args(Ties))):
-        if value not in choices:
-            raise CompileError(f"{name} must be {' or '.join(choices)}, got {value!r}")
+    for name, value, kind in (("precision", precision, Precision), ("ties", ties, Ties), ("ranges", ranges, Ranges)):
+        if value not in get_args(kind):
+            raise CompileError(f"{name} must be {' or '.join(get_args(kind))}, got {value!r}")
     if precision != "f32" and passes is not None:
         raise CompileError(f"precision {precision!r} is a pass: give only `passes`, such as "
                            f"passes.PRECISIONS[{precision!r}]")

@@ -107,6 +107,17 @@ PRECISIONS: Mapping[str, tuple[Pass, ...]] = {
     "f32": PIPELINE, "bf16": (*PIPELINE[:_WIDEN], float_products.RoundProducts(), *PIPELINE[_WIDEN:])}
 """The passes for each `precision` that `graphq.compile` takes; "bf16" adds RoundProducts."""
 
+
+def passes_of(passes: Sequence[Pass] | None, precision: str, ranges: str, ties: str) -> tuple[Pass, ...] | None:
+    """The passes for these arguments of `graphq.compile`; None stands for PIPELINE."""
+    chosen = PRECISIONS[precision] if passes is None else check_passes(passes)
+    if ranges == "rows":
+        chosen = (RangesByRow, *chosen)
+    if ties == "formula":
+        chosen = (*chosen, leave_ties)
+    return None if chosen is PIPELINE else chosen
+
+
 _SAVED: tuple[Pass, ...] = (*PRECISIONS["bf16"], RangesByRow, leave_ties)
 _NAMED: Mapping[str, Pass] = {pass_name(p): p for p in _SAVED}
 """The passes that a saved model can name."""

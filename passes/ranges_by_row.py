@@ -1,11 +1,11 @@
 """Quantize activations of dynamically quantized matmuls per token: each row gets its own range.
 
 The results of a row then do not depend on other rows of the batch or on padding. A row x becomes rint(x / s) in s8,
-with s = max|x| / 127; the results of the row are multiplied by s. `RangesByRow` changes numbers, mostly for the better,
-and is not part of PIPELINE. Run it first:
-
-    graphq.compile("model.onnx", passes=(passes.RangesByRow, *passes.PIPELINE))
+with s = max|x| / 127; the results of the row are multiplied by s. Each image of a convolution gets its own range.
+`RangesByRow` changes numbers, mostly for the better; `graphq.compile(..., ranges="rows")` runs it before PIPELINE.
 """
+from collections.abc import Sequence
+
 import numpy as np
 
 from graphq.dtypes import f32, s8, u8
@@ -17,22 +17,31 @@ TINY = np.float32(2.0**-126)
 """The least scale of a row: the least normal f32 number. Rows of zeros get this scale."""
 
 
-def quantized_rows(g: Graph, x: Value) -> tuple[Value, Value]:
-    """Quantize `x` to s8 per row. Returns the integers, and the scales of shape [..., 1]."""
-    largest = g.reduce_max(g.abs(x), axes=[-1], keep_dims=True)
+def quantized_rows(g: Graph, x: Value, axes: Sequence[int] = (-1,)) -> tuple[Value, Value]:
+    """Quantize `x` to s8 per row, which lies along `axes`. Returns the integers, and the scales, of size 1 there."""
+    largest = g.reduce_max(g.abs(x), axes=axes, keep_dims=True)
     scales = g.maximum(g.multiply(largest, np.float32(1 / 127)), TINY)
     return g.quantize(g.divide(x, scales), dtype="s8", scales=[1.0]), scales
 
 
+def _rows_of(g: Graph, match: Match, *quantized: Value | None) -> tuple[Value, Value]:
+    """Quantize by row what has these integers, scale and zero point. A row of images is an image."""
+    x = _quantized(*quantized)
+    assert x is not None and x.shape is not None
+    images = any(n.op.name.startswith("conv") for n in match.nodes)
+    return quantized_rows(g, x, range(1, len(x.shape)) if images else (-1,))
+
+
 class IntegerProductByRow(Rewrite):
-    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same with x quantized per row
+    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same with x quantized per row; also of conv_integer
 
     q is x quantized to u8; its scale s and zero point z come from the range of the whole x. wz and ws are the zero
     point and the scale of the weights.
     """
 
     def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var, wz: Var, ws: Var) -> PatternLike:
-        sums = g.any_of(g.matmul_integer(q, w, z), g.matmul_integer(q, w, z, wz))
+        product = g.any_of("matmul_integer", "conv_integer")
+        sums = g.any_of(product(q, w, z, attrs=ANY), product(q, w, z, wz, attrs=ANY))
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
@@ -40,42 +49,50 @@ class IntegerProductByRow(Rewrite):
             return f"the product is {match.root.output.dtype}"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
 
-    def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, wz: Value | None, ws: Value) -> Value:
-        x = _quantized(q, s, z)
-        assert x is not None
-        rows, scales = quantized_rows(g, x)
+    def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, wz: Value | None, ws: Value,
+                match: Match) -> Value:
+        rows, scales = _rows_of(g, match, q, s, z)
         zps = () if wz is None else (g.constant(np.zeros((), s8.numpy)), wz)
-        return g.multiply(g.cast(g.matmul_integer(rows, w, *zps), dtype=f32), g.multiply(scales, ws))
+        product = next(n for n in match.nodes if n.op.name in ("matmul_integer", "conv_integer"))
+        sums = getattr(g, product.op.name)(rows, w, *zps, **product.attrs)
+        return g.multiply(g.cast(sums, dtype=f32), g.multiply(scales, ws))
 
 
 class DequantizedByRow(Rewrite):
-    """matmul(dynamic_dequantize(q, s, z), w) -> the same with x quantized per row
+    """matmul(x, w, bias?) with x = dynamic_dequantize(q, s, z) -> the same with q quantized per row; also convolution
 
-    q is x quantized to u8; its scale s and zero point z come from the range of the whole x.
+    q is quantized to u8; its scale s and zero point z come from the range of the whole tensor.
     """
 
-    def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var) -> PatternLike:
-        return g.matmul(g.dynamic_dequantize(q, s, z, attrs=ANY), w, attrs=ANY)
+    def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
+        product = g.any_of("matmul", "convolution")
+        return g.any_of(product(x, w, attrs=ANY), product(x, w, bias, attrs=ANY))
 
-    def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
-        if match.root.attrs["transpose_a"] or q.shape is None or not q.shape[-1]:
-            return "the rows must lie along the last axis, and its size must be known"
-        return NOT_DYNAMIC if _quantized(q, s, z) is None else None
+    def check(self, x: Value, match: Match) -> str | None:
+        if x.node is None or x.node.op.name != "dynamic_dequantize":
+            return ""
+        if match.root.attrs.get("transpose_a") or x.shape is None:
+            return "the rows must lie along the last axis"
+        return NOT_DYNAMIC if match.root.output.dtype != f32 or _quantized(*x.node.inputs) is None else None
 
-    def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, match: Match) -> Value:
-        x, groups = _quantized(q, s, z), [1] * len(q.shape or ())
-        assert x is not None and q.shape is not None and q.shape[-1] is not None
-        groups[-1] = q.shape[-1]
-        left = g.dynamic_dequantize(*quantized_rows(g, x), qtype="per_group", group_shape=groups)
-        return g.matmul(left, w, **match.root.attrs)
+    def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
+        assert x.node is not None
+        rows, scales = _rows_of(g, match, *x.node.inputs)
+        product = match.root
+        y = getattr(g, product.op.name)(g.dequantize(rows, scales=[1.0]), w, **product.attrs)
+        y = g.multiply(y, scales)
+        if bias is None:
+            return y
+        return g.add(y, bias) if product.op.name == "matmul" else \
+            g.bias_add(y, bias, data_format=product.attrs["data_format"])
 
 
 NOT_DYNAMIC = "the operand is not quantized by its own range"
 
 
-def _quantized(q: Value, s: Value, z: Value) -> Value | None:
+def _quantized(q: Value | None, s: Value | None, z: Value | None = None) -> Value | None:
     """The f32 value x that was quantized to q; None if s and z do not come from the range of x."""
-    quantize, range = q.node, s.node
+    quantize, range = (None if v is None else v.node for v in (q, s))
     if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
         return None
     x = next(range.operands)
@@ -85,4 +102,4 @@ def _quantized(q: Value, s: Value, z: Value) -> Value | None:
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
-"""The pass that quantizes the activations of all dynamically quantized matmuls per row."""
+"""The pass that quantizes the activations of all dynamically quantized matmuls and convolutions per row."""

@@ -35,10 +35,10 @@ def test_public_names_are_documented(name):
 def test_compile_has_the_parameters_of_the_design():
     parameters = inspect.signature(gq.compile).parameters
     assert list(parameters) == ["graph", "outputs", "isa", "threads", "strict", "passes", "cache", "memory", "verify",
-                                "precision", "ties"]
+                                "precision", "ties", "ranges"]
     assert all(p.kind is p.KEYWORD_ONLY for name, p in parameters.items() if name != "graph")
     assert [p.default for p in list(parameters.values())[1:]] == [None, None, None, False, None, True, None, None,
-                                                                    "f32", "settled"]
+                                                                    "f32", "settled", "tensor"]
 
 
 @pytest.mark.parametrize("function, defaults", [

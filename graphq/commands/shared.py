@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
-from graphq.compile import Precision, Ties, compile
+from graphq.compile import Precision, Ranges, Ties, compile
 from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.names import counted
@@ -36,8 +36,9 @@ NUMBERS: Arguments = (
     option("--ties", choices=get_args(Ties), default="settled",
            help="compute outputs near rounding ties as the graph is written (settled, the default), or leave them as "
                 "the formula has them, which takes less time"),
-    option("--ranges-by-row", action="store_true",
-           help="quantize activations of dynamically quantized matmuls per token; this changes numbers"))
+    option("--ranges", choices=get_args(Ranges), default="tensor",
+           help="per-token dynamic quantization (rows): each row of an activation that the model quantizes at run time "
+                "gets its own range, instead of the whole tensor (the default)"))
 TARGET: Arguments = (
     option("--isa", metavar="LEVEL", help="the highest ISA level to use"),
     option("--threads", type=int, metavar="N", help="at most N threads, and at most one for each core"),
@@ -59,11 +60,7 @@ def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
 
 def numbers(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `compile` that affect the numerical results, not only the speed."""
-    if not options.ranges_by_row:
-        return {"precision": options.precision, "ties": options.ties}
-    from graphq.passes import PRECISIONS, RangesByRow
-
-    return {"passes": (RangesByRow, *PRECISIONS[options.precision]), "ties": options.ties}
+    return {"precision": options.precision, "ties": options.ties, "ranges": options.ranges}
 
 
 def compiled(graph: Graph, options: argparse.Namespace) -> CompiledGraph:
@@ -74,10 +71,9 @@ def compiled(graph: Graph, options: argparse.Namespace) -> CompiledGraph:
     """
     path, isa, threads = options.file, options.isa, options.threads
     if path.suffix == ".graphq":
-        for text, given in (("--ranges-by-row", options.ranges_by_row), ("--ties formula", options.ties != "settled"),
-                            (f"--precision {options.precision}", options.precision != "f32")):
-            if given:
-                raise ParseError(f"{text}: {path} is already compiled; give the option to `graphq compile`")
+        for name, usual in ("ranges", "tensor"), ("ties", "settled"), ("precision", "f32"):
+            if (given := getattr(options, name)) != usual:
+                raise ParseError(f"--{name} {given}: {path} is already compiled; give the option to `graphq compile`")
         model = load_compiled(path, isa=isa, threads=threads)
     else:
         model = compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(options))

@@ -83,7 +83,7 @@ class CompiledGraph:
         """Why results for one row of the batch may depend on other rows; None if they cannot."""
         from graphq.model.row_wise import why_rows_mix
 
-        return why_rows_mix(self.source)
+        return why_rows_mix(self.source, self.options.pipeline)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.

@@ -16,6 +16,7 @@ import numpy as np
 
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
+from graphq.passes import PIPELINE, Pass, leave_ties, run_passes
 
 ROWS = 13
 """The number of rows that the analysis assumes for an open axis 0. Few other dimensions of models have this size."""
@@ -41,10 +42,11 @@ Rule = Callable[[Node, Axes], int | None]
 """A function from a node and the row axes of its operands to the row axis of its results, or None if rows may mix."""
 
 
-def why_rows_mix(graph: Graph) -> str | None:
-    """Why results for one row may depend on other rows; None if they cannot.
+def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
+    """Why results for one row may depend on other rows, if `passes` run on the graph; None if they cannot.
 
-    Axis 0 of each input has the rows. An input that is a single number is the same for all rows.
+    Axis 0 of each input has the rows. An input that is a single number is the same for all rows. The analysis runs the
+    passes that may change numbers, and those before them: all up to the last one that PIPELINE does not have.
     """
     types = {str(v.name): v.type for v in graph.inputs}
     if any(t.shape is None for t in types.values()):
@@ -56,6 +58,8 @@ def why_rows_mix(graph: Graph) -> str | None:
     except GraphqError as e:
         return f"the graph rejects {ROWS} rows: {e}"
     graph.prune()  # removes nodes that computed shapes
+    others = [k for k, step in enumerate(passes) if step not in PIPELINE and step is not leave_ties]
+    run_passes(graph, passes[:max(others, default=-1) + 1])
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, RowAxis | None] = {v: RowAxis(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:

@@ -114,7 +114,7 @@ def _text(report: Report, full: bool) -> str:
     lines += _kinds(partitions)
     lines += _causes(report.causes, full)
     lines += _cut([f"  {_partition(n)}" for n in partitions], full, "partitions")
-    lines += _cut([*report.ties], full, "lines")
+    lines += _cut([*report.ties, *report.ranges], full, "lines")
     if others:
         lines.append("not in a partition:")
         lines += _cut([*map(_outside, others)], full, "operations")

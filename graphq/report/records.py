@@ -190,6 +190,7 @@ class Report:
     sizes: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     source: tuple[Operation, ...] = ()
     became: Mapping[str, int | None] = field(default_factory=dict)

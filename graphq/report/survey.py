@@ -13,6 +13,8 @@ from graphq.kernels.families import TIES, lower_partition
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
 from graphq.kernels.target.level import Level
+from graphq.ops.recurrent import quantizes_state
+from graphq.passes.ranges_by_row import RangesByRow
 from graphq.plan.plan import VIEWS, AnyStep, Plan, PythonStep, Step
 from graphq.report.causes import Analysis, causes
 from graphq.report.coverage import MACS, Coverage, factors, kind_of
@@ -61,6 +63,16 @@ def ties(graph: Graph) -> list[str]:
         heads.append(f"ties: {counted(settled_ones, 'quantize')} settled by the f32 sums of the graph as written: "
                      f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones")
     return [*heads, *lines]
+
+
+def ranges(graph: Graph, passes: Sequence[Pass]) -> list[str]:
+    """A line on run-time ranges, if RangesByRow is among the passes: what still has the range of a whole tensor."""
+    if RangesByRow not in passes:
+        return []
+    left = [graph.label(n.outputs[0]) for n in graph.nodes
+            if any(x.op.name == "dynamic_range" or quantizes_state(x)
+                   for x in (n.attrs["body"].nodes if n.op.name == "partition" else [n]))]
+    return [f"ranges: by row, except of {listing(left, 'and')}" if left else "ranges: by row"]
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
@@ -117,7 +129,8 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
         causes=tuple(causes(analysis)), steps=tuple(steps),
         near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
         coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
-        ties=tuple(ties(graph)), layouts=tuple(_layouts(graph, None if plan is None else own, at_sizes)),
+        ties=tuple(ties(graph)), ranges=tuple(ranges(graph, passes)),
+        layouts=tuple(_layouts(graph, None if plan is None else own, at_sizes)),
         source=tuple(operation(n) for n in source.nodes), became=_became(analysis), names=_onnx_names(source))
 
 

@@ -9,22 +9,23 @@ import pytest
 import graphq as gq
 from graphq.cli import main
 from graphq.commands.shared import numbers, plain, save_graph
-from graphq.passes import PRECISIONS, RangesByRow
+from graphq.passes import RangesByRow, leave_ties
 
 TEXT = "graph net(x: f32[2,3]) {\n  %0 = relu(x) : f32[2,3]\n  return %0 as y\n}"
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("ties", ["settled", "formula"])
-def test_options_that_change_numbers_reach_compile(precision, ties):
-    options = argparse.Namespace(precision=precision, ties=ties, ranges_by_row=False)
-    assert numbers(options) == {"precision": precision, "ties": ties}
-    options.ranges_by_row = True
-    assert numbers(options) == {"passes": (RangesByRow, *PRECISIONS[precision]), "ties": ties}
+@pytest.mark.parametrize("ranges", ["tensor", "rows"])
+def test_options_that_change_numbers_reach_compile(precision, ties, ranges):
+    options = argparse.Namespace(precision=precision, ties=ties, ranges=ranges)
+    assert numbers(options) == {"precision": precision, "ties": ties, "ranges": ranges}
+    first, *_, last = gq.compile(gq.parse(TEXT), **numbers(options)).options.pipeline
+    assert (first is RangesByRow) == (ranges == "rows") and (last is leave_ties) == (ties == "formula")
 
 
 @pytest.mark.parametrize("given, said", [
-    (["--ranges-by-row"], "--ranges-by-row"), (["--ties", "formula"], "--ties formula"),
+    (["--ranges", "rows"], "--ranges rows"), (["--ties", "formula"], "--ties formula"),
     (["--precision", "bf16"], "--precision bf16")])
 def test_a_saved_model_keeps_its_numbers(given, said, tmp_path, capsys):
     path = tmp_path / "net.graphq"

@@ -19,7 +19,6 @@ from graphq.kernels.jit import cache, cpu
 from graphq.kernels.target import isa
 from graphq.model import kept
 from graphq.model import saved_file as format
-from graphq.passes import PIPELINE, RangesByRow
 
 pytestmark = pytest.mark.usefixtures("folder")
 FEWEST = kept.FEWEST
@@ -177,7 +176,7 @@ def test_each_option_has_a_model_of_its_own(path, folder):
     level = os.environ.get("GRAPHQ_ISA") or isa.available()[-1].name  # an option that names it is no other option
     levels = [name for name in ("scalar", "avx2") if name != level]
     options = [{}, {"threads": 1}, *({"isa": name, "threads": 1} for name in levels), {"strict": True},
-               {"memory": 1 << 30}, {"precision": "bf16"}, {"ties": "formula"}, {"passes": (RangesByRow, *PIPELINE)},
+               {"memory": 1 << 30}, {"precision": "bf16"}, {"ties": "formula"}, {"ranges": "rows"},
                {"outputs": ["y"]}, {"outputs": [inner]}, {"outputs": ["y", inner]}]
     made = [compiled(path, **o) for o in options]
     assert [m.origin for m in made] == [""] * len(options)
