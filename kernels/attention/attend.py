@@ -146,7 +146,7 @@ def _outputs(rows: int, size: int, kept: str) -> Callable[..., None]:
 
     def outputs(b: Builder, room: Value, lines: Value, stride: Value, values: Value, scale: Value, base: Value,
                 high: Value, common: Value, until: Value) -> None:
-        together = max(1, min(count, b.level.attention_sums // rows))
+        together = max(1, min(count, b.level.sum_vectors // rows))
         tile = _tile(room, lines, stride, rows)
         for row, line in tile:
             factor = (row + 8 * ROW.number("stats")).load(F32).splat(LANES)
@@ -292,7 +292,7 @@ def plan_attention(words: dict[str, int], size: int, kept: str, rotary: bool, in
                    biased: bool, sunk: bool, target: Target) -> Step:
     """Plan the attention step. `words` are fields of ATTEND; `kept` is the type of the numbers in the caches."""
     batch, groups, m, capacity = words["batch"], words["groups"], words["tokens"] * words["shared"], words["capacity"]
-    most = min(8, target.level.attention_sums)
+    most = min(8, target.level.sum_vectors)
     rows = next(n for n in (8, 4, 2, 1) if n == 1 or n <= most and assumed(m) > n // 2)
     flags = (rotary, rotary and interleaved, capped, biased, sunk)
     module = modules.load("attending", attending, rows, size, kept, *map(int, flags),

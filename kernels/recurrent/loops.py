@@ -128,22 +128,31 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
 
 
 def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int) -> list[Vectors]:
-    """The sums of a panel's gates, for each of `rows` rows of states; a row is n f32."""
-    start = [constant(vector(F32, UNITS), 0)] * (rows * gates)
-    with Loop(b, (n + (BLOCK - 1)) // BLOCK, start) as blocks:
-        first = blocks.k * BLOCK
-        chains = [constant(vector(F32, UNITS), 0)] * (rows * gates)
-        with Loop(b, smaller(n - first, BLOCK), chains) as turn:
-            k = first + turn.k
-            line = panel + k * (64 * gates)
-            w = [(line + 64 * g).load(vector(F32, UNITS)) for g in range(gates)]
-            new = []
-            for r in range(rows):
-                x = (h + (k + n * r) * 4).load(F32).splat(UNITS)
-                new += [x.math("fma", w[g], turn.values[r * gates + g]) for g in range(gates)]
-            turn.update(new)
-        blocks.update([t + x for t, x in zip(blocks.values, turn.values, strict=True)])
-    return [blocks.values[r * gates:(r + 1) * gates] for r in range(rows)]
+    """The sums of a panel's gates, for each of `rows` rows of states; a row is n f32.
+
+    If the sums of all 16 units do not fit into the level's registers, the units are computed in parts.
+    """
+    most = UNITS * (UNITS if b.level is None else b.level.sum_vectors)
+    lanes = next(count for count in (UNITS, UNITS // 2, UNITS // 4) if rows * gates * count <= most)
+    kind = vector(F32, lanes)
+
+    def part(panel: Value) -> list[Vectors]:
+        with Loop(b, (n + (BLOCK - 1)) // BLOCK, [constant(kind, 0)] * (rows * gates)) as blocks:
+            start = blocks.k * BLOCK
+            with Loop(b, smaller(n - start, BLOCK), [constant(kind, 0)] * (rows * gates)) as turn:
+                k = start + turn.k
+                line = panel + k * (64 * gates)
+                w = [(line + 64 * g).load(kind) for g in range(gates)]
+                new = []
+                for r in range(rows):
+                    x = (h + (k + n * r) * 4).load(F32).splat(lanes)
+                    new += [x.math("fma", w[g], turn.values[r * gates + g]) for g in range(gates)]
+                turn.update(new)
+            blocks.update([t + x for t, x in zip(blocks.values, turn.values, strict=True)])
+        return [blocks.values[r * gates:(r + 1) * gates] for r in range(rows)]
+
+    parts = [part(panel), *(part(panel + 4 * first) for first in range(lanes, UNITS, lanes))]
+    return [[concatenated(units) for units in zip(*of_row, strict=True)] for of_row in zip(*parts, strict=True)]
 
 
 def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:

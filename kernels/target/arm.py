@@ -179,7 +179,7 @@ _TILES = (4, 16), (2, 32), (1, 64)
 _FLOATS = TileSizes(((6, 16), *_TILES))
 _COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
 NEON = Level(
-    "neon", 4, features=("neon",), registers=32, f16=True, by_element=True, block_bytes=16, attention_sums=4,
+    "neon", 4, features=("neon",), registers=32, f16=True, by_element=True, block_bytes=16, sum_vectors=4,
     tails=Tails(load_lanes, store_lanes), packing=BytePacking(high_bytes, low_bytes, plain=True),
     table=ByteTable("neon", tbl, 16, looked_up),
     fma=Fma(4, _FLOATS, _FLOATS, _COMPRESSED, _COMPRESSED, flushing),

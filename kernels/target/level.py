@@ -50,8 +50,8 @@ class Level:
     `features` are CPU features by LLVM's names. A machine has the level if its CPU reports all of them. With `f16`,
     vectors convert between f16 and f32. `tails` loads and stores the first lanes of vectors. With `by_element`,
     products take a lane of a vector as an operand for all lanes. Transposes in registers work on blocks of at most
-    `block_bytes` per row, and attention keeps `attention_sums` vectors of 16 sums. If `emulated`, plain code replaces
-    the level's special instructions. Each level is one object, compared by identity.
+    `block_bytes` per row, and loops over f32 keep `sum_vectors` vectors of 16 sums. If `emulated`, plain code
+    replaces the level's special instructions. Each level is one object, compared by identity.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Level:
     tails: Tails = IN_PIECES
     by_element: bool = False
     block_bytes: int = 64
-    attention_sums: int = 16
+    sum_vectors: int = 16
     packing: BytePacking | None = None
     table: ByteTable | None = None
 
