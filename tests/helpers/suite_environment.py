@@ -1,6 +1,7 @@
 """What the suite sets before anything imports graphq or NumPy; tests/conftest.py imports this module first.
 
-The kernel cache is the suite's own and shared by its workers: empty at the start, removed at the end. Processes that
+The kernel cache is the suite's own and shared by its workers: empty at the start, removed at the end, unless
+$GRAPHQ_TESTS_CACHE is a folder that keeps it (tests on an emulated CPU compile for long). Processes that
 tests start import the graphq that the tests import, in whatever folder they run, and tests/helpers. NumPy's products
 run on one thread: workers use all cores, and OpenBLAS's threads wait for one another in busy loops. Python keeps the
 bytecode of sources, also where it is told not to: hundreds of processes import the same files.
@@ -13,7 +14,8 @@ import tempfile
 _WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of those that the controlling process started, with its folder
 _BEFORE = {name: os.environ.get(name)
            for name in ("GRAPHQ_CACHE_DIR", "PYTHONPATH", "OPENBLAS_NUM_THREADS", "PYTHONDONTWRITEBYTECODE")}
-_FOLDER = os.environ["GRAPHQ_CACHE_DIR"] if _WORKER else tempfile.mkdtemp(prefix="graphq-tests-")
+_KEPT = os.environ.get("GRAPHQ_TESTS_CACHE")
+_FOLDER = os.environ["GRAPHQ_CACHE_DIR"] if _WORKER else _KEPT or tempfile.mkdtemp(prefix="graphq-tests-")
 os.environ |= {"GRAPHQ_CACHE_DIR": _FOLDER, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                "OPENBLAS_NUM_THREADS": "1"}
 if not _WORKER:
@@ -30,4 +32,5 @@ def restore():
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    shutil.rmtree(_FOLDER, ignore_errors=True)
+    if not _KEPT:
+        shutil.rmtree(_FOLDER, ignore_errors=True)
