@@ -1,5 +1,6 @@
 """graphq: a oneDNN-Graph-style operator graph compiler in Python."""
 import os
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ if not os.path.isdir(os.path.join(__path__[0], "kernels")):  # an unpacked archi
 
 from graphq import dtypes, errors, ops
 from graphq.base.locks import late_imports as _late_imports
+from graphq.base.platform import untested as _untested
 from graphq.compile import compile
 from graphq.dtypes import DType
 from graphq.errors import CompileError, GraphError, GraphqError, InputError, KernelError, ParseError, VerifyError
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from graphq.scoring.predictor import Predictor
 
 __version__ = "0.1.0"
+if (_problem := _untested()) is not None:
+    warnings.warn(_problem, RuntimeWarning, stacklevel=2)
 
 
 def _partitions(self: Graph) -> "list[Partition]":

@@ -29,10 +29,30 @@ import numpy as np
 
 from graphq.errors import CompileError
 
+SYSTEM = sys.platform
+"""The operating system by Python's name: linux, darwin (macOS), win32 (Windows), or another."""
+FORKS = SYSTEM == "linux"
+"""Whether a process that has imported other packages can fork: libraries of macOS do not allow it."""
+INHERITS = SYSTEM != "win32"
+"""Whether processes inherit open descriptors. Windows starts a process in a group of its own by SPAWN_FLAGS."""
+SPAWN_FLAGS = 0 if INHERITS else 0x0800_0200  # CREATE_NO_WINDOW, CREATE_NEW_PROCESS_GROUP
 MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 """The architecture of the CPU, by LLVM's name."""
 _NO_LIMIT = 1 << 20
 _most_asked = 0
+
+
+def untested() -> str | None:
+    """A sentence about a machine that the tests have not run on; None on Linux with x86-64 or 64-bit Arm.
+
+    Raises ImportError for a machine on which nothing works.
+    """
+    if sys.maxsize < 1 << 32 or sys.byteorder == "big":
+        raise ImportError(f"graphq needs a 64-bit little-endian machine, and this is {SYSTEM} on {MACHINE}")
+    if SYSTEM == "linux" and MACHINE in ("x86_64", "aarch64"):
+        return None
+    return (f"graphq is not tested on {SYSTEM} with {MACHINE}; where it fails, models with GRAPHQ_ISA=scalar and "
+            "threads=1 need the least of the system")
 
 
 def at_fork(before: Callable[[], object] = lambda: None, after_in_parent: Callable[[], object] = lambda: None,
@@ -224,7 +244,7 @@ def lower_priority() -> None:
     It then gets a quarter of a core that another thread of the process wants. With the lowest priority, 19, an import
     of Numba next to plans on all cores had not ended after 17 s.
     """
-    if sys.platform == "linux":  # elsewhere this would be the priority of the process
+    if SYSTEM == "linux":  # elsewhere this would be the priority of the process
         with suppress(OSError):  # a sandbox may forbid it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
@@ -271,7 +291,7 @@ ARM_FEATURES = {
 
 def system_features() -> frozenset[str] | None:
     """The CPU's features, by LLVM's names without hyphens and underscores; None if the system lists none."""
-    if sys.platform == "linux" and MACHINE == "aarch64":
+    if SYSTEM == "linux" and MACHINE == "aarch64":
         ask = ctypes.CDLL(None).getauxval
         ask.argtypes, ask.restype = (ctypes.c_ulong,), ctypes.c_ulong
         return frozenset(name for name, (word, bit) in ARM_FEATURES.items() if ask(word) >> bit & 1)

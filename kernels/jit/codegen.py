@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from graphq.base.locks import Lock
+from graphq.base.platform import SYSTEM
 from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import target_features
 from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
@@ -57,10 +58,20 @@ def _linker() -> Any:
     """LLVM's JITLink. It keeps an object in one block of memory, with constants within 2 GB of the code."""
     import llvmlite.binding as llvm
 
+    machine = _target().create_target_machine(jit=True, reloc="pic", codemodel="small")
+    return llvm.create_lljit_compiler(machine, use_jit_link=True)
+
+
+def _target() -> Any:
+    """LLVM's target for this machine. Object files are of the system's format, but ELF on Windows.
+
+    With ELF, code needs no symbols of Microsoft's C compiler; functions with big stacks call ntdll.dll's `__chkstk`.
+    """
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True, reloc="pic", codemodel="small")
-    return llvm.create_lljit_compiler(machine, use_jit_link=True)
+    return llvm.Target.from_triple(llvm.get_default_triple() + ("-elf" if SYSTEM == "win32" else ""))
 
 
 class Functions:
@@ -148,11 +159,9 @@ def _machine(without: tuple[str, ...] = ()) -> Any:
     """LLVM's code generator for this machine, without the features `without` and all features that need them."""
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()  # needed to parse inline assembly
     features = ",".join((target_features(), *(f"-{x}" for x in without)))
-    return llvm.Target.from_default_triple().create_target_machine(
+    return _target().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="small")
 
 

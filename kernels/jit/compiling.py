@@ -2,9 +2,9 @@
 
 A `Job` compiles one kernel module. A job is *wanted* once somebody needs the module's code; it is then put into a
 queue. Workers are threads of this process. Each worker has a process of its own that does one job after another
-(`codegen`). The first of these processes imports Numba; the others are its forks. Workers that have had nothing to do
-for a while end, and so do their processes. If no process can be started, the thread that waits for a job does the job
-itself.
+(`codegen`). On Linux the first of these processes imports Numba; the others are its forks. Workers that have had
+nothing to do for a while end, and so do their processes. If no process can be started, the thread that waits for a job
+does the job itself.
 
 A plan for open sizes also has kernels that the first call does not need. The *background worker* (`IdleWorker`)
 compiles them once the other workers have nothing to do, on cores that nobody else needs. If such a job becomes wanted,
@@ -23,10 +23,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from graphq.base.locks import Lock
-from graphq.base.platform import at_fork, process_cores, run_when_idle
+from graphq.base.platform import FORKS, INHERITS, SPAWN_FLAGS, at_fork, process_cores, run_when_idle
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import llvm_lock
 
@@ -176,32 +176,66 @@ _starting = Lock(fork_waits=True)
 """Held while workers or processes start. No fork may happen then, because its child closes the workers' connections."""
 
 
+class Streams:
+    """A connection through two pipes, for systems whose processes cannot inherit a `Connection`."""
+
+    closed = False
+
+    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, x: object) -> None:
+        """Send an object. Raises OSError if the other process has ended."""
+        pickle.dump(x, self.writer)
+        self.writer.flush()
+
+    def recv(self) -> Any:
+        """Wait for an object. Raises EOFError if the other process has ended."""
+        return pickle.load(self.reader)
+
+    def poll(self, seconds: float) -> bool:
+        """Answer that there may be an object, because a pipe cannot be asked on every system."""
+        return True
+
+    def close(self) -> None:
+        """Close both pipes, so the other process ends."""
+        self.closed = True
+        for pipe in self.writer, self.reader:
+            with suppress(OSError):  # the other process has ended
+                pipe.close()
+
+    send_bytes, recv_bytes = send, recv
+
+
 class Process:
     """A compiling process and its forks, with one connection to each. An `idle` process yields to all other work."""
 
     def __init__(self, count: int, idle: bool = False) -> None:
         from multiprocessing import Pipe
-        from subprocess import DEVNULL, Popen
+        from subprocess import DEVNULL, PIPE, Popen
 
         # -P prevents imports from the current directory. A process group of its own protects the process from Ctrl-C.
         # An idle process stays in this session, because Linux applies priorities only within a session.
         command = [sys.executable, "-P", "-c"]
-        pipes = [Pipe() for _ in range(count)]
-        self.connections = [ours for ours, _ in pipes]
+        pipes = [Pipe() for _ in range(count)] if INHERITS else []
         descriptors = [theirs.fileno() for _, theirs in pipes]
         code = CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors,
                             package=list(sys.modules["graphq"].__path__), idle=idle)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
         environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
         try:
-            self.popen: Popen[bytes] = Popen([*command, code], pass_fds=descriptors, stdin=DEVNULL, stdout=DEVNULL,
-                                             stderr=DEVNULL, env=environment, start_new_session=not idle,
-                                             process_group=0 if idle else None)
+            self.popen: Popen[bytes] = Popen(
+                [*command, code], pass_fds=descriptors, stdin=DEVNULL if pipes else PIPE,
+                stdout=DEVNULL if pipes else PIPE, stderr=DEVNULL, env=environment, creationflags=SPAWN_FLAGS,
+                start_new_session=not idle, process_group=0 if idle else None)
         finally:
             for _, theirs in pipes:
                 theirs.close()
+        self.connections: list[Connection | Streams] = [ours for ours, _ in pipes]
+        if self.popen.stdin and self.popen.stdout:
+            self.connections.append(Streams(self.popen.stdout, self.popen.stdin))
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Connection | Streams) -> None:
         """Close a connection, so its process ends. After the last connection, wait for the first process to end."""
         connection.close()
         if all(x.closed for x in self.connections):
@@ -326,8 +360,8 @@ def start_workers() -> None:
         if any(worker.is_alive() for worker in list(pool.workers)):
             return
         count = min(MOST_WORKERS, len(process_cores()))
-        process = start_process(count)
-        for number in range(count if process else 1):
+        process = start_process(count) if FORKS else None
+        for number in range(count if process or not FORKS else 1):
             worker = Worker(process, number)
             pool.workers.add(worker)
             try:
@@ -353,30 +387,19 @@ if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswi
 def serve(descriptors: list[int], idle: bool = False) -> None:
     """Do the jobs that arrive through the connections, in one process per connection.
 
-    A process ends when its connection is closed, or has been idle for long. An `idle` process runs only on cores that
-    no other process needs.
+    Without descriptors, jobs arrive through the standard input. A process ends when its connection is closed, or has
+    been idle for long. An `idle` process runs only on cores that no other process needs.
     """
     import gc
-    import signal
-    from multiprocessing.connection import Connection
 
     from graphq.kernels.jit import codegen, modules
 
     if idle:
         run_when_idle()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes that end leave no zombies
     codegen.object_code(modules.Source(codegen.first_module, ()))
     gc.freeze()
     gc.set_threshold(100_000)  # collect garbage less often: it took 1/12 of the time
-    own = descriptors[0]
-    for other in descriptors[1:]:
-        if os.fork() == 0:
-            own = other
-            break
-    for other in descriptors:
-        if other != own:
-            os.close(other)
-    connection = Connection(own)
+    connection = _forked(descriptors) if descriptors else _standard()
     while connection.poll(6 * IDLE_SECONDS):
         try:
             message = connection.recv_bytes()
@@ -388,3 +411,27 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"
         connection.send((answer, error))
+
+
+def _forked(descriptors: list[int]) -> Connection:
+    """Fork this process, once for each descriptor after the first. Returns the connection of the process."""
+    import signal
+    from multiprocessing.connection import Connection
+
+    own = descriptors[0]
+    for other in descriptors[1:]:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes that end leave no zombies
+        if os.fork() == 0:
+            own = other
+            break
+    for other in descriptors:
+        if other != own:
+            os.close(other)
+    return Connection(own)
+
+
+def _standard() -> Streams:
+    """The connection through standard input and output. What other code prints goes to the standard error."""
+    writer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return Streams(sys.stdin.buffer, writer)

@@ -4,16 +4,16 @@ from __future__ import annotations
 from functools import cache
 
 from graphq.base.locks import late_imports
-from graphq.base.platform import ARM_FEATURES, MACHINE, processor, system_features
+from graphq.base.platform import ARM_FEATURES, MACHINE, SYSTEM, processor, system_features
 
 _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part"))
 
 
 @cache
 def describe() -> str:
-    """Describe the CPU by its model and features. Two CPUs with equal descriptions can run the same compiled code."""
+    """Describe the system and the CPU's model and features. Equal descriptions can run the same compiled code."""
     kind = [f"{key}:{value}" for key, value in processor().items() if key in _KIND]
-    return " ".join((MACHINE, *kind, *sorted(features())))
+    return " ".join((SYSTEM, MACHINE, *kind, *sorted(features())))
 
 
 @cache

@@ -5,26 +5,22 @@ the clock before and after.
 """
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import Record, store_s64
 from graphq.kernels.threads.steps import run_piece
-from graphq.kernels.threads.system import read_clock, this_thread
+from graphq.kernels.threads.system import TICK, read_clock, this_thread
 from graphq.kernels.threads.team import Row
 
 TRACED = Record("step", "log")
 """The argument block: the row of the original step, and the address of an ENTRY for each of its pieces."""
 ENTRY = Record("thread", "begin", "begin_ns", "end", "end_ns")
-"""The record of a piece: the pthread_t of its thread, and its begin and end as seconds and nanoseconds."""
+"""The record of a piece: its thread, and its begin and end as `read_clock` stores them."""
 view_traced = TRACED.view
 ENTRY_BYTES = ENTRY.nbytes
 BEGIN, END = (8 * ENTRY.number(name) for name in ("begin", "end"))
-CLOCK = time.CLOCK_MONOTONIC
-"""The clock that `time.perf_counter` reads."""
 
 
 def traced_module() -> Functions:
@@ -34,9 +30,9 @@ def traced_module() -> Functions:
         a = view_traced(args)
         entry = a.log + ENTRY_BYTES * piece
         store_s64(entry, this_thread())
-        read_clock(CLOCK, entry + BEGIN)
+        read_clock(entry + BEGIN)
         run_piece(a.step, piece)
-        read_clock(CLOCK, entry + END)
+        read_clock(entry + END)
 
     return Functions(block=block)
 
@@ -56,4 +52,4 @@ class TracedStep:
     def times(self) -> np.ndarray:
         """The pieces of the latest run, [pieces, 3]: the thread's `threading.get_ident`, begin and end in ns."""
         thread, begin, begin_ns, end, end_ns = self._log.T
-        return np.stack([thread, 10**9 * begin + begin_ns, 10**9 * end + end_ns], axis=1)
+        return np.stack([thread, TICK * begin + begin_ns, TICK * end + end_ns], axis=1)

@@ -49,7 +49,7 @@ def test_cores_memory_and_priorities_without_the_calls_of_linux(without, monkeyp
     assert platform.process_cores() == {0, 1, 2} and platform.machine_memory() == 1 << 40
     platform.run_when_idle()
     platform.at_fork(after_in_child=pytest.fail)
-    monkeypatch.setattr(platform.sys, "platform", "win32")
+    monkeypatch.setattr(platform, "SYSTEM", "win32")
     platform.lower_priority()
 
 

@@ -1,0 +1,120 @@
+"""graphq without what macOS and Windows lack (tests/helpers/other_systems): models, files, threads, commands."""
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import cross_compile
+import numpy as np
+import pytest
+
+from graphq.base import platform
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.compiling import Streams
+from graphq.kernels.jit.intrinsics import store_s64
+from graphq.kernels.threads.system import _mark, _poll
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+MODEL = """
+import sys
+import numpy as np
+import graphq as gq
+from graphq import cli, quantization
+from graphq.kernels.jit import compiling
+from graphq.kernels.threads import team
+g = gq.Graph("net")
+x = g.input("x", shape=(64, 256), dtype="f32")
+g.output(g.relu(g.matmul(x, np.eye(256, dtype="f4"))), name="y")
+rng = np.random.default_rng(0)
+samples = [rng.standard_normal((64, 256)).astype("f4") for _ in range(4)]
+q = quantization.quantize(g, [{"x": s} for s in samples])
+model = gq.compile(q, threads=2)
+want = model.formula(x=samples[0])
+for _ in range(100):
+    assert (model(x=samples[0]) == want).all()
+model.save("net.graphq")
+loaded = gq.load_compiled("net.graphq")
+assert (loaded(x=samples[0]) == want).all() and loaded.threads == 2
+with open("net.txt", "w") as file:
+    file.write(gq.to_text(q))
+code = cli.main(["show", "net.txt"])
+print(compiling.pool.processes_work, team.the_team().helpers.begun, code)
+"""
+
+
+def run(system, *command, machine, folder):
+    path = os.pathsep.join([str(HELPERS / "other_systems"), str(HELPERS), os.environ["PYTHONPATH"]])
+    environment = {**os.environ, "GRAPHQ_SYSTEM": system, "GRAPHQ_MACHINE": machine, "PYTHONPATH": path,
+                   "GRAPHQ_CACHE_DIR": str(folder / system)}
+    return subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize("system, machine", [("darwin", "x86_64"), ("win32", "AMD64")])
+def test_models_are_quantized_saved_loaded_and_run_on_threads(system, machine, tmp_path):
+    """Other processes compile their kernels, and helpers begin and wait by the functions of the system."""
+    ran = run(system, "-W", "always", "-c", MODEL, machine=machine, folder=tmp_path)
+    last = ran.stdout.splitlines()[-1:]
+    assert last == ["True 1 0"], ran.stderr
+    assert f"graphq is not tested on {system} with x86_64; where it fails, models with GRAPHQ_ISA=scalar" in ran.stderr
+
+
+@pytest.mark.parametrize("system", cross_compile.TRIPLES)
+def test_code_for_other_systems_calls_only_what_their_processes_have(system, tmp_path):
+    """Of threads and a tile; tests/helpers/cross_compile.py tries all kinds of kernels."""
+    ran = run("linux", str(HELPERS / "cross_compile.py"), system, "--sample", machine="", folder=tmp_path)
+    found = dict(line.partition(" ")[::2] for line in ran.stdout.splitlines())
+    assert ran.returncode == 0 and found.keys() == {"steps", "team", "strips", "traced", "tile"}, ran.stderr
+    assert ("ReleaseSemaphore" if system == "win32" else "_dispatch_semaphore_signal") in found["team"]
+    assert ("QueryPerformanceCounter" if system == "win32" else "_clock_gettime") in found["traced"]
+
+
+def polling():
+    def wait(semaphore, seen):
+        _poll(semaphore)
+        store_s64(seen, 1)
+
+    def post(semaphore, nothing):
+        _mark(semaphore)
+
+    return Functions(wait=wait, post=post)
+
+
+def test_a_semaphore_of_no_system_is_polled():
+    semaphore, seen = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    module = modules.load("polling", polling, cache=False)
+    address = semaphore.ctypes.data
+    waiting = threading.Thread(target=module.wait, args=(address, seen.ctypes.data))
+    waiting.start()
+    assert seen[0] == 0
+    module.post(address, 0)
+    waiting.join()
+    assert seen[0] == 1 and semaphore[0] == 0
+
+
+def test_streams_carry_objects_and_end_with_the_other_side():
+    ends = [os.pipe() for _ in range(2)]
+    ours, theirs = (Streams(os.fdopen(ends[k][0], "rb"), os.fdopen(ends[1 - k][1], "wb")) for k in range(2))
+    ours.send_bytes(b"12" * 50)
+    assert theirs.poll(0) and theirs.recv_bytes() == b"12" * 50
+    theirs.send((None, "an error"))
+    assert ours.recv() == (None, "an error")
+    theirs.close()
+    with pytest.raises(EOFError):
+        ours.recv()
+    with pytest.raises(BrokenPipeError):
+        ours.send(1)
+    ours.close()
+    assert ours.closed and theirs.closed
+
+
+def test_machines_that_are_not_tested_and_machines_that_are_refused(monkeypatch):
+    assert platform.untested() is None
+    for system, machine in (("linux", "riscv64"), ("freebsd14", "x86_64"), ("darwin", "aarch64")):
+        monkeypatch.setattr(platform, "SYSTEM", system)
+        monkeypatch.setattr(platform, "MACHINE", machine)
+        assert f"not tested on {system} with {machine}" in platform.untested()
+    monkeypatch.setattr(sys, "byteorder", "big")
+    with pytest.raises(ImportError, match="64-bit little-endian"):
+        platform.untested()
