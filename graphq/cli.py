@@ -25,6 +25,7 @@ COMMANDS = {
     "partitions": "print the partitions that oneDNN Graph would make",
     "quantize": "quantize an f32 model to int8",
     "compare": "compare a quantized model's tensors with f32, and show which layers cost most",
+    "fingerprint": "print a digest of all that decides a model's outputs, equal on every machine",
     "cache": "show where the cache of kernels and models is and how much it holds, or empty it",
 }
 """The commands, each a module of `graphq.commands`, with a short description."""
@@ -42,6 +43,7 @@ EXAMPLES = {
     "partitions": "model.json --json",
     "quantize": "model.onnx --data calibration/ --out int8.onnx",
     "compare": "int8.onnx model.onnx --data calibration/ --page differences.html",
+    "fingerprint": "model.onnx --ranges rows",
     "cache": "info",
 }
 """An example of each command's arguments, which its --help shows."""

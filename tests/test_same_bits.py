@@ -1,6 +1,7 @@
 """Digests of outputs, which are equal on every machine, at every level and with every number of threads.
 
-Levels take turns: tests of kernels compare all levels of a machine with the formula.
+Levels take turns: tests of kernels compare all levels of a machine with the formula. Whoever moves a digest raises
+`NUMBERS` in graphq/model/fingerprint.py, and lists the change first in CHANGELOG.md.
 """
 import hashlib
 from itertools import cycle

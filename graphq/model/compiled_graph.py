@@ -85,6 +85,17 @@ class CompiledGraph:
 
         return why_rows_mix(self.source, self.options.pipeline)
 
+    @lazy_property
+    def fingerprint(self) -> str:
+        """A digest of all that decides the outputs: graph, constants, options that change numbers, version of numbers.
+
+        Models with equal fingerprints give equal outputs for equal inputs on every machine, at every level and with any
+        number of threads (docs/numbers.md). Raises GraphError if a pass in the option `passes` is not graphq's.
+        """
+        from graphq.model.fingerprint import fingerprint
+
+        return fingerprint(self.source, self.options.pipeline)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 

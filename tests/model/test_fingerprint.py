@@ -1,0 +1,84 @@
+"""Fingerprints of models: equal if the outputs are equal for all inputs, whatever the machine, level and threads."""
+import json
+
+import pytest
+from dense import dense
+
+import graphq as gq
+from graphq.cli import main
+from graphq.errors import GraphError
+from graphq.model import fingerprint
+from graphq.passes import PIPELINE, RangesByRow
+
+TEXT = """graph net(x: f32[2,3]) {
+  %0 = clamp(x, min=-1.0, max=2.0)
+  %1 = constant(value=f32[3]{1.0, 2.0, 3.0})
+  %2 = multiply(%0, %1)
+  return %2 as y
+}"""
+
+
+def of(text=TEXT, **options):
+    return gq.compile(gq.parse(text), isa="scalar", threads=1, **options).fingerprint
+
+
+def test_what_does_not_change_outputs_does_not_count(tmp_path):
+    model = gq.compile(dense(5), threads=1)
+    assert len(model.fingerprint) == 32
+    assert gq.compile(dense(5), isa="scalar", threads=2).fingerprint == model.fingerprint
+    assert gq.compile(gq.parse(gq.to_text(dense(5))), passes=PIPELINE).fingerprint == model.fingerprint
+    model.save(tmp_path / "net.graphq")
+    assert gq.load_compiled(tmp_path / "net.graphq").fingerprint == model.fingerprint
+    assert of(TEXT.replace("%0", "%inner")) == of()
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("max=2.0", "max=3.0"), ("min=-1.0", "min=-0.0"), ("2.0, 3.0}", "2.0, 4.0}"), ("2.0, 3.0}", "-0.0, 3.0}"),
+    ("(x", "(in"), ("as y", "as z"), ("multiply(%0, %1)", "multiply(%1, %0)"), ("multiply", "add"),
+    ("f32[2,3]", "f32[?,3]"), ("f32[2,3]", "f32[4,3]")])
+def test_what_changes_outputs_counts(old, new):
+    assert of(TEXT.replace(old, new)) != of()
+
+
+def test_bodies_count():
+    """A constant of a loop's body, and of a partition that the user states."""
+    text = gq.to_text(gq.compile(dense(5), threads=1).graph)
+    assert "scales=[0.11]" in text
+    other = text.replace("scales=[0.11]", "scales=[0.12]")
+    assert len({gq.compile(gq.parse(x)).fingerprint for x in (text, other)}) == 2
+
+
+def test_options_that_change_numbers_count():
+    found = {of(), of(precision="bf16"), of(ties="formula"), of(ranges="rows"), of(passes=PIPELINE[1:])}
+    assert len(found) == 5 and of(passes=(RangesByRow, *PIPELINE)) == of(ranges="rows")
+
+
+def test_the_version_of_the_numbers_counts(monkeypatch):
+    before = of()
+    monkeypatch.setattr(fingerprint, "NUMBERS", fingerprint.NUMBERS + 1)
+    assert of() != before
+
+
+def test_passes_of_the_user_have_no_known_effect():
+    with pytest.raises(GraphError, match="not doubled"):
+        assert of(passes=(doubled, *PIPELINE))
+
+
+def doubled(graph):
+    return 0
+
+
+def test_the_command(tmp_path, capsys):
+    path, saved = tmp_path / "net.txt", tmp_path / "net.graphq"
+    path.write_text(TEXT)
+    gq.compile(path, ties="formula", threads=1).save(saved)
+    for arguments in [path], [path, "--ties=formula"], [saved], [path, "--json"]:
+        assert main(["fingerprint", *map(str, arguments)]) == 0
+    plain, formula, of_saved, *rest = capsys.readouterr().out.split("\n")
+    assert plain == of() != formula == of_saved == of(ties="formula")
+    assert json.loads("".join(rest)) == {"fingerprint": plain, "numbers": fingerprint.NUMBERS}
+
+
+def test_it_is_the_same_on_every_machine():
+    """If it changes without need, users take equal outputs for different ones."""
+    assert of() == "4afcb7388e8a65ba9453e220a759d552"
