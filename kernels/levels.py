@@ -11,8 +11,8 @@ from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc
-from graphq.kernels.matmul.kernel_table import BF16, DTYPES, KERNELS, SORTED_DTYPES
-from graphq.kernels.matmul.pack import pack, pack_sorted
+from graphq.kernels.matmul.kernel_table import BF16, DTYPES, KERNELS, PAIRED_DTYPES, SORTED_DTYPES
+from graphq.kernels.matmul.pack import PAIRED, pack, pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
 from graphq.kernels.target.isa import LEVELS, available, level_named, native
 from graphq.kernels.target.level import Level
@@ -77,9 +77,11 @@ def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
     best = {x.dtypes: x for x in sorted(reversed(KERNELS.values()), key=lambda x: order.index(x.level))
             if level.includes(x.isa)}
     target, steps = Target(level, cache=cache), []
-    for dtypes in (*DTYPES, *SORTED_DTYPES * level.sorts, *[BF16] * (level.bf16 is not None)):
+    for dtypes in (*DTYPES, *SORTED_DTYPES * level.sorts, *PAIRED_DTYPES * (level.paired is not None),
+                   *[BF16] * (level.bf16 is not None)):
         out: Literal["f32", "s32"] = "f32" if dtypes == BF16 else "s32"
-        product = Product(dtypes[0], *SELF_TEST, w_dtype=dtypes[1])
+        k = SELF_TEST[2] // 8 * 8 if dtypes in PAIRED_DTYPES else SELF_TEST[2]
+        product = Product(dtypes[0], *SELF_TEST[:2], k, w_dtype=dtypes[1])
         steps.append(plan_matmul(Epilogue(acc(out), out), product, target, best[dtypes]))
     return steps
 
@@ -89,7 +91,8 @@ def self_test(level: Level, cache: bool = True) -> str | None:
     m, n, k = SELF_TEST
     for step, (a, w, expected) in zip(plan_self_test(level, cache), self_test_products(level), strict=False):
         out = np.zeros((m, n), expected.dtype)
-        packed = pack(w) if w.dtype == STORAGE["bf16"] else pack_sorted(w[None], k)
+        paired = KERNELS[step.kernel].dtypes[1] == PAIRED
+        packed = pack(w, paired) if paired or w.dtype == STORAGE["bf16"] else pack_sorted(w[None], k)
         step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
         if not (out == expected).all():
             return f"{step.kernel} computes a wrong product"
@@ -103,8 +106,10 @@ def self_test_products(level: Level) -> Iterator[tuple[np.ndarray, np.ndarray, n
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
     w[:k // 2] >>= 1  # half of the weights are small, so some groups do not saturate
-    for flip in (0, 0x80) * (1 + level.sorts):
-        yield a, w, (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)
+    for size in (k, *[k] * level.sorts, *[k // 8 * 8] * (level.paired is not None)):
+        for flip in (0, 0x80):
+            first = np.ascontiguousarray(a[:, :size])
+            yield first, w[:size], (first ^ np.uint8(flip)).astype(np.int32) @ w[:size].astype(np.int32)
     if level.bf16 is not None:
         x, y = a % 16.0, w % 16.0
         # Kernels must add the second product of each pair first: the first six products then add up to 0, not to 1.

@@ -6,7 +6,6 @@ from typing import Any, Literal
 from graphq.base.progress import job_part
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.kernels.matmul.plan import sorts
 from graphq.quantization import dynamic
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
@@ -144,7 +143,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     if misjudged:
         setting = work.run(scheme.preset)
     with work.step("estimate"):
-        if weight_bits is None and sorts("u8", "rows", work.level):
+        if weight_bits is None and work.level.sorts:
             of_seven = with_scheme(setting, weight_bits=7)
             setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
         made, estimate, data = work.made(setting), work.estimate(setting), work.batches

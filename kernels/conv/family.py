@@ -23,7 +23,6 @@ from graphq.kernels.family.record import Family, Operand, any_operands, epilogue
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.family import dequantized_operands, product_step
-from graphq.kernels.matmul.kernel_table import SORTED
 from graphq.kernels.moves.transpose import dense
 from graphq.kernels.operands.space import Space, merged_space, table
 from graphq.kernels.operands.tile_frame import RUN
@@ -91,14 +90,15 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     groups, channels, columns, joined, merged, rows = sizes
     itemsize, value = c.itemsize, node.operand(c.b)
     weights = None if value.data is None else _arranged(c.matrix(value.data), sizes)[:, phase.taps]
-    sorts = weights is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
+    w_dtype = None
     if weights is None:
         packed, parts = _packed_later(b, value, c, phase, sizes), 1
     else:
         arrays = _s8_parts(weights) if c.integer else [weights]
-        packed, parts = b.constant(_packed(arrays, rows, channels if sorts else None)), len(arrays)
+        w_dtype = matmul.weights_dtype(c.a_dtype, "windows", channels, c.windows.taps, b.target.level)
+        packed, parts = b.constant(_packed(arrays, rows, channels, w_dtype)), len(arrays)
     size = pack.packed_bytes(view.taps * parts * rows, columns, itemsize) + (
-        pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
+        pack.sort_bytes(channels, columns, view.taps * parts) if w_dtype == pack.SORTED else 0)
     in_rows = merged == 1 or lowered.epilogue.second_look is None  # a second look cannot read merged taps as rows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
@@ -115,7 +115,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     words = {} if pixel is not None else \
         {"stride": Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))}
     product_step(b, lowered, operands, space, words, k=channels, layout="windows" if pixel is None else "rows",
-                 taps=view.taps * parts, w_dtype=SORTED if sorts else None, joined=joined, channels=c.filter.channels,
+                 taps=view.taps * parts, w_dtype=w_dtype, joined=joined, channels=c.filter.channels,
                  per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=rows, parts=parts,
                  pixel=view.pixel_bytes)
 
@@ -220,17 +220,17 @@ def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
-def _packed(parts: Sequence[np.ndarray], rows: int, sorted_channels: int | None) -> np.ndarray:
+def _packed(parts: Sequence[np.ndarray], rows: int, channels: int, w_dtype: str | None) -> np.ndarray:
     """Pack arrays [groups, taps, k, columns] one after another, with each tap padded to `rows` rows.
 
-    If `sorted_channels` is given, pack them as `pack.pack_sorted` does, with this number of channels per tap.
+    Sorted weights have `channels` channels per tap.
     """
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, _, columns = w.shape
-    if sorted_channels is not None:
-        return pack.pack_sorted(pack.padded(w, (groups, taps, rows, columns)), sorted_channels)
+    if w_dtype == pack.SORTED:
+        return pack.pack_sorted(pack.padded(w, (groups, taps, rows, columns)), channels)
     by_column = pack.padded(w.transpose(0, 3, 1, 2), (groups, columns, taps, rows))
-    return pack.pack(by_column.reshape(groups, columns, taps * rows).swapaxes(1, 2))
+    return pack.pack(by_column.reshape(groups, columns, taps * rows).swapaxes(1, 2), w_dtype == pack.PAIRED)
 
 
 def quantized(g: PatternBuilder) -> PatternLike:

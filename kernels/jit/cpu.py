@@ -40,4 +40,5 @@ def target_features() -> str:
     import llvmlite.binding as llvm
 
     corrected = (f"{'+' if has(x) else '-'}{x}" for x in (*ARM_FEATURES, "sve") if MACHINE == "aarch64")
-    return ",".join((llvm.get_host_cpu_features().flatten(), *corrected))
+    single = ["+ldp-aligned-only"] * has("i8mm")  # LLVM counts a load of two vectors as three operations of Neoverse V2
+    return ",".join((llvm.get_host_cpu_features().flatten(), *corrected, *single))

@@ -42,13 +42,13 @@ LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stri
 view_head, view_look = Record(*HEAD).view, LOOK.view
 LOOK_BYTES = LOOK.nbytes
 
-_FACTORIES: list[Callable[[bool], Functions]] = []
+_FACTORIES: list[Callable[..., Functions]] = []
 
 
-def register_second_look(factory: Callable[[bool], Functions]) -> None:
+def register_second_look(factory: Callable[..., Functions]) -> None:
     """Register the factory of the block function `look_again`. This function takes a LOOK and the number of entries.
 
-    The factory's argument is True for kernels over pixels and False for matmuls.
+    The factory's arguments are whether kernels go over pixels, and whether a matmul's weights are paired (optional).
     """
     _FACTORIES[:] = [factory]
 
@@ -78,14 +78,15 @@ def exact_form() -> Functions:
 
 
 def load_second_look(epilogue: Epilogue, level: Level, cache: bool, *,
-                     of_pixels: bool = False) -> modules.Function | int:
+                     of_pixels: bool = False, paired: bool = False) -> modules.Function | int:
     """Load the block function that recomputes an epilogue's outputs near rounding ties; 0 without a fast form."""
     if epilogue.fast is None:
         return 0
     if epilogue.second_look is None:
         return modules.load("exact_form", exact_form, level=level.base, cache=cache, first=True).look_again
     (factory,) = _FACTORIES
-    return modules.load("second_look", factory, of_pixels, level=level.base, cache=cache, first=True).look_again
+    return modules.load("second_look", factory, of_pixels, *[True] * paired, level=level.base, cache=cache,
+                        first=True).look_again
 
 
 @njit

@@ -10,7 +10,7 @@ from graphq.kernels.family.record import Family, Operand, any_operands, epilogue
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.kernel_table import SORTED, ActivationLayout
+from graphq.kernels.matmul.kernel_table import ActivationLayout
 from graphq.kernels.matmul.lower import MATMULS, Matmul, ProductLowering, follows, lower_matmul, strided
 from graphq.kernels.matmul.plan import Product
 from graphq.kernels.matmul.row_sums import plan_row_sums
@@ -37,7 +37,7 @@ def product_step(b: PlanBuilder, lowered: Lowered, operands: Sequence[Operand], 
     x = Product(p.a_dtype, space.m, space.n, k, space.batch, layout, taps, w_dtype)
     step = matmul.plan_matmul(lowered.epilogue, x, b.target, strip_rows=b.strip_rows)
     step = step._replace(macs=step.macs // joined)
-    if w_dtype == SORTED:
+    if w_dtype == pack.SORTED:
         data = b.buffers[operands[1][0].buffer].data
         assert isinstance(data, np.ndarray)
         step = step._replace(exact=pack.exact_share(data, x.k, x.n, x.taps))
@@ -59,8 +59,9 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     layout: ActivationLayout = "rows"
     if p.transpose_a and p.rows[-1] != 1:
         source, layout = _transposed(b, source, p)
-    sorts = node.operand(p.b).data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
-    packed, packed_bytes = _weights(b, node, p, sorts)
+    constant = node.operand(p.b).data is not None
+    w_dtype = matmul.weights_dtype(p.a_dtype, layout, p.k, 1, b.target.level) if constant else None
+    packed, packed_bytes = _weights(b, node, p, w_dtype)
     strides = b.strides.get(node.operand(p.a))
     own = [0 if d == 1 else s for d, s in zip(p.rows, strides or dense((*p.rows, p.k), p.itemsize), strict=False)]
     a_strides = (*[0] * (len(lowered.out) - 1 - len(own)), *own)
@@ -74,8 +75,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
                                broadcast_strides(s.shape, lowered.out, 4))})]
     space = space_of(b, lowered.out, operands, keep=2 if any(w_strides) else 1)
     words = {"stride": p.rows[-1] * p.itemsize} if layout == "columns" else {}
-    product_step(b, lowered, operands, space, words, k=p.k, layout=layout, w_dtype=SORTED if sorts else None,
-                 channels=p.k, parts=1)
+    product_step(b, lowered, operands, space, words, k=p.k, layout=layout, w_dtype=w_dtype, channels=p.k, parts=1)
 
 
 def _transposed(b: PlanBuilder, source: int, p: Matmul) -> tuple[int, ActivationLayout]:
@@ -89,13 +89,14 @@ def _transposed(b: PlanBuilder, source: int, p: Matmul) -> tuple[int, Activation
     return out, "rows"
 
 
-def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
+def _weights(b: PlanBuilder, node: Node, p: Matmul, w_dtype: str | None) -> tuple[int, int]:
     """The buffer of packed weights, and the bytes per batch element. A step packs weights that are not constant."""
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
     size = pack.packed_bytes(k, n, item)
     if value.data is not None:
-        return b.packed(_packed, value.data, p.transpose_b, sorts), size + (pack.sort_bytes(k, n) if sorts else 0)
+        more = pack.sort_bytes(k, n) if w_dtype == pack.SORTED else 0
+        return b.packed(_packed, value.data, p.transpose_b, w_dtype), size + more
     out = b.temporary(size * batch)
     step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
     *outer, rows, columns = b.strides.get(value) or dense(p.b_shape, item)
@@ -105,9 +106,10 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
     return out, size
 
 
-def _packed(w: np.ndarray, transposed: bool, sorts: bool) -> np.ndarray:
+def _packed(w: np.ndarray, transposed: bool, w_dtype: str | None) -> np.ndarray:
     w = w.swapaxes(-1, -2) if transposed else w
-    return pack.pack_sorted(w[..., None, :, :], w.shape[-2]) if sorts else pack.pack(w)
+    sorts, paired = w_dtype == pack.SORTED, w_dtype == pack.PAIRED
+    return pack.pack_sorted(w[..., None, :, :], w.shape[-2]) if sorts else pack.pack(w, paired)
 
 
 def _sum_rows(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout, strides: Sequence[int] | None) -> int:

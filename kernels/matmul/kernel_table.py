@@ -18,9 +18,10 @@ from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.matrix import matrix_setup, matrix_tile
-from graphq.kernels.matmul.pack import PANEL, panel_count
+from graphq.kernels.matmul.pack import PAIRED, PANEL, SORTED, panel_count
 from graphq.kernels.matmul.vector import byte_products, vector_tile
 from graphq.kernels.operands.tile_frame import MOST_ROWS
+from graphq.kernels.target.arm_tiles import ByElement
 from graphq.kernels.target.isa import LEVELS, level_named
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import shift
@@ -122,9 +123,8 @@ def fitting(dtypes: Dtypes, level: Level, layout: ActivationLayout) -> list[Kern
 
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
-SORTED = "s8sorted"
-"""The dtype, in the kernel table, of weights packed by `pack.pack_sorted`."""
 SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
+PAIRED_DTYPES = (("u8", PAIRED), ("s8", PAIRED))
 BF16 = ("bf16", "bf16")
 FLOATS = (("f32", "f32"), BF16, ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
@@ -163,26 +163,17 @@ def _estimated_cycles(kernel: Kernel, m: int, n: int, k: int, parts: int, group:
     return -(-m // rows) * (whole * cycles(panels) + (cycles(rest) if rest else 0))
 
 
-def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
+def estimate_dots(kernel: Kernel, m: int, n: int, k: int, *, parts: int, how: ByElement | None = None,
+                  flips: bool = False) -> float:
     """Estimate cycles. Four bytes of k take as long as the slowest of products, loads and weights, but at least 4.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 bytes at twice the rate. Fitted on Zen 4, for four bytes of
-    k: 24 cycles for tiles of 6 x 64, 13 for 1 x 64.
+    k: 24 cycles for tiles of 6 x 64, 13 for 1 x 64. Products by element, or of two rows, have an estimate of their own.
     """
     rows = kernel.tile[0]
-    return _estimated_cycles(kernel, m, n, k, parts,
-                             lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
-
-
-def estimate_by_element(kernel: Kernel, m: int, n: int, k: int, *, flips: bool) -> float:
-    """Estimate cycles for dot products of vectors of four lanes, by element.
-
-    Four products take a cycle, three loads take two (llvm-mca's models of Neoverse V1 and V2). To flip the activations
-    of a row takes one operation for four groups.
-    """
-    rows = kernel.tile[0]
-    return _estimated_cycles(kernel, m, n, k, 4, lambda panels: max(
-        rows * (panels + flips / 16), (rows / 4 + 4 * panels) / 1.5, _stream(rows, panels, m)))
+    return _estimated_cycles(kernel, m, n, k, parts, lambda panels: max(
+        max(rows * panels, rows / parts + panels, 4) if how is None else how.cycles(rows, panels, flips),
+        _stream(rows, panels, m)))
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
@@ -230,7 +221,7 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, pairs
 def build_vectors(level: Level, dtypes: Dtypes, rows: int, columns: int, layout: str,
                   epilogue: Epilogue | None = None) -> Functions:
     """Build tiles of the products of a level's vectors."""
-    products = floats(dtypes[0], level) if dtypes in FLOATS else byte_products(level, dtypes[0], dtypes[1] == SORTED)
+    products = floats(dtypes[0], level) if dtypes in FLOATS else byte_products(level, *dtypes)
     return Functions(speed=3, tile=vector_tile(rows, columns, products, layout, epilogue))
 
 
@@ -254,12 +245,15 @@ def _register(level: Level) -> None:
                 if capability != "dot4":
                     cost = partial(estimate_widened, parts=parts, rate=how.tiles.rate)
                 elif level.by_element:
-                    cost = partial(estimate_by_element, flips=flips)
+                    cost = partial(estimate_dots, parts=parts, how=level.by_element, flips=flips)
                     below = None if level.extends is None else level.extends.dot4
                     if below is not None and flips and shift(a_dtype, below.signed) == 0:
                         sizes = tuple(x for x in sizes if x not in below.tiles.sizes)  # without flips, these are faster
                 register_kernel(build_vectors, [(a_dtype, w_dtype)], how.tiles.columns, level, cost)
                 register_kernel(build_vectors, [(a_dtype, w_dtype)], sizes, level, cost, COPYING)
+    for a_dtype, of in (level.own("paired") or {}).items():
+        register_kernel(build_vectors, [(a_dtype, PAIRED)], of.product.tiles.sizes, level,
+                        partial(estimate_dots, parts=parts, how=of), COPYING)
     if (fma := level.own("fma")) is not None:
         for floats_of, tiles in ((FLOATS[:1], fma.f32), (FLOATS[1:], fma.narrow)):
             register_kernel(build_vectors, floats_of, tiles.sizes, level,

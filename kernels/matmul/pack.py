@@ -10,6 +10,8 @@ A panel is 16 columns of weights. A group is 4 bytes along k in one column; a 32
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of 16 lanes and a row of an AMX tile.
 For bf16 and f16 a group has two rows, for f32 one row; kernels do not use the column sums of floats.
 
+In *paired* weights, each two neighboring lines [2][16][4] are [16][2][4]: two groups of a column are side by side.
+
 Sorted weights are followed by the result of `sort`: it lists which groups a saturating instruction multiplies exactly
 (`target.products`). Such an instruction adds two neighboring products of u8 and s8 in 16 bits. The result is exact if
 the sum of the two weights is from -128 to 128: neither the sum of the positive weights nor the sum of the negative
@@ -32,6 +34,8 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
 from graphq.plan.plan import Step, Target, plan_rows
 
+SORTED, PAIRED = "s8sorted", "s8paired"
+"""The dtypes, in the kernel table, of weights packed by `pack_sorted`, and of paired weights."""
 PANEL = 16
 SLACK = 15 * LINE
 DESCRIPTOR = Record("group", "groups", "panel_bytes", "group_bytes", "terms", "terms_step", "zero_points",
@@ -64,9 +68,10 @@ def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
     return panel_count(n) * LINE * (1 + -(-k * itemsize // 4)) + SLACK
 
 
-def pack(w: np.ndarray) -> np.ndarray:
+def pack(w: np.ndarray, paired: bool = False) -> np.ndarray:
     """Pack weights (..., k, n) of any strides in NumPy; returns u8 (..., packed_bytes(k, n)).
 
+    Weights can be `paired` if k is a multiple of 8.
     Raises KernelError if the weights are not s8, u8, f32, bf16 or f16, or have fewer than two dimensions.
     """
     dtypes = {STORAGE[x]: x for x in ("s8", "u8", "f32", "bf16", "f16")}
@@ -92,6 +97,8 @@ def pack(w: np.ndarray) -> np.ndarray:
         rows = w.reshape(batch, groups, items, panels, PANEL)
         for i in range(items):  # this loop is five times as fast as one copy with transposed axes
             body[..., i] = rows[:, :, i].swapaxes(1, 2)
+    if paired:
+        body[...] = body.reshape(batch, panels, groups // 2, 2, PANEL, 4).swapaxes(3, 4).reshape(body.shape)
     out[:, end:] = 0
     return out.reshape(*outer, size)
 

@@ -32,8 +32,9 @@ from graphq.kernels.lanes.expression import BYTES, STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
 from graphq.kernels.matmul.kernel_table import KERNELS, ActivationLayout, Kernel, estimate, fitting, select, tile_count
 from graphq.kernels.matmul.matrix import COPIES, OWN_COPIES, ROWS, SCRATCH, line_bytes
-from graphq.kernels.matmul.pack import PANEL, SLACK, panel_count
+from graphq.kernels.matmul.pack import PAIRED, PANEL, SLACK, SORTED, panel_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, LAYOUTS, locate
+from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.target.isa import here
 from graphq.kernels.target.level import Level
 from graphq.plan.plan import Step, Target, pieces, threads_for
@@ -353,7 +354,7 @@ def plan_matmul(epilogue: Epilogue, x: Product, target: Target, kernel: Kernel |
     sizes = x.m if strip_rows is None else smallest(x.m, strip_rows), n, x.depth
     first = kernel or select(x.dtypes, *sizes, level, layout=x.layout)
     writer = _writer(first, epilogue, assumed(x.batch * x.m * n), assumed(x.depth), level.lanes)
-    second_look = load_second_look(epilogue, level, cache)
+    second_look = load_second_look(epilogue, level, cache, paired=x.w_dtype == PAIRED)
     block = modules.load("matmul", matmul_blocks, level=level.base, cache=cache).block
     table = 0 if writer == BY_TILE else load_outputs(epilogue, level, cache)
     inside = () if writer == BY_FUNCTION else (epilogue,)
@@ -386,9 +387,12 @@ def plan_matmul(epilogue: Epilogue, x: Product, target: Target, kernel: Kernel |
     return Step(name, block, words, cut.blocks, shares, macs=x.batch * x.m * n * x.k * x.taps, aligned=lines)
 
 
-def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether to sort constant integer weights (`pack.sort`)."""
-    return level.sorts and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
+def weights_dtype(a_dtype: str, layout: ActivationLayout, k: int, taps: int, level: Level) -> str | None:
+    """The dtype of constant weights; None for the default. A second look takes 8 channels of paired weights at once."""
+    if STORAGE[a_dtype].itemsize > 1 or layout == "columns":
+        return None
+    pairs = level.paired is not None and k % 8 == 0 and 2 * taps <= MOST_TAPS
+    return SORTED if level.sorts else PAIRED if pairs else None
 
 
 COPIED = 0.2

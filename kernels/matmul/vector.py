@@ -22,8 +22,9 @@ from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, I64, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.epilogue_code import emitter_of
 from graphq.kernels.lanes.epilogues import Epilogue
-from graphq.kernels.matmul.pack import PANEL
+from graphq.kernels.matmul.pack import PAIRED, PANEL, SORTED
 from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
+from graphq.kernels.target.arm_tiles import ByElement, RowPairs
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import ByteProduct, Factor, Flushing, shift
 
@@ -35,8 +36,8 @@ class DotProducts:
     A panel of 16 columns has `parts` vectors of weights and as many accumulators of type `kind`. `activations(b, x)`
     makes a factor of a vector of groups (s32), `weights(b, address)` loads the weights of a part, and `dot(b, acc, x,
     w)` adds their products to an accumulator. A vector of groups has one group in all lanes or, `by_element`, the
-    next groups of a row: a lane of the factor is then spread. `exact_first`, if given, multiplies the groups of sorted
-    weights that cannot saturate.
+    next groups of a row. With `pairs`, an instruction multiplies two rows, columns and groups. `exact_first`, if given,
+    multiplies the groups of sorted weights that cannot saturate.
 
     Elements have `itemsize` bytes. If `block` is not 0, each run of `block` groups is summed from 0, and the sums of
     the runs are added in order, for smaller rounding errors of floats. `total(b, sum)` is applied to each sum of two
@@ -59,7 +60,8 @@ class DotProducts:
     total: Callable[[Builder, Value], Value] = lambda b, x: x
     flushing: Flushing | None = None
     plain: DotProducts | None = None
-    by_element: bool = False
+    by_element: ByElement | None = None
+    pairs: RowPairs | None = None
 
     def sums(self, b: Builder, emit: Callable[[DotProducts], Sequence[Value]]) -> list[Value]:
         """Emit the sums that `emit` makes of these products, with `flushing` if given."""
@@ -68,7 +70,7 @@ class DotProducts:
         return self.flushing(b, partial(emit, self), partial(emit, self.plain))
 
 
-def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> DotProducts:
+def byte_products(level: Level, a_dtype: str, w_dtype: str) -> DotProducts:
     """How vectors of a level multiply 8-bit activations and weights; s8 activations are added up as a + 128.
 
     Sorted weights begin with groups that cannot saturate. These are multiplied by a saturating instruction.
@@ -79,9 +81,12 @@ def byte_products(level: Level, a_dtype: str, is_sorted: bool) -> DotProducts:
         return DotProducts(PANEL // how.lanes, vector(I32, how.lanes), lambda b, x: how.left(b, x, a_dtype),
                            lambda b, address: how.right(b, address.load(how.loads)), how.dot,
                            silent=how.silent(a_dtype), from_columns=how.shift(a_dtype) != shift(a_dtype),
-                           exact_first=first, by_element=level.by_element)
+                           exact_first=first, by_element=pairs or level.by_element, pairs=pairs)
 
-    return products(level.dot4 or level.pairs, products(level.saturating) if is_sorted else None)
+    pairs = level.paired[a_dtype] if level.paired is not None and w_dtype == PAIRED else None
+    if pairs is not None:
+        return products(pairs.product)
+    return products(level.dot4 or level.pairs, products(level.saturating) if w_dtype == SORTED else None)
 
 
 NEAR = 8
@@ -139,6 +144,7 @@ class _Tile:
     def __init__(self, b: Builder, f: Frame, rows: int, columns: int, products: DotProducts) -> None:
         self.b, self.f, self.rows, self.columns, self.products = b, f, rows, columns, products
         self.panels, self.lanes = -(-columns // PANEL), PANEL // products.parts
+        self.at_once = 1 if products.pairs is None else 2  # rows, columns and groups that an instruction multiplies
         self.sums = (_BlockSums if products.block else _TileSums)(products, rows, columns)
 
     def accumulate(self, layout: str) -> list[Value]:
@@ -173,7 +179,7 @@ class _Tile:
         The weights of the first panel are at `w`, and the weights of each further panel `panel_bytes` later. Sorted
         weights are multiplied in the order that `pack.sort` gives for the `tap`.
         """
-        b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
+        b, f, products, at_once, whole = self.b, self.f, self.products, self.at_once, self.f.k >> self.at_once + 1
         fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
         # The CPU itself prefetches the weights of a single row. With one vector of weights per iteration, loads are the
@@ -189,12 +195,12 @@ class _Tile:
                     (line + panel_bytes * j + LINE * NEAR).prefetch()
             return self.multiply(products, self.spread(products, groups.at(number, source)), line, panel_bytes, acc)
 
-        def by_element(groups: RowGroups, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
-            source, line, _ = places
-            rows = [products.activations(b, x) for x in groups.several(source, self.lanes)]
-            for g in range(self.lanes):
-                factors = [_lane_of(x, g, self.lanes) for x in rows]
-                acc = self.multiply_in_columns(products, factors, line + LINE * g, panel_bytes, acc)
+        def by_element(how: ByElement, groups: RowGroups, count: int, number: Value, places: list[Value],
+                       acc: list[Value]) -> list[Value]:
+            rows = [products.activations(b, x) for x in groups.several(places[0], count)]
+            for g in range(0, count, at_once):
+                factors = how.factors(rows, g, count)
+                acc = self.multiply_in_columns(products, factors, places[1] + LINE * g, panel_bytes, acc)
             return acc
 
         def sorted_turn(products: DotProducts, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
@@ -206,9 +212,11 @@ class _Tile:
             return self.multiply(products, factors, w + (k << 4), panel_bytes, acc)
 
         if products.exact_first is None:
-            cursors = [Cursor(groups.first, c64(4)), Cursor(w, c64(LINE)), ahead]
-            several = partial(by_element, groups) if products.by_element and isinstance(groups, RowGroups) else None
-            state = self.sums.over(b, f, whole, state, cursors, turn, several)
+            cursors, turns = [Cursor(groups.first, c64(4 * at_once)), Cursor(w, c64(LINE * at_once)), ahead], [turn]
+            if products.by_element is not None and isinstance(groups, RowGroups):
+                several = partial(by_element, products.by_element, groups)
+                turns = [turn if at_once == 1 else partial(several, at_once), partial(several, self.lanes)]
+            state = self.sums.over(b, f, whole, state, cursors, *turns)
         else:
             order = FRAME.load(f.address, "order")
             if tap is not None:
@@ -217,7 +225,7 @@ class _Tile:
             for how, done, count in ((products.exact_first, b.value(I64, 0), exact), (products, exact, whole - exact)):
                 cursors = [Cursor(order + 4 + (done << 2), c64(4)), Cursor(ahead.start + done * step, step)]
                 state = self.sums.over(b, f, count, state, cursors, partial(sorted_turn, how))
-        if products.itemsize == 4:
+        if products.itemsize == 4 or products.pairs is not None:
             return state
         left = f.k & 3
         return self.sums.over(b, f, (left > 0).zext(I64), state, [], lambda _, places, acc: self.multiply(
@@ -256,14 +264,8 @@ class _Tile:
 
     def vectors(self, w: Value, panel_bytes: Value) -> list[Value]:
         """Emit the addresses of a group's vectors of weights; the first panel begins at `w`."""
-        columns = range(0, self.columns, self.lanes)
-        return [w + panel_bytes * (column // PANEL) + column % PANEL * 4 for column in columns]
-
-
-def _lane_of(x: Factor, lane: int, lanes: int) -> Factor:
-    """Emit a factor of one group in all lanes, from a factor of `lanes` groups."""
-    words = [part if part.type.count == lanes else part.as_type(vector(I32, lanes)) for part in x]
-    return tuple(word.shuffle(word, [lane] * lanes).as_type(part.type) for word, part in zip(words, x, strict=True))
+        columns = range(0, self.columns, self.lanes // self.at_once)
+        return [w + panel_bytes * (column // PANEL) + column % PANEL * 4 * self.at_once for column in columns]
 
 
 def _write(b: Builder, f: Frame, epilogue: Epilogue, tile: _Tile, values: list[Value]) -> None:
@@ -313,7 +315,9 @@ class _TileSums:
     def start(self, b: Builder, f: Frame) -> list[Value]:
         if not self.products.from_columns:
             return list(self.zeros)
-        return [(f.sums + at).load(self.products.kind, self.size) << 7 for at in self.vectors] * self.rows
+        pairs = self.products.pairs
+        sums = [(f.sums + at).load(self.products.kind, self.size) << 7 for at in self.vectors]
+        return sums * self.rows if pairs is None else pairs.start(sums, self.rows)
 
     def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
              turn: Turn, several: Turn | None = None) -> list[Value]:
@@ -323,7 +327,7 @@ class _TileSums:
               turn: Turn, several: Turn | None = None) -> list[Value]:
         """Emit the products of `count` groups after `done` groups: `several` take as many groups as a vector has."""
         if several is not None:
-            lanes = self.size // 4
+            lanes = self.size // (4 if self.products.pairs is None else 8)
             many = count >> lanes.bit_length() - 1
             start = [Cursor(c.start + done * c.step, c.step * lanes) for c in cursors]
             acc = self.turns(b, b.value(I64, 0), many, acc, start, several)
@@ -335,7 +339,8 @@ class _TileSums:
         return loop.values[:self.count]
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        return state
+        pairs = self.products.pairs
+        return state if pairs is None else pairs.rows(state, len(self.vectors))
 
     def store(self, f: Frame, sums: list[Value]) -> None:
         for place, value in zip(self.places, sums, strict=True):

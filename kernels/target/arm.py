@@ -1,7 +1,7 @@
 """Arm (AArch64): the instructions that kernels emit, and a row for each ISA level.
 
-Vectors have 4 lanes. Products take a lane of a vector as an operand ("by element"), so that one load brings four groups
-of a row. There are two dot products of four bytes: sdot multiplies s8 by s8, usdot multiplies u8 by s8.
+Vectors have 4 lanes, and `arm_tiles` says how products take their operands. There are two dot products of four bytes:
+sdot multiplies s8 by s8, usdot multiplies u8 by s8. usmmla and smmla multiply two rows by two columns.
 """
 from __future__ import annotations
 
@@ -29,18 +29,13 @@ from graphq.kernels.jit.values import (
     smaller,
     vector,
 )
+from graphq.kernels.target.arm_tiles import BYTES, ByElement, instruction, of_bytes, row_pairs
 from graphq.kernels.target.level import BytePacking, ByteTable, Level
 from graphq.kernels.target.products import ByteProduct, Emit, Fma, Multiplying, TileSizes, dot4, flipped, pairs
 
-BYTES = vector(I8, 16)
 FLUSH_TO_ZERO, UNDERFLOW = 1 << 24, 1 << 3
 """The bit of FPCR that takes subnormal operands of f32 as zeros, and flushes subnormal results to zero; and the bit of
 FPSR that says whether a result was flushed."""
-
-
-def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> Value:
-    """Call LLVM's intrinsic `llvm.aarch64.neon.<name>`."""
-    return b.call_named(f"llvm.aarch64.neon.{name}", result, *args)
 
 
 def _assembly(b: Builder, result: Type, text: str, constraints: str, *args: Value) -> Value:
@@ -53,19 +48,9 @@ def pause(b: Builder) -> None:
     _assembly(b, ir.VoidType(), "isb", "~{memory}")
 
 
-def _of_bytes(b: Builder, name: str, acc: Value, x: Value, w: Value) -> Value:
-    bytes_ = [y.as_type(BYTES) for y in (x, w)]
-    return instruction(b, f"{name}.v4i32.v16i8", acc.type, [acc, *bytes_])
-
-
-def usdot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
-    """Emit usdot for 4 lanes."""
-    return _of_bytes(b, "usdot", acc, x, w)
-
-
 def sdot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
     """Emit sdot for 4 lanes. The activations x are the last operand, because LLVM takes only that one by element."""
-    return _of_bytes(b, "sdot", acc, w, x)
+    return of_bytes("sdot")(b, acc, w, x)
 
 
 def sadalp(b: Builder, acc: Value, x: Value, w: Value) -> Value:
@@ -179,7 +164,7 @@ _TILES = (4, 16), (2, 32), (1, 64)
 _FLOATS = TileSizes(((6, 16), *_TILES))
 _COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
 NEON = Level(
-    "neon", 4, features=("neon",), registers=32, f16=True, by_element=True, block_bytes=16, sum_vectors=4,
+    "neon", 4, features=("neon",), registers=32, f16=True, by_element=ByElement(), block_bytes=16, sum_vectors=4,
     tails=Tails(load_lanes, store_lanes), packing=BytePacking(high_bytes, low_bytes, plain=True),
     table=ByteTable("neon", tbl, 16, looked_up),
     fma=Fma(4, _FLOATS, _FLOATS, _COMPRESSED, _COMPRESSED, flushing),
@@ -190,8 +175,9 @@ NEON_DOT = NEON.extended(
     dot4=ByteProduct("sdot", sdot, partial(dot4, signed=True), TileSizes(((5, 16), *_TILES)), _COMPRESSED, signed=True,
                      flip=eor))
 NEON_I8MM = NEON_DOT.extended(
-    "neon_i8mm", "i8mm", dot4=ByteProduct("usdot", usdot, dot4, TileSizes(((6, 16), (5, 16), *_TILES)),
-                                         _COMPRESSED))
+    "neon_i8mm", "i8mm",
+    dot4=ByteProduct("usdot", of_bytes("usdot"), dot4, TileSizes(((6, 16), (5, 16), *_TILES)), _COMPRESSED),
+    paired={"u8": row_pairs("usmmla", False), "s8": row_pairs("smmla", True)})
 LEVELS = (NEON, NEON_DOT, NEON_I8MM)
 """The levels from lowest to highest."""
 
@@ -201,15 +187,19 @@ def _sadalp(b: Builder, acc: Value, x: Value) -> Value:
     return sadalp(b, acc, acc.as_type(words), x.as_type(words))
 
 
-_USDOT = Multiplying(4, lambda b, acc, x: usdot(b, acc, x, x))
+def _of_bytes(macs: int, name: str) -> Multiplying:
+    return Multiplying(macs, lambda b, acc, x: of_bytes(name)(b, acc, x, x))
+
+
+_USDOT = _of_bytes(4, "usdot")
 MULTIPLYING = {
-    "usmmla": Multiplying(8, lambda b, acc, x: _of_bytes(b, "usmmla", acc, x, x)), "usdot": _USDOT, "sudot": _USDOT,
-    "sdot": Multiplying(4, lambda b, acc, x: sdot(b, acc, x, x)), "sadalp": Multiplying(2, _sadalp),
+    "usmmla": _of_bytes(8, "usmmla"), "smmla": _of_bytes(8, "smmla"), "usdot": _USDOT, "sudot": _USDOT,
+    "sdot": _of_bytes(4, "sdot"), "sadalp": Multiplying(2, _sadalp),
     "mul": Multiplying(1, lambda b, acc, x: acc * x + x),
     "fmla": Multiplying(1, lambda b, acc, x: x.math("fma", x, acc), F32),
     "fmul": Multiplying(1, lambda b, acc, x: acc * x + x, F32)}
 """The instructions whose peaks `mnemonics` can measure. sudot is usdot whose u8 operand is a lane of a vector."""
-COUNTED = ("smmla ummla udot smull smlal umull umlal mla fmls fadd fdiv fsqrt frintx scvtf fcvtns fcvtzs fcvtl fcvtl2 "
+COUNTED = ("ummla udot smull smlal umull umlal mla fmls fadd fdiv fsqrt frintx scvtf fcvtns fcvtzs fcvtl fcvtl2 "
            "fcvtn fcvtn2 xtn sqxtn sqxtun tbl").split()
 """Further arithmetic instructions that `mnemonics` counts."""
 REGISTERS = {"8b": 0, "4h": 0, "16b": 0, "8h": 0, "2s": 2, "4s": 4}

@@ -3,7 +3,7 @@
 Kernels ask for capabilities (`level.dot4 is not None`), never for names, features or architectures. A level *extends*
 another level if it adds instructions to vectors of the same width; it then has all capabilities of the other level.
 """
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from graphq.base.locks import lazy_property
 from graphq.kernels.jit.code import IN_PIECES, Tails
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.target.arm_tiles import ByElement, RowPairs
 from graphq.kernels.target.products import Bf16, ByteProduct, Fma, Matrix
 
 _known: set[str] = set()
@@ -64,11 +65,12 @@ class Level:
     emulated: bool = False
     dot4: ByteProduct | None = None
     saturating: ByteProduct | None = None
+    paired: Mapping[str, RowPairs] | None = None
     matrix: Matrix | None = None
     bf16: Bf16 | None = None
     f16: bool = False
     tails: Tails = IN_PIECES
-    by_element: bool = False
+    by_element: ByElement | None = None
     block_bytes: int = 64
     sum_vectors: int = 16
     packing: BytePacking | None = None

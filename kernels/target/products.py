@@ -1,11 +1,12 @@
 """The ways to multiply bytes and floats: for each, an instruction, its emulation in plain code, and sizes of tiles.
 
-A *group* is four bytes; a 32-bit lane holds one group. A level can multiply u8 by s8 in four ways. All of them give the
+A *group* is four bytes; a 32-bit lane holds one group. A level can multiply u8 by s8 in five ways. All of them give the
 same sums: exact, modulo 2**32.
 
     dot4         an instruction adds the four products of each lane
     pairs        an instruction adds two products of s16; the even and the odd bytes of a lane are widened
     saturating   an instruction adds two products in 16 bits: for factors whose sums fit
+    paired       an instruction multiplies two rows by two columns, two groups of each
     matrix       instructions multiply tiles of bytes in registers of their own
 
 Kernels multiply activations as u8: epilogues expect sums of `a + shift(dtype)`. An instruction for s8 by s8 gets these
@@ -106,7 +107,7 @@ def saturating(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 
 
 class ByteProduct(NamedTuple):
-    """An instruction that multiplies bytes. `emit` has the meaning of `emulate`: `dot4`, `pairs` or `saturating`.
+    """An instruction that multiplies bytes. `emit` has the meaning of `emulate`, such as `dot4`.
 
     Both take vectors of s32, or of s16 if the instruction `widens`: the level's vectors and narrower ones, because
     depthwise kernels also multiply 4 or 8 lanes. An instruction for s8 by s8 is `signed`, and its `emulate` is

@@ -13,6 +13,7 @@ instead of 4. Bytes are read as unsigned. For s8, `flip` is 128, to flip the hig
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -196,7 +197,9 @@ FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
 def _fours(address: Value, apart: int) -> Value:
-    return joined([(address + apart * n).load(I32) for n in range(4)])
+    """Load four groups, `apart` bytes from one to the next; of paired weights (128), every two are neighbors."""
+    places = (0, 4, 128, 132) if apart == 128 else [apart * n for n in range(4)]
+    return joined([(address + place).load(I32) for place in places])
 
 
 def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
@@ -242,38 +245,44 @@ def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value,
         _store_factors(q, zp, scale, place)
 
 
-@njit
-def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, factors: int, first: int, channels: int,
-                   addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
-    """Store the factors of `channels` channels from `first` on at `taps` taps, for packed weights.
+def factors_of_packed(unit: int) -> Callable[..., None]:
+    """Make the function that stores the factors of packed weights, of which `unit` bytes of a column are neighbors."""
+    mask, shift, line = unit - 1, unit.bit_length() - 1, 16 * unit
 
-    Three tables have an entry per tap: `addresses` has the addresses of the activations, `places` the first k of the
-    weights in the panel, and `lines` the addresses of the weights. If `lines` is not 0, vectors take 16 channels at a
-    time, and the last vector may overlap the previous vector. A vector of 8 taps can reach into the next channel. The
-    last taps are stored first, so that the next channel's first taps overwrite this surplus.
-    """
-    x = view_terms(terms)
-    parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)
-    weights = factors + PIECE_BYTES
-    flip, vectorized = 128 if signed else 0, channels & -4 if lines and channels >= 16 else 0
-    for start in range(0, vectorized, 16):
-        c = min(start, vectorized - 16)
-        k = first + c
-        if taps == 1:
-            _channels(4, load_s64(addresses) + k, flip, zp + flip, x_scale, factors + 4 * c)
-            _channels(64, load_s64(lines) + 16 * k, 128, w_zp + 128, w_scale, weights + 4 * c)
-        else:
-            for t in range((taps - 1) & -8, -1, -8):
-                place = 4 * (c * taps + t)
-                _taps(4, addresses + 8 * t, k, flip, zp + flip, x_scale, factors + place, taps)
-                _taps(64, lines + 8 * t, 16 * k, 128, w_zp + 128, w_scale, weights + place, taps)
-    for p in range(parts):
-        for t in range(taps):
-            address, k = load_s64(addresses + 8 * t) + first * step, load_s64(places + 8 * t) + first + p * part
-            for c in range(vectorized, channels):
-                place, w = 4 * (c * taps + t), load_s8(panel + (k + c >> 2) * 64 + (k + c & 3))
-                store_s32(factors + place, load_u8(address + c * step))
-                store_s32(weights + place, w + load_s32(weights + place) if p else w)
-    done, rest = 4 * vectorized * taps, (channels - vectorized) * taps
-    factors_of(factors + done, rest, flip, zp + flip, x_scale)
-    factors_of(weights + done, rest, 0, w_zp, w_scale)
+    @njit
+    def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, factors: int, first: int, channels: int,
+                       addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
+        """Store the factors of `channels` channels from `first` on at `taps` taps, for packed weights.
+
+        Three tables have an entry per tap: `addresses` has the addresses of the activations, `places` the first k of
+        the weights in the panel, and `lines` the addresses of the weights. If `lines` is not 0, vectors take 16
+        channels at a time, and the last vector may overlap the previous vector. A vector of 8 taps can reach into the
+        next channel. The last taps are stored first, so that the next channel's first taps overwrite this surplus.
+        """
+        x = view_terms(terms)
+        parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)
+        weights = factors + PIECE_BYTES
+        flip, vectorized = 128 if signed else 0, channels & -unit if lines and channels >= 16 else 0
+        for start in range(0, vectorized, 16):
+            c = min(start, vectorized - 16)
+            k = first + c
+            if taps == 1:
+                _channels(4, load_s64(addresses) + k, flip, zp + flip, x_scale, factors + 4 * c)
+                _channels(line, load_s64(lines) + 16 * k, 128, w_zp + 128, w_scale, weights + 4 * c)
+            else:
+                for t in range((taps - 1) & -8, -1, -8):
+                    place = 4 * (c * taps + t)
+                    _taps(4, addresses + 8 * t, k, flip, zp + flip, x_scale, factors + place, taps)
+                    _taps(line, lines + 8 * t, 16 * k, 128, w_zp + 128, w_scale, weights + place, taps)
+        for p in range(parts):
+            for t in range(taps):
+                address, k = load_s64(addresses + 8 * t) + first * step, load_s64(places + 8 * t) + first + p * part
+                for c in range(vectorized, channels):
+                    place, w = 4 * (c * taps + t), load_s8(panel + (k + c >> shift) * line + (k + c & mask))
+                    store_s32(factors + place, load_u8(address + c * step))
+                    store_s32(weights + place, w + load_s32(weights + place) if p else w)
+        done, rest = 4 * vectorized * taps, (channels - vectorized) * taps
+        factors_of(factors + done, rest, flip, zp + flip, x_scale)
+        factors_of(weights + done, rest, 0, w_zp, w_scale)
+
+    return packed_factors

@@ -9,6 +9,8 @@ To compute a sum, the block function first stores the f32 factors of some channe
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, stack, store_s32, store_s64
@@ -32,7 +34,7 @@ from graphq.kernels.ties.ordered_sums import (
     end,
     f32_of,
     factors_of,
-    packed_factors,
+    factors_of_packed,
     take,
 )
 
@@ -82,47 +84,53 @@ def _window(terms: int, frame: int, r: int, first: int, addresses: int, places: 
     return t
 
 
-@njit
-def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
-    """The sum as written of row r of a tile and column c; a weight may be the sum of several packed weights."""
-    f, product = view_frame(frame), view_matmul(args)
-    terms, layout = product.terms, product.layout
-    x = view_terms(terms)
-    first = column // x.per * x.channels if x.per else 0  # the first channel that the column's group reads
-    addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
-    taps, all_taps, part, step = 1, 1, 0, 1
-    if layout == IN_WINDOWS:
-        w = view_windows(f.stride)
-        taps, all_taps = _window(terms, frame, r, first, addresses, places), w.ko * w.ki
-        part = all_taps // x.parts * x.tap_k
-    else:
-        step = _line(frame, r, first, layout == IN_COLUMNS, addresses, places)
-    panel = f.w + c // 16 * ((f.k + 3) // 4 * 64 * all_taps) + c % 16 * 4
-    order, block, channels = x.order, x.block, x.channels
-    zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
-    total = f32_of(start(args, batch, column))
-    factors, lanes = stack(FACTORS_BYTES), stack(32)
-    sum_taps = 1 if order == TAPS else max(1, taps)  # in the order "taps" each tap has a sum of its own
-    piece_channels = PIECE // sum_taps // 4 * 4
-    vectors = step == 1 and x.parts == 1
-    # A vector of 8 taps may reach beyond the last tap: repeat the last tap's entry.
-    for t in range(taps + 7 if sum_taps > 1 else taps):
-        tap = min(t, taps - 1)
-        place = load_s64(places + 8 * tap)
-        vectors = vectors and place & 3 == 0
-        store_s64(addresses + 8 * t, load_s64(addresses + 8 * tap))
-        store_s64(lines + 8 * t, panel + 16 * place)
-    clear(lanes)
-    for tap in range(0, taps, sum_taps):
-        so_far, chain, left = begin(order, block, total)
-        for first in range(0, channels, piece_channels):
-            count, row = min(piece_channels, channels - first), 8 * tap
-            packed_factors(terms, zp, scale, panel, factors, first, count, addresses + row, places + row,
-                           lines + row if vectors else 0, sum_taps, step, part)
-            so_far, chain, left = take(order, block, count * sum_taps, factors, factors + PIECE_BYTES, lanes, so_far,
-                                       chain, left)
-        total = end(order, block, lanes, total, so_far, chain, left)
-    return bits_of(total)
+def packed_sum(unit: int) -> Callable[..., int]:
+    """Make the function that adds a matmul's sums, of weights of which `unit` bytes of a column are neighbors."""
+    mask, packed_factors = unit - 1, factors_of_packed(unit)
+
+    @njit
+    def _packed_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
+        """The sum as written of row r of a tile and column c; a weight may be the sum of several packed weights."""
+        f, product = view_frame(frame), view_matmul(args)
+        terms, layout = product.terms, product.layout
+        x = view_terms(terms)
+        first = column // x.per * x.channels if x.per else 0  # the first channel that the column's group reads
+        addresses, places, lines = stack(TAPS_BYTES), stack(TAPS_BYTES), stack(TAPS_BYTES)
+        taps, all_taps, part, step = 1, 1, 0, 1
+        if layout == IN_WINDOWS:
+            w = view_windows(f.stride)
+            taps, all_taps = _window(terms, frame, r, first, addresses, places), w.ko * w.ki
+            part = all_taps // x.parts * x.tap_k
+        else:
+            step = _line(frame, r, first, layout == IN_COLUMNS, addresses, places)
+        panel = f.w + c // 16 * ((f.k + 3) // 4 * 64 * all_taps) + c % 16 * unit
+        order, block, channels = x.order, x.block, x.channels
+        zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
+        total = f32_of(start(args, batch, column))
+        factors, lanes = stack(FACTORS_BYTES), stack(32)
+        sum_taps = 1 if order == TAPS else max(1, taps)  # in the order "taps" each tap has a sum of its own
+        piece_channels = PIECE // sum_taps // unit * unit
+        vectors = step == 1 and x.parts == 1
+        # A vector of 8 taps may reach beyond the last tap: repeat the last tap's entry.
+        for t in range(taps + 7 if sum_taps > 1 else taps):
+            tap = min(t, taps - 1)
+            place = load_s64(places + 8 * tap)
+            vectors = vectors and place & mask == 0
+            store_s64(addresses + 8 * t, load_s64(addresses + 8 * tap))
+            store_s64(lines + 8 * t, panel + 16 * place)
+        clear(lanes)
+        for tap in range(0, taps, sum_taps):
+            so_far, chain, left = begin(order, block, total)
+            for first in range(0, channels, piece_channels):
+                count, row = min(piece_channels, channels - first), 8 * tap
+                packed_factors(terms, zp, scale, panel, factors, first, count, addresses + row, places + row,
+                               lines + row if vectors else 0, sum_taps, step, part)
+                so_far, chain, left = take(order, block, count * sum_taps, factors, factors + PIECE_BYTES, lanes,
+                                           so_far, chain, left)
+            total = end(order, block, lanes, total, so_far, chain, left)
+        return bits_of(total)
+
+    return _packed_sum
 
 
 @njit
@@ -160,13 +168,13 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     return bits_of(total)
 
 
-def tie_kernels(of_pixels: bool) -> Functions:
+def tie_kernels(of_pixels: bool, paired: bool = False) -> Functions:
     """Make the module that recomputes outputs near rounding ties, for kernels over pixels or for matmuls.
 
     There are two modules, because the code of a sum takes longer to compile than any other module, and few models need
     both. Both functions for sums take the same parameters; each function ignores some.
     """
-    sum_of = _pixels_sum if of_pixels else _packed_sum
+    sum_of = _pixels_sum if of_pixels else packed_sum(8 if paired else 4)
 
     def look_again(look: int, uncertain: int) -> None:
         """Recompute outputs of a tile, for its first `uncertain` entries; `look` is the address of its LOOK."""

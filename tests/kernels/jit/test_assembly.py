@@ -14,7 +14,7 @@ from graphq.kernels.jit.modules import Source
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul.kernel_table import KERNELS, SORTED
+from graphq.kernels.matmul.kernel_table import KERNELS, PAIRED, SORTED
 from graphq.kernels.matmul_compressed.tiles import FOUR_BITS
 from graphq.kernels.operands.space import Space
 from graphq.kernels.target import arm, isa, mnemonics, x86
@@ -200,8 +200,8 @@ def kernels_of(level):
 
 def tile_modules(kernel, level):
     """The modules of a kernel's tiles, in a step that stores its accumulators as they are."""
-    dtype = "s32" if kernel.dtypes[1] in ("s8", SORTED) else "f32"
-    product = matmul.Product(kernel.dtypes[0], 64, 70, 70, w_dtype=kernel.dtypes[1])
+    dtype = "s32" if kernel.dtypes[1] in ("s8", SORTED, PAIRED) else "f32"
+    product = matmul.Product(kernel.dtypes[0], 64, 70, 72, w_dtype=kernel.dtypes[1])
     step = matmul.plan_matmul(Epilogue(acc(dtype), dtype), product, Target(level), kernel)
     return [x for x in modules_of(step) if x.name.startswith(kernel.name)]
 
@@ -211,7 +211,8 @@ FMA = {*(f"vfmadd{order}ps" for order in (132, 213, 231)), "fmla"}
 INSTRUCTION = {"avx2": {"vpmaddwd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
                "avx512": {"vpmaddwd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
                "avx512_bf16": {"vdpbf16ps zmm"}, "amx": {"tdpbusd tmm", "tdpbssd tmm"},
-               "neon": {"sadalp 4s"}, "neon_dot": {"sdot 4s"}, "neon_i8mm": {"usdot 4s", "sudot 4s", "usmmla 4s"}}
+               "neon": {"sadalp 4s"}, "neon_dot": {"sdot 4s"},
+               "neon_i8mm": {"usdot 4s", "sudot 4s", "usmmla 4s", "smmla 4s"}}
 
 
 @pytest.mark.parametrize("name", [x.name for x in isa.LEVELS[1:]])

@@ -71,8 +71,8 @@ def test_no_kernel_is_an_error():
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
 def test_each_kernel_is_selected_at_its_level_for_some_sizes(level):
     sizes = list(product((1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 33, 1000), (16, 32, 48, 64, 1000), (4, 64, 1000)))
-    for dtypes in (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES, *kernel_table.FLOATS, *compressed_tiles.DTYPES,
-                   *compressed_tiles.FLOATS):
+    for dtypes in (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES, *kernel_table.PAIRED_DTYPES, *kernel_table.FLOATS,
+                   *compressed_tiles.DTYPES, *compressed_tiles.FLOATS):
         own = {k.name for k in KERNELS.values() if k.dtypes == dtypes and k.level == level.name}
         never = own - {select(dtypes, *x, level).name for x in sizes if own}
         assert not never, "others cost less, or are of a higher level and cost the same"

@@ -24,7 +24,7 @@ from graphq.report import evidence
 
 RAW = Epilogue(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
-INTEGERS = (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES)
+INTEGERS = (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES, *kernel_table.PAIRED_DTYPES)
 MATMULS = [k for k in KERNELS.values() if k.dtypes in INTEGERS]
 # Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists, and no
 # level of another architecture.
@@ -60,8 +60,14 @@ def halved(w):
 def packed_for(kernel, w, k):
     """Weights (..., taps, rows, n), of which taps have k, packed as the kernel takes them."""
     *outer, taps, rows, n = w.shape
-    in_order = kernel.dtypes[1] == kernel_table.SORTED
-    return pack.pack_sorted(w, k) if in_order else pack.pack(w.reshape(*outer, taps * rows, n))
+    if kernel.dtypes[1] == kernel_table.SORTED:
+        return pack.pack_sorted(w, k)
+    return pack.pack(w.reshape(*outer, taps * rows, n), paired=kernel.dtypes[1] == kernel_table.PAIRED)
+
+
+def rounded(kernel, k):
+    """k, or the next multiple of 8 if the kernel's weights are paired."""
+    return -(-k // 8) * 8 if kernel.dtypes[1] == kernel_table.PAIRED else k
 
 
 def raw_sum(a, w):
@@ -86,10 +92,10 @@ def run(kernel, level, a, w, *, threads=1, layout="rows"):
 def test_sums_are_exact(kernel, emulated):
     with level_of(kernel, emulated) as level:
         for m, k, n in SHAPES:
-            a, w = operands(kernel.dtypes[0], m, k, n)
+            a, w = operands(kernel.dtypes[0], m, rounded(kernel, k), n)
             assert (run(kernel, level, a, w) == raw_sum(a, w)).all(), (m, k, n)
         for m, k, n in ((6, 300, 20), (35, 256, 40)):
-            a, w = operands(kernel.dtypes[0], m, k, n, extreme=True)
+            a, w = operands(kernel.dtypes[0], m, rounded(kernel, k), n, extreme=True)
             assert (run(kernel, level, a, w, threads=2) == raw_sum(a, w)).all(), (m, k, n)
         a, w = operands(kernel.dtypes[0], 9, 0, 21)
         assert not run(kernel, level, a, w).any()
@@ -121,7 +127,7 @@ WINDOWS = [  # sizes, kernel, strides, dilations, pads, outputs; channels
     for run, window, pads in all_pairs(RUNS, WINDOWS, ["loud", "silent", "mixed"])])
 def test_windows_of_an_image(kernel, emulated, window, channels, pads):
     """Tiles may leave out taps of padding that adds nothing to sums, but not where only its first channels do."""
-    rng = np.random.default_rng(channels)
+    rng, channels = np.random.default_rng(channels), rounded(kernel, channels)
     view = windows(*window, channels)
     image, _ = operands(kernel.dtypes[0], int(np.prod(window[0])), channels, 1)
     pad, n = np.full(channels, 77, image.dtype), 85
@@ -157,7 +163,7 @@ def test_pairs_of_weights_on_the_bound(kernel, emulated):
     w = np.array([(*x, *y) for x in BOUND for y in BOUND], np.int8).reshape(-1, 1)
     lo, hi = (0, 255) if kernel.dtypes[0] == "u8" else (-128, 127)
     with level_of(kernel, emulated) as level:
-        for k in (len(w), len(w) - 1, len(w) - 3):
+        for k in ([896] if kernel.dtypes[1] == kernel_table.PAIRED else [len(w), len(w) - 1, len(w) - 3]):
             columns = np.hstack([np.roll(w, 4 * turn, axis=0)[:k] for turn in range(3)] + [np.zeros((k, 20), np.int8)])
             for some in (columns, columns[:, 1:2]):
                 a = np.array([[hi] * k, [lo] * k, ([lo, hi] * k)[:k], ([hi, lo] * k)[:k]] * 2,
@@ -168,7 +174,7 @@ def test_pairs_of_weights_on_the_bound(kernel, emulated):
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
 def test_sums_wrap(kernel, emulated):
-    k = 66_052  # all products at their largest: beyond 2**31
+    k = 66_056  # all products at their largest: beyond 2**31
     high = 255 if kernel.dtypes[0] == "u8" else 127
     a = np.full((1, k), high, np.uint8 if high == 255 else np.int8)
     w = np.full((k, 3), -128, np.int8)
@@ -180,7 +186,7 @@ def test_sums_wrap(kernel, emulated):
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
 def test_batches_strides_and_epilogue(kernel, emulated):
-    m, k, n = 11, 75, 53
+    m, k, n = 11, rounded(kernel, 75), 53
     a, w = operands(kernel.dtypes[0], m, k, n, batch=(3,))
     wide = np.zeros((3, m, k + 9), a.dtype)
     wide[..., :k] = a

@@ -76,6 +76,17 @@ def test_sorted_groups_that_cannot_saturate_come_first(taps, k, n):
         assert count == len(exact) and places == exact + sorted(set(range(0, k // 4 * 4, 4)) - set(exact))
 
 
+@pytest.mark.parametrize(("k", "n"), [(8, 1), (64, 37), (0, 5), (16, 0)])
+def test_each_two_groups_of_a_column_of_paired_weights_are_side_by_side(k, n):
+    w = weights(np.int8, (2, k, n))
+    packed, paired = pack.pack(w), pack.pack(w, paired=True)
+    head, end = 64 * pack.panel_count(n), 64 * pack.panel_count(n) * (1 + k // 4)
+    assert (paired[:, :head] == packed[:, :head]).all() and not paired[:, end:].any()
+    columns = paired[:, head:end].view(np.int8).reshape(2, pack.panel_count(n), k // 8, 16, 8)
+    columns = columns.transpose(0, 2, 4, 1, 3).reshape(2, k, 16 * pack.panel_count(n))
+    assert (columns[..., :n] == w).all() and not columns[..., n:].any()
+
+
 def test_no_matrices_to_sort():
     packed = pack.pack_sorted(np.zeros((0, 3, 8, 20), np.int8), 8)
     assert packed.shape == (0, pack.packed_bytes(24, 20) + pack.sort_bytes(8, 20, 3))

@@ -17,8 +17,8 @@ def needs(name):
     """The level that has instruction `name`."""
     mnemonic, register = name.split()
     if register == "4s":
-        return {"usmmla": "neon_i8mm", "usdot": "neon_i8mm", "sudot": "neon_i8mm", "sdot": "neon_dot"}.get(
-            mnemonic, "neon")
+        of_i8mm = ("usmmla", "smmla", "usdot", "sudot")
+        return "neon_i8mm" if mnemonic in of_i8mm else "neon_dot" if mnemonic == "sdot" else "neon"
     if register == "tmm":
         return "amx"
     if mnemonic in ("vpdpbusd", "vpdpwssd"):
@@ -78,8 +78,8 @@ def test_decisive_instructions():
 @pytest.mark.parametrize(("machine", "products"), [
     (x86, {"vpdpbusd zmm": 64, "vpmaddwd ymm": 16, "tdpbssd tmm": 16 * 16 * 64, "vfmadd213ps zmm": 16,
            "vfmadd132ps zmm": 16, "vaddps zmm": 0, "vmulps xmm": 0, "sdot 4s": 0}),
-    (arm, {"usmmla 4s": 32, "usdot 4s": 16, "sudot 4s": 16, "sdot 4s": 16, "sadalp 4s": 8, "fmla 4s": 4, "fmla 2s": 0,
-           "fadd 4s": 0, "vpdpbusd zmm": 0})])
+    (arm, {"usmmla 4s": 32, "smmla 4s": 32, "usdot 4s": 16, "sudot 4s": 16, "sdot 4s": 16, "sadalp 4s": 8,
+           "fmla 4s": 4, "fmla 2s": 0, "fadd 4s": 0, "vpdpbusd zmm": 0})])
 def test_products(machine, products, monkeypatch):
     monkeypatch.setattr(peaks, "multiplying", partial(mnemonics.multiplying, machine=machine))
     assert {name: peaks.products(name) for name in products} == products

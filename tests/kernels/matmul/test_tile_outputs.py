@@ -9,7 +9,8 @@ from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.target import isa
 
 TILES = [k for k in KERNELS.values()
-         if k.level not in ("scalar", "amx") and k.dtypes in (*kernel_table.DTYPES, *kernel_table.SORTED_DTYPES)]
+         if k.level not in ("scalar", "amx") and k.dtypes in (
+             *kernel_table.DTYPES, *kernel_table.SORTED_DTYPES, *kernel_table.PAIRED_DTYPES)]
 
 
 def layer(m, n, k, *, a_dtype="u8", dtype="u8", residual=False):
@@ -50,7 +51,7 @@ def test_tiles_write_what_functions_do(name, options, more, monkeypatch):
         pytest.skip(f"no {kernel.level}")
     kernel = KERNELS[kernel.name.replace("_u8", "_" + options.get("a_dtype", "u8"))]
     monkeypatch.setattr(matmul, "select", lambda *args, **more: kernel)
-    g = layer(2 * tile[0] + 1, 2 * tile[1] + more, 21, **options)
+    g = layer(2 * tile[0] + 1, 2 * tile[1] + more, 24 if kernel.dtypes[1] == kernel_table.PAIRED else 21, **options)
     given, made, choose = inputs(g), {}, matmul._writer
     chosen = []
 

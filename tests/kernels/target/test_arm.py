@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dense import dense
 from kernel_digests import recurrent
-from level_graphs import compressed, looked_up, of_products, padded, rows
+from level_graphs import compressed, looked_up, numbers, of_products, padded, rows
 
 import graphq as gq
 from graphq.kernels.target import arm, isa
@@ -29,7 +29,20 @@ def tails():
             for k in (*range(1, 9), 15, 16, 17)]
 
 
+def grouped():
+    """A convolution whose groups of four channels are joined; many outputs are ties."""
+    g, w = gq.Graph("grouped"), numbers((3, 3, 4, 16), "s8", 3)
+    w[..., ::4] //= 64
+    y = g.convolution(g.dequantize(g.input("x", shape=(1, 5, 7, 16), dtype="s8"), scales=[0.25]), g.dequantize(
+        g.constant(w), scales=[0.5]), strides=[1, 2], pads_begin=[1, 0], pads_end=[0, 1], dilations=[1, 1], groups=4)
+    g.output(g.quantize(y, dtype="u8", scales=[1.0], zps=[100]), name="y")
+    return g
+
+
 PRODUCTS = [*tails(), *of_products(), padded(1, 24), padded(24, 1), compressed("f32", "u4"), compressed("f32", "u8")]
+PAIRED = [dense(13, 40, 17, out="f32", residual=False), dense(3, 24, 70, x="s8", zx=-9), dense(1, 8, 33, batch=(2,)),
+          padded(24, 1), grouped()]
+"""Products of two rows at once, in tiles of each size: k is a multiple of 8, and rows are odd."""
 FLOATS = [*map(product, ("f32", "bf16", "f16")), recurrent("gru", False), rows(), looked_up()]
 """Code of the lowest level with these vectors."""
 
@@ -40,7 +53,7 @@ def bits(results):
 
 
 @pytest.mark.parametrize(("name", "graphs"), [
-    *((name, PRODUCTS[k::len(NAMES)]) for k, name in enumerate(NAMES)), (NAMES[0], FLOATS)])
+    *((name, PRODUCTS[k::len(NAMES)]) for k, name in enumerate(NAMES)), (NAMES[0], FLOATS), (NAMES[-1], PAIRED)])
 def test_families_give_the_bits_of_the_formula(name, graphs):
     with isa.emulate(name):
         for g in graphs:

@@ -10,20 +10,22 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.matmul.kernel_table import KERNELS
+from graphq.kernels.matmul.kernel_table import DTYPES, KERNELS, PAIRED_DTYPES
 from graphq.kernels.target import arm
 
-ACCUMULATING = re.compile(r"\t(sdot|usdot|sudot|usmmla|sadalp)\t")
+ACCUMULATING = re.compile(r"\t(sdot|usdot|sudot|usmmla|smmla|sadalp)\t")
 PIPES = {"cortex-a72": 0.5, "neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
 """The instructions of ACCUMULATING that a CPU can start in a cycle. A sadalp needs a mul, which takes two cycles."""
 CPUS = {"neon": ("cortex-a72",), "neon_dot": ("neoverse-n1", "neoverse-n2", "neoverse-v1", "neoverse-v2"),
          "neon_i8mm": ("neoverse-n2", "neoverse-v1", "neoverse-v2")}
 """CPUs of each level that LLVM has models of."""
-TILES = [x for x in KERNELS.values() if x.isa in arm.LEVELS and x.dtypes in (("u8", "s8"), ("s8", "s8"))]
+TILES = [x for x in KERNELS.values() if x.isa in arm.LEVELS and x.dtypes in (*DTYPES, *PAIRED_DTYPES)]
 SHARES = {
     "matmul_u8s8_4x16_neon": (0.99,), "matmul_u8s8_3x16_neon": (0.99,),
     "matmul_u8s8_6x16_neon_i8mm": (0.99, 0.99, 0.99), "matmul_u8s8_5x16_neon_i8mm": (0.99, 0.99, 0.99),
-    "matmul_s8s8_6x16_neon_i8mm": (0.92, 0.91, 0.91), "matmul_u8s8_4x16_neon_i8mm": (0.99, 0.99, 0.93),
+    "matmul_s8s8_6x16_neon_i8mm": (0.92, 0.91, 0.91), "matmul_u8s8_4x16_neon_i8mm": (0.99, 0.99, 0.99),
+    "matmul_u8s8paired_6x16_neon_i8mm": (0.88, 0.87, 0.87), "matmul_s8s8paired_6x16_neon_i8mm": (0.88, 0.87, 0.87),
+    "matmul_u8s8paired_4x16_neon_i8mm": (0.88, 0.87, 0.77), "matmul_u8s8paired_2x32_neon_i8mm": (0.93, 0.69, 0.6),
     "matmul_u8s8_5x16_neon_dot": (0.88, 0.93, 0.93, 0.93), "matmul_s8s8_5x16_neon_dot": (0.88, 0.99, 0.99, 0.99)}
 """The least share of the peak that the inner loop of a tile reaches, for each CPU of its level."""
 
@@ -42,6 +44,7 @@ def target():
 def inner_loop(kernel, cpu, layout="rows"):
     """The instructions of the loop with most products, as LLVM schedules them for a CPU."""
     features = ",".join(f"{'+' if x in kernel.isa.features else '-'}{x}" for x in arm.LEVELS[-1].features)
+    features += ",+ldp-aligned-only" * (cpu in CPUS["neon_i8mm"])  # as `jit.cpu.target_features`
     machine = target().create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
     emitter = kernel.build(kernel.isa, kernel.dtypes, *kernel.tile, layout).named["tile"]
     module = ir.Module()
@@ -79,7 +82,10 @@ def cycles(code, cpu, turns=100):
 
 @pytest.mark.parametrize("kernel", TILES, ids=lambda x: x.name)
 def test_inner_loops(kernel):
-    """Four groups a turn, each operand a lane of a register; sums stay in registers, and bytes are flipped before."""
+    """Four groups a turn, each operand a lane of a register; sums stay in registers, and bytes are flipped before.
+
+    Of paired weights, a product has two rows, columns and groups; two rows take two operations for 16 bytes of each.
+    """
     rows, columns = kernel.tile
     code = inner_loop(kernel, CPUS[kernel.level][-1])
     text = "\n".join(code)
@@ -88,14 +94,21 @@ def test_inner_loops(kernel):
         assert text.count("\tdup\t") <= 8 * rows
         assert text.count("[sp") < len(code) / 10  # 4 rows of widened factors are too many, but cost no cycle
         return
+    if kernel.dtypes in PAIRED_DTYPES:
+        mnemonic = "smmla" if kernel.dtypes[0] == "s8" else "usmmla"
+        assert text.count(f"\t{mnemonic}\t") == len(ACCUMULATING.findall(text)) == rows * columns // 2
+        assert len(re.findall(r"\tzip[12]\t|\tmov\tv\d+\.d\[1\]", text)) == rows
+        assert "[sp" not in text and "\tmov\tv" not in re.sub(r"\tmov\tv\d+\.d\[1\]", "", text)
+        return
     assert len(re.findall(r"\t(?:sdot|sudot)\t.*\.4b\[\d\]", text)) == len(ACCUMULATING.findall(text)) == rows * columns
     assert "[sp" not in text and "\tdup\t" not in text and "\tmov\tv" not in text
     flips = kernel.dtypes[0] == ("u8" if kernel.isa.dot4.signed else "s8")
     assert text.count("\teor\t") == rows * flips
 
 
-def test_windows_have_the_loop_of_rows():
-    kernel = KERNELS["matmul_u8s8_6x16_neon_i8mm"]
+@pytest.mark.parametrize("weights", ["s8", "s8paired"])
+def test_windows_have_the_loop_of_rows(weights):
+    kernel = KERNELS[f"matmul_u8{weights}_6x16_neon_i8mm"]
     rows, windows = (inner_loop(kernel, "neoverse-n2", layout) for layout in ("rows", "windows"))
     assert sorted(x.split("\t")[1] for x in rows) == sorted(x.split("\t")[1] for x in windows)
 

@@ -58,10 +58,10 @@ def test_levels_are_ordered():
 
 def test_levels_have_the_capabilities_of_the_levels_below():
     having = {name: [x.name for x in isa.LEVELS if getattr(x, name) is not None]
-              for name in ("dot4", "saturating", "matrix", "bf16", "packing")}
+              for name in ("dot4", "saturating", "paired", "matrix", "bf16", "packing")}
     assert having == {
         "dot4": ["avx_vnni", "avx512_vnni", "avx512_bf16", "amx", "neon_dot", "neon_i8mm"],
-        "matrix": ["amx"], "bf16": ["avx512_bf16", "amx"],
+        "paired": ["neon_i8mm"], "matrix": ["amx"], "bf16": ["avx512_bf16", "amx"],
         "packing": ["avx512", "avx512_vnni", "avx512_bf16", "amx", "neon", "neon_dot", "neon_i8mm"],
         "saturating": [x.name for x in isa.x86.LEVELS]}
     assert [x.name for x in isa.LEVELS if x.sorts] == ["avx2", "avx512"]
