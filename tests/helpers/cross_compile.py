@@ -32,7 +32,7 @@ def target(system):
 
 def undefined(text):
     """The symbols that assembly uses and does not define."""
-    name = r"([A-Za-z_][\w$]*)"
+    name = r'(?<![\w.$])"?([A-Za-z_][\w.$]*)"?'
     used = re.findall(rf"^\s+(?:callq?|jmpq?|bl?)\s+{name}|{name}@(?:GOT|PLT|PAGE)|^\s+\.globl\s+{name}", text, re.M)
     return set(filter(None, itertools.chain.from_iterable(used))).difference(re.findall(rf"^{name}:", text, re.M))
 
