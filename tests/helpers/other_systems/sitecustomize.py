@@ -170,6 +170,8 @@ def _map():
         def __new__(cls, *arguments, **options):
             if not options.keys() <= {"tagname", "access", "offset"} or len(arguments) > 3:
                 raise TypeError("mmap() has no flags on Windows")
+            if mmap.mmap not in cls.__mro__:  # a test has replaced it
+                return mmap.mmap(*arguments, **options)
             return super().__new__(cls, *arguments, **options)
 
         @property
