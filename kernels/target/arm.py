@@ -163,6 +163,7 @@ def store_lanes(value: Value, address: Value, count: Value) -> None:
 _TILES = (4, 16), (2, 32), (1, 64)
 _FLOATS = TileSizes(((6, 16), *_TILES))
 _COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
+_BYTES_COMPRESSED = TileSizes(((5, 16), (4, 16), (2, 32), (1, 32)))  # LLVM moves sums of six rows to the stack
 NEON = Level(
     "neon", 4, features=("neon",), registers=32, f16=True, by_element=ByElement(), block_bytes=16, sum_vectors=4,
     tails=Tails(load_lanes, store_lanes), packing=BytePacking(high_bytes, low_bytes, plain=True),
@@ -172,11 +173,11 @@ NEON = Level(
                       TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True, words=addp))
 NEON_DOT = NEON.extended(
     "neon_dot", "dotprod",
-    dot4=ByteProduct("sdot", sdot, partial(dot4, signed=True), TileSizes(((5, 16), *_TILES)), _COMPRESSED, signed=True,
-                     flip=eor))
+    dot4=ByteProduct("sdot", sdot, partial(dot4, signed=True), TileSizes(((5, 16), *_TILES)), _BYTES_COMPRESSED,
+                     signed=True, flip=eor))
 NEON_I8MM = NEON_DOT.extended(
     "neon_i8mm", "i8mm",
-    dot4=ByteProduct("usdot", of_bytes("usdot"), dot4, TileSizes(((6, 16), (5, 16), *_TILES)), _COMPRESSED),
+    dot4=ByteProduct("usdot", of_bytes("usdot"), dot4, TileSizes(((6, 16), (5, 16), *_TILES)), _BYTES_COMPRESSED),
     paired={"u8": row_pairs("usmmla", False), "s8": row_pairs("smmla", True)})
 LEVELS = (NEON, NEON_DOT, NEON_I8MM)
 """The levels from lowest to highest."""
