@@ -49,7 +49,9 @@ def test_tiles_write_what_functions_do(name, options, more, monkeypatch):
     tile = kernel.tile
     if kernel.level not in [level.name for level in isa.available()]:
         pytest.skip(f"no {kernel.level}")
-    kernel = KERNELS[kernel.name.replace("_u8", "_" + options.get("a_dtype", "u8"))]
+    kernel = KERNELS.get(kernel.name.replace("_u8", "_" + options.get("a_dtype", "u8")))
+    if kernel is None:
+        pytest.skip("these activations have the tile of a lower level")
     monkeypatch.setattr(matmul, "select", lambda *args, **more: kernel)
     g = layer(2 * tile[0] + 1, 2 * tile[1] + more, 24 if kernel.dtypes[1] == kernel_table.PAIRED else 21, **options)
     given, made, choose = inputs(g), {}, matmul._writer
