@@ -116,11 +116,6 @@ class Use(NamedTuple):
     number: int
 
 
-def _operators(name: str) -> tuple[Callable[[Value, Number], Value], Callable[[Value, Number], Value]]:
-    """The methods that build operation `name` for a Python operator, with the value on its left and on its right."""
-    return lambda self, other: _built(name, self, other), lambda self, other: _built(name, other, self)
-
-
 class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
@@ -166,11 +161,35 @@ class Value:
     __array_ufunc__ = None
     __iter__ = None
 
-    __add__, __radd__ = _operators("add")
-    __sub__, __rsub__ = _operators("subtract")
-    __mul__, __rmul__ = _operators("multiply")
-    __truediv__, __rtruediv__ = _operators("divide")
-    __matmul__, __rmatmul__ = _operators("matmul")
+    def __add__(self, other: Number) -> Value:
+        return _built("add", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return _built("add", other, self)
+
+    def __sub__(self, other: Number) -> Value:
+        return _built("subtract", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return _built("subtract", other, self)
+
+    def __mul__(self, other: Number) -> Value:
+        return _built("multiply", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return _built("multiply", other, self)
+
+    def __truediv__(self, other: Number) -> Value:
+        return _built("divide", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return _built("divide", other, self)
+
+    def __matmul__(self, other: Value | np.ndarray) -> Value:
+        return _built("matmul", self, other)
+
+    def __rmatmul__(self, other: np.ndarray) -> Value:
+        return _built("matmul", other, self)
 
     def __neg__(self) -> Value:
         return _built("multiply", self, -1)
