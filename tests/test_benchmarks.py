@@ -24,7 +24,7 @@ def load(name):
 
 
 @pytest.mark.parametrize(("name", "case", "macs", "variants"), [
-    ("matmul.py", "mm_gemv", 1024 * 1024, ["u8", "s8", "gelu_add", "f32", "4bit"]),
+    ("matmul.py", "mm_gemv", 1024 * 1024, ["u8", "gelu_add", "f32", "4bit"]),
     ("conv.py", "conv_1x1_256", 56 * 56 * 256 * 64, ["u8"])])
 def test_rows(tmp_path, name, case, macs, variants):
     done = run(name, "--variant", *variants, "--case", case, "--json", tmp_path / "rows.json")

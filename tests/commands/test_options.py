@@ -42,8 +42,8 @@ def asked_by(monkeypatch, where, name, *arguments):
 
 @pytest.mark.parametrize("command", ["run", "bench", "explain", "profile", "report", "compile"])
 @pytest.mark.parametrize("options", [
-    {"isa": "avx2", "threads": 1, "precision": "f32", "ties": "settled"},
-    {"isa": "scalar", "threads": 2, "precision": "bf16", "ties": "formula"}])
+    {"isa": "avx2", "threads": 1, "precision": "f32", "ties": "settled", "ranges": "rows"},
+    {"isa": "scalar", "threads": 2, "precision": "bf16", "ties": "formula", "ranges": "tensor"}])
 def test_options_of_the_target(file, monkeypatch, command, options):
     where = compile_command if command == "compile" else shared
     found = asked_by(monkeypatch, where, "compile", command, file, *(f"--{k}={v}" for k, v in options.items()))
