@@ -223,11 +223,10 @@ import numpy as np, graphq as gq
 g = gq.Graph()
 g.output(g.gelu(g.input("x", shape=(300_000,), dtype="f32")))
 x = np.ones(300_000, np.float32)
-print(gq.compile(g, isa="scalar", threads=int(sys.argv[1]))(x=x).sum() > 0, "numba" in sys.modules)
+print(*(gq.compile(g, isa="scalar", threads=n)(x=x).sum() > 0 for n in (1, 2)), "numba" in sys.modules)
 """
 
 
 def test_plans_import_no_numba(tmp_path):
     """Neither to compile kernels, which other processes do, nor to run them on several threads for a short time."""
-    for threads in ("1", "2"):
-        assert finished(NO_NUMBA, threads, GRAPHQ_CACHE_DIR=str(tmp_path), NUMBA_NUM_THREADS="4") == ["True False"]
+    assert finished(NO_NUMBA, GRAPHQ_CACHE_DIR=str(tmp_path), NUMBA_NUM_THREADS="4") == ["True True False"]
