@@ -58,7 +58,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
       A partition that the graph already states with `ties="formula"` keeps it.
     - `ranges="rows"`: per-token dynamic quantization. Each row of an activation that the graph quantizes at run time by
       the range of the whole tensor gets its own range (`passes.RangesByRow`). Results of a row then do not depend on
-      other rows of a batch or on padding.
+      other rows of a batch or on padding. `explain()` names what keeps the range of a whole tensor.
     - `verify="numeric"`: first test the passes. The op-by-op reference runs before and after each pass that changes the
       graph, on inputs at rounding ties, edges of ranges, NaN and infinities. This takes seconds to minutes for a model.
 

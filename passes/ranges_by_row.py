@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphq.dtypes import f32, s8, u8
-from graphq.ir import Graph, Value
+from graphq.ir import Graph, Node, Value
 from graphq.rewrite.fixpoint import Fixpoint
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
@@ -24,12 +24,14 @@ def quantized_rows(g: Graph, x: Value, axes: Sequence[int] = (-1,)) -> tuple[Val
     return g.quantize(g.divide(x, scales), dtype="s8", scales=[1.0]), scales
 
 
-def _rows_of(g: Graph, match: Match, *quantized: Value | None) -> tuple[Value, Value]:
-    """Quantize by row what has these integers, scale and zero point. A row of images is an image."""
+def _rows_of(g: Graph, product: Node, *quantized: Value | None) -> tuple[Value, Value]:
+    """Quantize by row the operand of a product that has these integers, scale and zero point; an image is a row."""
     x = _quantized(*quantized)
-    assert x is not None and x.shape is not None
-    images = any(n.op.name.startswith("conv") for n in match.nodes)
-    return quantized_rows(g, x, range(1, len(x.shape)) if images else (-1,))
+    assert x is not None
+    if "strides" not in product.attrs:
+        return quantized_rows(g, x)
+    assert x.shape is not None  # convolutions know it
+    return quantized_rows(g, x, range(1, len(x.shape)))
 
 
 class IntegerProductByRow(Rewrite):
@@ -47,13 +49,15 @@ class IntegerProductByRow(Rewrite):
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
         if match.root.output.dtype != f32:
             return f"the product is {match.root.output.dtype}"
+        if "conv_integer" in {n.op.name for n in match.nodes} and q.shape is None:
+            return "the rank of the images is not known"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
 
     def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, wz: Value | None, ws: Value,
                 match: Match) -> Value:
-        rows, scales = _rows_of(g, match, q, s, z)
-        zps = () if wz is None else (g.constant(np.zeros((), s8.numpy)), wz)
         product = next(n for n in match.nodes if n.op.name in ("matmul_integer", "conv_integer"))
+        rows, scales = _rows_of(g, product, q, s, z)
+        zps = () if wz is None else (g.constant(np.zeros((), s8.numpy)), wz)
         sums = getattr(g, product.op.name)(rows, w, *zps, **product.attrs)
         return g.multiply(g.cast(sums, dtype=f32), g.multiply(scales, ws))
 
@@ -77,8 +81,8 @@ class DequantizedByRow(Rewrite):
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
         assert x.node is not None
-        rows, scales = _rows_of(g, match, *x.node.inputs)
         product = match.root
+        rows, scales = _rows_of(g, product, *x.node.inputs)
         y = getattr(g, product.op.name)(g.dequantize(rows, scales=[1.0]), w, **product.attrs)
         y = g.multiply(y, scales)
         if bias is None:

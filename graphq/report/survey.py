@@ -72,7 +72,7 @@ def ranges(graph: Graph, passes: Sequence[Pass]) -> list[str]:
     left = [graph.label(n.outputs[0]) for n in graph.nodes
             if any(x.op.name == "dynamic_range" or quantizes_state(x)
                    for x in (n.attrs["body"].nodes if n.op.name == "partition" else [n]))]
-    return [f"ranges: by row, except of {listing(left, 'and')}" if left else "ranges: by row"]
+    return [f"ranges: by row, except for {listing(left, 'and')}" if left else "ranges: by row"]
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:

@@ -11,12 +11,17 @@ RNG = np.random.default_rng(0)
 W, SCALES = RNG.integers(-100, 100, (64, 24)).astype(np.int8), RNG.uniform(0.01, 0.1, 24).astype(np.float32)
 
 
-def integers(shape=(2, 5, 64), zero_points=False):
-    """DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul, as ONNX Runtime's tool writes it."""
+def quantized(shape):
+    """A graph, and DynamicQuantizeLinear of its input: integers, scale and zero point."""
     g = gq.Graph()
     x = g.input("x", shape=shape, dtype="f32")
     s, z = g.dynamic_range(x)
-    q = g.dynamic_quantize(x, s, z, dtype="u8")
+    return g, g.dynamic_quantize(x, s, z, dtype="u8"), s, z
+
+
+def integers(shape=(2, 5, 64), zero_points=False):
+    """DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul, as ONNX Runtime's tool writes it."""
+    g, q, s, z = quantized(shape)
     zps = [g.constant(np.full(24, 3, np.int8))] if zero_points else []
     sums = g.matmul_integer(q, g.constant(W), z, *zps)
     g.output(g.multiply(g.cast(sums, dtype="f32"), g.multiply(s, g.constant(SCALES))), name="y")
@@ -25,12 +30,9 @@ def integers(shape=(2, 5, 64), zero_points=False):
 
 def dequantized(shape=(2, 5, 64)):
     """DynamicQuantizeMatMul."""
-    g = gq.Graph()
-    x = g.input("x", shape=shape, dtype="f32")
-    s, z = g.dynamic_range(x)
-    left = g.dynamic_dequantize(g.dynamic_quantize(x, s, z, dtype="u8"), s, z)
+    g, *x = quantized(shape)
     right = g.dequantize(g.constant(W), qtype="per_channel", axis=1, scales=SCALES.tolist())
-    g.output(g.matmul(left, right), name="y")
+    g.output(g.matmul(g.dynamic_dequantize(*x), right), name="y")
     return g
 
 
@@ -59,32 +61,25 @@ WINDOWS = dict(strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1], dilations=[1,
 
 def integer_convolution(shape=(2, 4, 5, 5)):
     """DynamicQuantizeLinear -> ConvInteger -> Cast -> Mul, as ONNX Runtime's tool writes it."""
-    g = gq.Graph()
-    x = g.input("x", shape=shape, dtype="f32")
-    s, z = g.dynamic_range(x)
-    sums = g.conv_integer(g.dynamic_quantize(x, s, z, dtype="u8"), g.constant(IMAGE_WEIGHTS), z, **WINDOWS)
+    g, q, s, z = quantized(shape)
+    sums = g.conv_integer(q, g.constant(IMAGE_WEIGHTS), z, **WINDOWS)
     g.output(g.multiply(g.cast(sums, dtype="f32"), g.multiply(s, np.float32(0.02))), name="y")
     return g
 
 
 def convolution(shape=(2, 4, 5, 5)):
     """DynamicQuantizeLinear -> DequantizeLinear -> Conv with a bias."""
-    g = gq.Graph()
-    x = g.input("x", shape=shape, dtype="f32")
-    s, z = g.dynamic_range(x)
-    left = g.dynamic_dequantize(g.dynamic_quantize(x, s, z, dtype="u8"), s, z)
-    y = g.convolution(left, g.dequantize(g.constant(IMAGE_WEIGHTS), scales=[0.02]), np.arange(6, dtype=np.float32),
-                      data_format="NCX", weights_format="OIX", **WINDOWS)
+    g, *x = quantized(shape)
+    w, bias = g.dequantize(g.constant(IMAGE_WEIGHTS), scales=[0.02]), np.arange(6, dtype=np.float32)
+    y = g.convolution(g.dynamic_dequantize(*x), w, bias, data_format="NCX", weights_format="OIX", **WINDOWS)
     g.output(y, name="y")
     return g
 
 
 def three_products(shape=(2, 5, 64)):
     """Three matmuls with biases of one dequantized activation."""
-    g = gq.Graph()
-    x = g.input("x", shape=shape, dtype="f32")
-    s, z = g.dynamic_range(x)
-    left = g.dynamic_dequantize(g.dynamic_quantize(x, s, z, dtype="u8"), s, z)
+    g, *x = quantized(shape)
+    left = g.dynamic_dequantize(*x)
     for k in range(3):
         g.output(g.matmul(left, g.dequantize(g.constant(W), scales=[0.1 + k]), SCALES), name=f"y{k}")
     return g
@@ -107,12 +102,20 @@ def test_a_row_is_the_same_alone(make):
         assert np.abs(together[2:] - by_tensor).max() < 0.02 * np.abs(by_tensor).max()
 
 
+@pytest.mark.parametrize("make, count", [(integers, 1), (dequantized, 0), (integer_convolution, 0), (convolution, 0)])
+def test_ranks_that_are_not_known(make, count):
+    """Rows of a matmul lie along the last axis, whatever the rank; those of images do not."""
+    refused = [] if count else ["must lie along the last axis", "the rank of the images is not known"]
+    found, refusals = RangesByRow.apply(make(None))
+    assert found == count and all(any(x in r.reason for x in refused) for r in refusals) and len(refusals) == 1 - count
+
+
 def test_explain_names_what_keeps_its_range():
     g = integers((None, 5, 64))
     s, z = g.dynamic_range(g.inputs[0])
     g.output(s, name="scale")
     model = gq.compile(g, ranges="rows", threads=1)
-    assert "\nranges: by row, except of %scale\n" in model.explain()
+    assert "\nranges: by row, except for %scale\n" in model.explain()
     assert "dynamic_range" in model.rows_mix and "ranges:" not in gq.compile(g, threads=1).explain()
 
 
