@@ -32,18 +32,19 @@ JSON = option("--json", action="store_true", help="print JSON (docs/command_line
 MODEL: Arguments = (
     option("file", type=Path, metavar="MODEL", help="an ONNX file, a oneDNN Graph file, a saved model or a text form"),
     JSON)
-NUMBERS: Arguments = (
+NUMBERS: Arguments = (  # without the precision: `graphq bench` takes several
     option("--ties", choices=get_args(Ties), default="settled",
            help="compute outputs near rounding ties as the graph is written (settled, the default), or leave them as "
                 "the formula has them, which takes less time"),
     option("--ranges", choices=get_args(Ranges), default="tensor",
            help="per-token dynamic quantization (rows): each row of an activation that the model quantizes at run time "
                 "gets its own range, instead of the whole tensor (the default)"))
+PRECISION = option("--precision", choices=get_args(Precision), default="f32",
+                   help="the type in which f32 matmuls and convolutions read their operands (default f32)")
 TARGET: Arguments = (
     option("--isa", metavar="LEVEL", help="the highest ISA level to use"),
     option("--threads", type=int, metavar="N", help="at most N threads, and at most one for each core"),
-    option("--precision", choices=get_args(Precision), default="f32",
-           help="the type in which f32 matmuls and convolutions read their operands (default f32)"), *NUMBERS)
+    PRECISION, *NUMBERS)
 
 
 def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
@@ -63,18 +64,26 @@ def numbers(options: argparse.Namespace) -> dict[str, Any]:
     return {"precision": options.precision, "ties": options.ties, "ranges": options.ranges}
 
 
+def is_saved(options: argparse.Namespace) -> bool:
+    """Whether the file is a saved model. Raises ParseError if it is, and an option would change its numbers."""
+    path: Path = options.file
+    if path.suffix != ".graphq":
+        return False
+    for name, usual in ("ranges", "tensor"), ("ties", "settled"), ("precision", "f32"):
+        if (given := getattr(options, name)) != usual:
+            raise ParseError(f"--{name} {given}: {path} is already compiled; give the option to `graphq compile`")
+    return True
+
+
 def compiled(graph: Graph, options: argparse.Namespace) -> CompiledGraph:
     """Load the model if the file is a saved model; otherwise compile the file's graph.
 
     Compiled models in the cache are not used, because a command's report must not depend on earlier commands. A line on
     stderr says if the model uses fewer threads than --threads asks for.
     """
-    path, isa, threads = options.file, options.isa, options.threads
-    if path.suffix == ".graphq":
-        for name, usual in ("ranges", "tensor"), ("ties", "settled"), ("precision", "f32"):
-            if (given := getattr(options, name)) != usual:
-                raise ParseError(f"--{name} {given}: {path} is already compiled; give the option to `graphq compile`")
-        model = load_compiled(path, isa=isa, threads=threads)
+    isa, threads = options.isa, options.threads
+    if is_saved(options):
+        model = load_compiled(options.file, isa=isa, threads=threads)
     else:
         model = compile(graph, isa=isa, threads=threads, cache="kernels", **numbers(options))
     if threads is not None and model.threads < threads:

@@ -87,10 +87,12 @@ class CompiledGraph:
 
     @lazy_property
     def fingerprint(self) -> str:
-        """A digest of all that decides the outputs: graph, constants, options that change numbers, version of numbers.
+        """A digest of all that decides the outputs, as 32 hexadecimal digits (docs/numbers.md).
 
-        Models with equal fingerprints give equal outputs for equal inputs on every machine, at every level and with any
-        number of threads (docs/numbers.md). Raises GraphError if a pass in the option `passes` is not graphq's.
+        It covers the graph, its constants, options that change numbers, and the version of graphq's numbers. Models
+        with equal fingerprints give equal outputs for equal inputs on every machine, at every level and with any number
+        of threads, except for steps that run in NumPy. Raises GraphError for passes and operations that are not
+        graphq's.
         """
         from graphq.model.fingerprint import fingerprint
 

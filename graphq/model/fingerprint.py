@@ -2,15 +2,18 @@
 
 Policy: NUMBERS changes whenever a bit of any output can change, and CHANGELOG.md lists these changes first. Models with
 equal fingerprints therefore give equal outputs for equal inputs, whatever the machine, ISA level, threads and version.
+Steps that NumPy or ONNX's reference runs are an exception: they have the bits of the installed packages.
 """
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 
+from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.passes import PIPELINE
-from graphq.passes.pipeline import names_of
+from graphq.passes import PIPELINE, PRECISIONS
+from graphq.passes.pipeline import names_of, passes_of
 from graphq.rewrite.rule import Pass
 
 NUMBERS = 1
@@ -20,12 +23,13 @@ NUMBERS = 1
 def fingerprint(graph: Graph, passes: Sequence[Pass]) -> str:
     """The fingerprint of a graph with these passes, as 32 hexadecimal digits.
 
-    It depends on the operations, their attributes and constants, on the names of inputs and outputs, on the passes that
-    PIPELINE does not have, and on NUMBERS. Raises GraphError for a pass that is not graphq's: its effect is not known.
+    It depends on the operations, their attributes and constants, on the names of inputs and outputs, on NUMBERS, and on
+    the options of `compile` that give these passes; if none do, on the names of all passes. Raises GraphError for a
+    pass or an operation that is not graphq's, because its effect is not known.
     """
-    added = [step for step in passes if step not in PIPELINE]
-    usual = [step for step in passes if step in PIPELINE] == [*PIPELINE]
-    digest = hashlib.sha256(repr((NUMBERS, names_of(added if usual else passes), usual)).encode())
+    given = (x for x in product(PRECISIONS, ("tensor", "rows"), ("settled", "formula"))
+             if [*passes] == [*(passes_of(None, *x) or PIPELINE)])
+    digest = hashlib.sha256(repr((NUMBERS, next(given, None) or names_of(passes))).encode())
     for piece in _pieces(graph):
         digest.update(piece)
     return digest.hexdigest()[:32]
@@ -36,6 +40,8 @@ def _pieces(graph: Graph) -> Iterator[bytes | memoryview]:
     numbers = {v: k for k, v in enumerate((*graph.inputs, *(v for n in graph.nodes for v in n.outputs)))}
     yield repr([(v.name, str(v.type), v.property) for v in graph.inputs]).encode()
     for node in graph.nodes:
+        if not node.op.reference.__module__.startswith("graphq."):
+            raise GraphError(f"{graph.describe(node)}: not an operation of graphq, so a fingerprint cannot cover it")
         yield repr((node.op.name, [None if v is None else numbers[v] for v in node.inputs])).encode()
         for name, declared in node.op.attributes.items():
             value = node.attrs[name]

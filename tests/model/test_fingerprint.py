@@ -49,8 +49,9 @@ def test_bodies_count():
 
 
 def test_options_that_change_numbers_count():
-    found = {of(), of(precision="bf16"), of(ties="formula"), of(ranges="rows"), of(passes=PIPELINE[1:])}
-    assert len(found) == 5 and of(passes=(RangesByRow, *PIPELINE)) == of(ranges="rows")
+    found = {of(), of(precision="bf16"), of(ties="formula"), of(ranges="rows"), of(passes=PIPELINE[1:]),
+             of(passes=(*PIPELINE, RangesByRow))}
+    assert len(found) == 6 and of(passes=(RangesByRow, *PIPELINE)) == of(ranges="rows")
 
 
 def test_the_version_of_the_numbers_counts(monkeypatch):
@@ -68,6 +69,13 @@ def doubled(graph):
     return 0
 
 
+def test_operations_of_the_user_have_no_known_effect(monkeypatch):
+    model = gq.compile(gq.parse(TEXT), threads=1)
+    monkeypatch.setattr(model.source.nodes[0].op.reference, "__module__", "mine")
+    with pytest.raises(GraphError, match=r"clamp\(.*not an operation of graphq"):
+        assert model.fingerprint
+
+
 def test_the_command(tmp_path, capsys):
     path, saved = tmp_path / "net.txt", tmp_path / "net.graphq"
     path.write_text(TEXT)
@@ -77,8 +85,10 @@ def test_the_command(tmp_path, capsys):
     plain, formula, of_saved, *rest = capsys.readouterr().out.split("\n")
     assert plain == of() != formula == of_saved == of(ties="formula")
     assert json.loads("".join(rest)) == {"fingerprint": plain, "numbers": fingerprint.NUMBERS}
+    assert main(["fingerprint", str(saved), "--ranges=rows"]) == 2
+    assert "--ranges rows: " in capsys.readouterr().err
 
 
 def test_it_is_the_same_on_every_machine():
     """If it changes without need, users take equal outputs for different ones."""
-    assert of() == "4afcb7388e8a65ba9453e220a759d552"
+    assert of() == "63b9bf58aa0b00a37f80760d727035fd"
