@@ -4,8 +4,8 @@ A plan has as many threads as the process's share of the machine's cores: the mi
 use (affinity), the CPU quotas of its control groups (containers, Kubernetes), and OMP_NUM_THREADS. Dask, Ray and joblib
 set OMP_NUM_THREADS for their workers.
 
-No other file asks which system this is, and none imports a module that some systems lack (`pwd`, `grp`, `resource`).
-Each function has a form for Linux, and a plain form that works everywhere.
+Other files read SYSTEM here, and none imports a module that some systems lack (`pwd`, `grp`, `resource`). Each function
+has a form for Linux, and a plain form that works everywhere.
 """
 from __future__ import annotations
 

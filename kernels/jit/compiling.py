@@ -418,9 +418,9 @@ def _forked(descriptors: list[int]) -> Connection:
     import signal
     from multiprocessing.connection import Connection
 
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes that end leave no zombies
     own = descriptors[0]
     for other in descriptors[1:]:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes that end leave no zombies
         if os.fork() == 0:
             own = other
             break

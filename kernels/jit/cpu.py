@@ -39,6 +39,10 @@ def target_features() -> str:
     """LLVM's list of features, which the system corrects on Arm. SVE is left out there: vectors have four lanes."""
     import llvmlite.binding as llvm
 
-    corrected = (f"{'+' if has(x) else '-'}{x}" for x in (*ARM_FEATURES, "sve") if MACHINE == "aarch64")
-    single = ["+ldp-aligned-only"] * has("i8mm")  # LLVM counts a load of two vectors as three operations of Neoverse V2
-    return ",".join((llvm.get_host_cpu_features().flatten(), *corrected, *single))
+    found: str = llvm.get_host_cpu_features().flatten()
+    if MACHINE != "aarch64":
+        return found
+    corrected = [f"{'+' if has(x) else '-'}{x}" for x in ARM_FEATURES]
+    if has("i8mm"):  # LLVM's model of Neoverse V2 counts a load of two vectors as three operations
+        corrected.append("+ldp-aligned-only")
+    return ",".join((found, *corrected, "-sve"))

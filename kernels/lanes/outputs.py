@@ -42,13 +42,13 @@ LOOK = Record("args", "batch", "row", "column", "rows", "columns", "sums", "stri
 view_head, view_look = Record(*HEAD).view, LOOK.view
 LOOK_BYTES = LOOK.nbytes
 
-_FACTORIES: list[Callable[..., Functions]] = []
+_FACTORIES: list[Callable[[bool, bool], Functions]] = []
 
 
-def register_second_look(factory: Callable[..., Functions]) -> None:
+def register_second_look(factory: Callable[[bool, bool], Functions]) -> None:
     """Register the factory of the block function `look_again`. This function takes a LOOK and the number of entries.
 
-    The factory's arguments are whether kernels go over pixels, and whether a matmul's weights are paired (optional).
+    The factory's arguments are whether kernels go over pixels, and whether a matmul's weights are paired.
     """
     _FACTORIES[:] = [factory]
 
@@ -85,8 +85,7 @@ def load_second_look(epilogue: Epilogue, level: Level, cache: bool, *,
     if epilogue.second_look is None:
         return modules.load("exact_form", exact_form, level=level.base, cache=cache, first=True).look_again
     (factory,) = _FACTORIES
-    return modules.load("second_look", factory, of_pixels, *[True] * paired, level=level.base, cache=cache,
-                        first=True).look_again
+    return modules.load("second_look", factory, of_pixels, paired, level=level.base, cache=cache, first=True).look_again
 
 
 @njit

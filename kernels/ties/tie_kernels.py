@@ -168,7 +168,7 @@ def _pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     return bits_of(total)
 
 
-def tie_kernels(of_pixels: bool, paired: bool = False) -> Functions:
+def tie_kernels(of_pixels: bool, paired: bool) -> Functions:
     """Make the module that recomputes outputs near rounding ties, for kernels over pixels or for matmuls.
 
     There are two modules, because the code of a sum takes longer to compile than any other module, and few models need

@@ -35,43 +35,33 @@ _OF_POSIX = {
 }
 _MODULES_OF_POSIX = {"fcntl", "grp", "pwd", "resource", "termios", "syslog", "pty"}
 _KEPT = {"getpid", "getppid"}  # by patterns above they would go
-_NATIVE = {
-    "darwin": """
+_WAIT = """
 declare i32 @sem_wait(ptr)
 declare i32 @sem_post(ptr)
-define i64 @dispatch_semaphore_wait(ptr %semaphore, i64 %timeout) {
+define {kind} @{name}(ptr %semaphore, {kind} %limit) {{
   br label %again
 again:
   %failed = call i32 @sem_wait(ptr %semaphore)
   %interrupted = icmp ne i32 %failed, 0
   br i1 %interrupted, label %again, label %done
 done:
-  %wrong = icmp ne i64 %timeout, -1
-  %result = zext i1 %wrong to i64
-  ret i64 %result
-}
+  %wrong = icmp ne {kind} %limit, -1
+  %result = select i1 %wrong, {kind} {too_late}, {kind} 0
+  ret {kind} %result
+}}
+"""
+"""A wait without a limit of time, which is -1; with another limit it gives `too_late`."""
+_NATIVE = {
+    "darwin": _WAIT.format(name="dispatch_semaphore_wait", kind="i64", too_late=1) + """
 define i64 @dispatch_semaphore_signal(ptr %semaphore) {
   %failed = call i32 @sem_post(ptr %semaphore)
   ret i64 0
 }
 """,
-    "win32": """
-declare i32 @sem_wait(ptr)
-declare i32 @sem_post(ptr)
+    "win32": _WAIT.format(name="WaitForSingleObject", kind="i32", too_late=258) + """
 declare i32 @sched_yield()
 declare i64 @pthread_self()
 declare i32 @clock_gettime(i32, ptr)
-define i32 @WaitForSingleObject(ptr %handle, i32 %milliseconds) {
-  br label %again
-again:
-  %failed = call i32 @sem_wait(ptr %handle)
-  %interrupted = icmp ne i32 %failed, 0
-  br i1 %interrupted, label %again, label %done
-done:
-  %wrong = icmp ne i32 %milliseconds, -1
-  %result = select i1 %wrong, i32 258, i32 0
-  ret i32 %result
-}
 define i32 @ReleaseSemaphore(ptr %handle, i32 %count, ptr %previous) {
   %failed = call i32 @sem_post(ptr %handle)
   ret i32 %count
