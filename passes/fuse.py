@@ -121,8 +121,10 @@ class Fuse(Fusion):
         if all(v.data is not None for v in node.operands):
             return False
         if node.op.name == "multiply":
-            return users.isdisjoint((*operations, *DEQUANTIZES)) and all(
-                v.type.known and sum(d != 1 for d in v.type.dims) < 2 for v in node.operands)
+            if not users.isdisjoint((*operations, *DEQUANTIZES)) or not all(v.type.known for v in node.operands):
+                return False
+            vectors = all(sum(d != 1 for d in v.type.dims) < 2 for v in node.operands)
+            return vectors or 2 * _read(node, 0) <= assumed(node.output.type.nbytes)  # such as rows times columns
         return node.op.name in DEQUANTIZES and (users.isdisjoint(operations) or not self.floats and taken(node))
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:

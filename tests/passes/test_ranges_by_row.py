@@ -43,6 +43,8 @@ def test_rows_are_quantized_alone(make, zero_point, open):
     model = gq.compile(make(*([(None, None, 64)] if open else [])), ranges="rows")
     assert "dynamic_range" not in {n.op.name for n in model.graph.nodes}
     assert str(model.coverage()).startswith("100%")
+    anchors = sorted(n.attrs["anchor"] for n in model.graph.nodes_of(("partition",)))
+    assert anchors == ["eltwise", "matmul", "row"], "the matmul multiplies the scales of rows and columns itself"
     x = RNG.standard_normal((2, 5, 64)).astype(np.float32) * np.float32([[1], [100], [1e-3], [0], [1]])
     y = model(x=x)
     scales = np.abs(x).max(axis=-1, keepdims=True) / 127
