@@ -9,7 +9,7 @@ from graphq.dtypes import f64
 from graphq.errors import GraphError
 from graphq.ir.graph import Graph
 from graphq.ir.interpret import add_known, check_order, computed, known
-from graphq.ir.names import suggestion
+from graphq.ir.names import FILE_NAMES, suggestion
 from graphq.ir.node import Node, Property, Value
 from graphq.ir.op import Op
 from graphq.ir.tensor_type import TensorType
@@ -69,6 +69,7 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
     """A pruned copy that returns the named values. Raises GraphError, with similar names, for an unknown name."""
     out = graph.copy()
     named = {v.name: v for v in out.values if v.name is not None}
+    named |= {old: named[new] for old, new in graph.meta.get(FILE_NAMES, {}).items() if new in named}
     named |= dict(zip(out.output_names, out.outputs, strict=True))
     for name in names:
         if name not in named:

@@ -48,6 +48,15 @@ def choice(name: str, known: Iterable[str]) -> str:
     return suggestion(name, names) or f"; there are {', '.join(names[:8])}{more}"
 
 
+FILE_NAMES = "names in the file"
+"""The key in a graph's `meta` for new names of values by their names in the model's file, if a reader changed names."""
+
+
+def new_name(graph: Graph, name: str) -> str:
+    """The value's name in the graph, for a name that is the value's name in the graph or in the model's file."""
+    return graph.meta.get(FILE_NAMES, {}).get(name, name)
+
+
 def counted(n: int, what: str) -> str:
     """A number and a noun, plural if needed: `1 block`, `2 blocks`."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"

@@ -14,10 +14,12 @@ from graphq.base.budget import budget
 from graphq.base.paths import regular_file
 from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import Graph, TensorType
+from graphq.ir.names import FILE_NAMES
 from graphq.model.files import ELSEWHERE
 from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph, label
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
+from graphq.onnx.protos.module_names import module_names
 from graphq.onnx.protos.tensors import agree, array_of, dense, tensor_type
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
@@ -187,7 +189,8 @@ def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
 def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
     proto = model.graph
     graph = Graph(proto.name or Path(where).stem or "graph")
-    scope = Scope({DOMAINS.get(i.domain, i.domain): i.version for i in model.opset_import}, folder=folder)
+    scope = Scope({DOMAINS.get(i.domain, i.domain): i.version for i in model.opset_import}, folder=folder,
+                  names=module_names(proto))
     for tensor in proto.initializer:
         what = f"initializer '{tensor.name}'"
         scope.values[tensor.name] = graph.add_constant(array_of(tensor, folder, what), name=tensor.name)
@@ -208,7 +211,8 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
     graph.set_outputs(outputs, [v.name for v in proto.output])
     graph.prune()
     split = any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(model))
-    graph.meta = ({"dimensions": dimensions} if dimensions else {}) | ({ELSEWHERE: True} if split else {})
+    facts = {"dimensions": dimensions, FILE_NAMES: scope.names, ELSEWHERE: split}
+    graph.meta = {key: fact for key, fact in facts.items() if fact}
     return graph
 
 

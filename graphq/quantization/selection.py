@@ -1,6 +1,6 @@
 """How users name layers: by name, by pattern, by operation, or as the part of a graph between two names.
 
-- "encoder/fc1": the layer whose result or ONNX node has this name
+- "encoder/fc1": the layer whose result or ONNX node has this name, in the graph or in the model's file
 - "encoder/*": the layers whose names match; `*` matches any letters
 - "op:Conv": the layers of an operation, by graphq's or ONNX's name
 - "a..b": the layers on paths from value a to value b, including both; a node's name means its first result
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.ir.names import choice
+from graphq.ir.names import choice, new_name
 from graphq.ir.node import ONNX_NAME
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import around, with_bodies
@@ -28,6 +28,7 @@ def resolved(graph: Graph, scheme: Scheme) -> Scheme:
     Raises GraphError if a text selects no layer, if the scheme excludes all layers that a text selects for 16 bits, or
     if limits are given for a tensor that is not quantized.
     """
+    scheme = replace(scheme, limits={new_name(graph, name): x for name, x in dict(scheme.limits).items()})
     exclude = selected(graph, scheme.exclude)
     for part in ("wide", "wide_weights"):
         for text in getattr(scheme, part):
@@ -69,8 +70,8 @@ def selected(graph: Graph, wanted: Collection[str]) -> tuple[str, ...]:
 
 def _selected(graph: Graph, text: str) -> list[str]:
     found = {p.name: p.node for p in products(graph)}
-    if text in found:
-        return [text]
+    if new_name(graph, text) in found:
+        return [new_name(graph, text)]
     first, dots, last = text.partition("..")
     if text.startswith("op:"):
         op = OPERATIONS.get(text[3:].replace("_", "").lower(), text[3:].lower())
@@ -91,6 +92,7 @@ def _selected(graph: Graph, text: str) -> list[str]:
 def _between(graph: Graph, first: str, last: str) -> set[Value]:
     named = {n.meta[ONNX_NAME]: n.outputs[0] for g in with_bodies(graph) for n in g.nodes if ONNX_NAME in n.meta}
     values = named | values_by_name(graph, inside=True)
+    first, last = new_name(graph, first), new_name(graph, last)
     for name in (first, last):
         if name not in values:
             raise GraphError(f"scheme: '{first}..{last}': graph '{graph.name}' has no value or ONNX node named "

@@ -6,7 +6,7 @@ from typing import Any
 from graphq.base.sizes import assumed, is_open
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import SIZED_CONSTANT
-from graphq.ir.names import counted, listing, quote
+from graphq.ir.names import FILE_NAMES, counted, listing, quote
 from graphq.ir.node import ONNX_NAME
 from graphq.ir.text import SHORT, attributes
 from graphq.kernels.families import TIES, lower_partition
@@ -135,7 +135,8 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
 
 
 def _onnx_names(graph: Graph) -> dict[str, str]:
-    return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}
+    renamed = {old: f"%{quote(new)}" for old, new in graph.meta.get(FILE_NAMES, {}).items()}
+    return renamed | {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}
 
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],

@@ -99,11 +99,15 @@ def has_importer(node: NodeProto) -> bool:
 
 @dataclass
 class Scope:
-    """The values of a graph by their ONNX names, and the versions of its operator sets."""
+    """The values of a graph by their ONNX names, and the versions of its operator sets.
+
+    `names` has new names for some values.
+    """
 
     opsets: Mapping[str, int]
     values: dict[str, Value] = field(default_factory=dict)
     folder: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -238,7 +242,7 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
     except MemoryError as e:
         raise CompileError(f"{label(node)}: not enough memory: {e}") from None
     for name, value in outs.items():
-        scope.values[name] = value
+        scope.values[name], name = value, scope.names.get(name, name)
         if value.node is not None and value.name is None and not graph.has_name(name):
             graph.rename(value, name)
     if node.name:
