@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from graphq.onednn.files import load_onednn_json, save_onednn_json
     from graphq.onednn.partitions import Partition
     from graphq.scoring.predictor import Predictor
+    from graphq.torch import from_torch
 
 __version__ = "0.1.0"
 if (_problem := _untested()) is not None:
@@ -57,12 +58,13 @@ add_method("_repr_html_", _repr_html_)
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
            "Node", "ParseError", "Partition", "Predictor", "TensorType", "Value", "VerifyError", "compile", "dtypes",
-           "errors", "load_compiled", "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization",
-           "reference", "save_onednn_json", "save_onnx", "testing", "to_text"]
+           "errors", "from_torch", "load_compiled", "load_onednn_json", "load_onnx", "ops", "parse", "passes",
+           "quantization", "reference", "save_onednn_json", "save_onnx", "testing", "to_text"]
 
 _MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partitions", "Predictor": "scoring.predictor",
-            "load_compiled": "model.kept", "load_onednn_json": "onednn.files", "passes": "passes",
-            "quantization": "quantization", "save_onednn_json": "onednn.files", "testing": "testing"}
+            "from_torch": "torch", "load_compiled": "model.kept", "load_onednn_json": "onednn.files",
+            "passes": "passes", "quantization": "quantization", "save_onednn_json": "onednn.files",
+            "testing": "testing"}
 """Public names and the modules that define them. A module is imported when its name is first used."""
 
 

@@ -9,8 +9,8 @@ from graphq.rewrite.fixpoint import pass_name
 NAMES = {
     "CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError", "Node",
     "ParseError", "Partition", "Predictor", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",
-    "load_compiled", "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization", "reference",
-    "save_onednn_json", "save_onnx", "testing", "to_text",
+    "from_torch", "load_compiled", "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization",
+    "reference", "save_onednn_json", "save_onnx", "testing", "to_text",
 }
 OPS = {"add", "bias_add", "clamp", "dequantize", "divide", "gelu", "matmul", "maximum", "minimum", "multiply",
        "quantize", "relu", "sigmoid", "softmax", "static_reshape", "static_transpose", "subtract", "tanh", "type_cast"}

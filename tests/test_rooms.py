@@ -61,6 +61,8 @@ ROOMS = {
     "graphq.onnx.importers.com_microsoft": "operators of the domain com.microsoft",
     "graphq.onnx.exporters": "operations become ONNX nodes",
     "graphq.onnx": "load and save ONNX files",
+    "graphq.torch.operators": "ATen operators become operations",
+    "graphq.torch": "PyTorch programs become graphs",
     "graphq.quantization": "f32 graphs become int8 graphs: statistics, ranges, search",
     "graphq.onednn": "oneDNN Graph's files and partitions",
     "graphq.scoring": "batches of any size; Dask and Ray",

@@ -1,0 +1,1 @@
+"""Importers of quantized operators of PT2E (`quantized_decomposed`) and torchao."""
