@@ -1,13 +1,10 @@
-"""What threads need: atomic access to words of 8 bytes that they share, and the functions of the system.
-
-Native code calls the functions of the first half, Python the functions of the second half.
-"""
+"""What threads need: atomic access to words of 8 bytes that they share, and the functions of the system."""
 from __future__ import annotations
 
 import ctypes
 import time
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -57,7 +54,37 @@ def fence(b: Builder) -> None:
     b.fence("seq_cst")
 
 
-def _library_function(name: str, arity: int, result: Type = I32, more: tuple[int, ...] | None = None) -> Intrinsic:
+class System(NamedTuple):
+    """The functions of a system. Native code calls all but the last three, which Python calls."""
+
+    wait: Intrinsic
+    """Wait until the semaphore at an address is above 0, and subtract 1. The result is not 0 after a signal."""
+    post: Intrinsic
+    """Add 1 to the semaphore at an address."""
+    give_way: Intrinsic
+    """Let another thread run on this core, if a thread waits for the core."""
+    this_core: Intrinsic
+    """The number of the core that this thread runs on, or -1."""
+    set_cores: Intrinsic
+    """Let a thread run only on the cores of a mask; takes its pthread_t, the mask's bytes, and the mask's address."""
+    this_thread: Intrinsic
+    """The number of the calling thread that `threading.get_ident` gives; a pthread_t except on Windows."""
+    read_clock: Intrinsic
+    """Store the time of `time.perf_counter` at an address: ticks of `tick` nanoseconds, then nanoseconds."""
+    tick: int
+    make_semaphore: Callable[[int], object]
+    """Make a semaphore with value 0 at an address of zeros, for the threads of this process."""
+    start_thread: Callable[[int, int], int | None]
+    """Start a native thread that calls the function at an address as `function(argument)`.
+
+    Python does not know the thread, so the thread never waits for the GIL. Returns its pthread_t or handle without
+    waiting for it, or None if no more threads can be started.
+    """
+    join_thread: Callable[[int], object]
+    """Wait until a native thread has ended."""
+
+
+def _calls(name: str, arity: int = 0, result: Type = I32, more: tuple[int, ...] | None = None) -> Intrinsic:
     """Make the native function that calls a C function with `arity` words; its result is a C int, or a word.
 
     With `more`, the one argument is the address of a word; the C function gets this word and the numbers `more`.
@@ -78,42 +105,16 @@ def _nothing(arity: int) -> Intrinsic:
     return emits(minus_one, arity)
 
 
-give_way = _library_function("SwitchToThread" if SYSTEM == "win32" else "sched_yield", 0)
-"""Let another thread run on this core, if a thread waits for the core."""
-this_core = _library_function("sched_getcpu", 0) if SYSTEM == "linux" else _nothing(0)
-"""The number of the core that this thread runs on, or -1."""
-set_cores = _library_function("pthread_setaffinity_np", 3) if SYSTEM == "linux" else _nothing(3)
-"""Let a thread run only on the cores of a mask; takes its pthread_t, the mask's bytes, and the mask's address."""
-this_thread = (_library_function("GetCurrentThreadId", 0) if SYSTEM == "win32" else
-               _library_function("pthread_self", 0, I64))
-"""The number of the calling thread that `threading.get_ident` gives; a pthread_t except on Windows."""
-_counter, _gettime = _library_function("QueryPerformanceCounter", 1), _library_function("clock_gettime", 2)
-if SYSTEM == "win32":
-    TICK, _CLOCK = round(1e9 * time.get_clock_info("perf_counter").resolution), 0
-else:
-    TICK, _CLOCK = 10**9, getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
-
-
-@njit
-def read_clock(address: int) -> None:
-    """Store the time of `time.perf_counter` at an address: ticks of TICK nanoseconds, then nanoseconds."""
-    if SYSTEM == "win32":
-        _counter(address)
-    else:
-        _gettime(_CLOCK, address)
-
-
-_MOST_PAUSES = 1 << 14
+_sleep, _gettime = _calls("usleep", 1), _calls("clock_gettime", 2)
+_CLOCK = getattr(time, "CLOCK_UPTIME_RAW", getattr(time, "CLOCK_MONOTONIC", 0))
 
 
 @njit
 def _poll(address: int) -> int:
-    pauses = 1
+    microseconds = 64
     while exchanged(address, 1, 0) == 0:
-        for _ in range(pauses):
-            pause()
-        give_way()
-        pauses = min(2 * pauses, _MOST_PAUSES)
+        _sleep(microseconds)
+        microseconds = min(2 * microseconds, 1 << 13)
     return 0
 
 
@@ -122,57 +123,54 @@ def _mark(address: int) -> None:
     release(address, 1)
 
 
-semaphore_wait, semaphore_post = {
-    "linux": (_library_function("sem_wait", 1), _library_function("sem_post", 1)),
-    "darwin": (_library_function("dispatch_semaphore_wait", 1, more=(-1,)),  # -1: without a limit of time
-               _library_function("dispatch_semaphore_signal", 1, more=())),
-    "win32": (_library_function("WaitForSingleObject", 1, more=(-1,)),
-              _library_function("ReleaseSemaphore", 1, more=(1, 0))),
-}.get(SYSTEM, (_poll, _mark))
-"""`semaphore_wait` waits until the semaphore at an address is above 0, and subtracts 1. Its result is not 0 if a signal
-interrupted it. `semaphore_post` adds 1. A semaphore is a sem_t on Linux, and the word of a handle on macOS and Windows.
-On other systems it is a word that is 1 or 0, and a waiting thread polls it more and more seldom."""
-SEMAPHORE_BYTES = 32
-"""The bytes of the C library's sem_t."""
+@njit
+def _read_clock(address: int) -> None:
+    _gettime(_CLOCK, address)
 
 
-@cache
-def _library() -> Any:
-    return ctypes.CDLL("kernel32" if SYSTEM == "win32" else None)
+def _keep(address: int, make: Any, *arguments: object) -> None:
+    """Store a handle that a C function makes."""
+    make.restype = ctypes.c_void_p
+    ctypes.c_void_p.from_address(address).value = make(*arguments)
 
 
-def make_semaphore(address: int) -> None:
-    """Make a semaphore with value 0 at an address of zeros, for the threads of this process."""
-    library, handle = _library(), ctypes.c_void_p.from_address(address)
-    if SYSTEM == "linux":
-        library.sem_init(ctypes.c_void_p(address), 0, 0)
-    elif SYSTEM == "darwin":
-        library.dispatch_semaphore_create.restype = ctypes.c_void_p
-        handle.value = library.dispatch_semaphore_create(ctypes.c_ssize_t(0))
-    elif SYSTEM == "win32":
-        library.CreateSemaphoreW.restype = ctypes.c_void_p
-        handle.value = library.CreateSemaphoreW(None, 0, 1 << 30, None)
-
-
-def start_thread(function: int, argument: int) -> int | None:
-    """Start a native thread that calls the function at an address as `function(argument)`.
-
-    Python does not know the thread, so the thread never waits for the GIL. Returns its pthread_t or handle without
-    waiting for it, or None if no more threads can be started.
-    """
+def _start(function: int, argument: int) -> int | None:
     thread, code, word = ctypes.c_void_p(), ctypes.c_void_p(function), ctypes.c_void_p(argument)
-    if SYSTEM == "win32":
-        _library().CreateThread.restype = ctypes.c_void_p
-        thread.value = _library().CreateThread(None, ctypes.c_size_t(0), code, word, 0, None)
-    elif _library().pthread_create(ctypes.byref(thread), None, code, word):
-        return None
+    return None if ctypes.CDLL(None).pthread_create(ctypes.byref(thread), None, code, word) else thread.value
+
+
+def _start_on_windows(function: int, argument: int) -> int | None:
+    thread, code, word = ctypes.c_void_p(), ctypes.c_void_p(function), ctypes.c_void_p(argument)
+    _keep(ctypes.addressof(thread), ctypes.CDLL("kernel32").CreateThread, None, ctypes.c_size_t(0), code, word, 0, None)
     return thread.value
 
 
-def join_thread(thread: int) -> None:
-    """Wait until a native thread has ended."""
-    if SYSTEM == "win32":
-        _library().WaitForSingleObject(ctypes.c_void_p(thread), -1)
-        _library().CloseHandle(ctypes.c_void_p(thread))
-    else:
-        _library().pthread_join(ctypes.c_void_p(thread), None)
+def _join_on_windows(thread: int) -> None:
+    ctypes.CDLL("kernel32").WaitForSingleObject(ctypes.c_void_p(thread), -1)
+    ctypes.CDLL("kernel32").CloseHandle(ctypes.c_void_p(thread))
+
+
+_POSIX = System(
+    wait=_poll, post=_mark, give_way=_calls("sched_yield"), this_core=_nothing(0), set_cores=_nothing(3),
+    this_thread=_calls("pthread_self", result=I64), read_clock=_read_clock, tick=10**9,
+    make_semaphore=lambda address: None, start_thread=_start,
+    join_thread=lambda thread: ctypes.CDLL(None).pthread_join(ctypes.c_void_p(thread), None))
+"""Without a known semaphore: it is a word that is 1 or 0. A waiting thread looks at it, after a while every 8 ms."""
+_LINUX = _POSIX._replace(
+    wait=_calls("sem_wait", 1), post=_calls("sem_post", 1), this_core=_calls("sched_getcpu"),
+    set_cores=_calls("pthread_setaffinity_np", 3),
+    make_semaphore=lambda address: ctypes.CDLL(None).sem_init(ctypes.c_void_p(address), 0, 0))
+_MACOS = _POSIX._replace(
+    wait=_calls("dispatch_semaphore_wait", 1, more=(-1,)),  # -1: without a limit of time
+    post=_calls("dispatch_semaphore_signal", 1, more=()),
+    make_semaphore=lambda address: _keep(address, ctypes.CDLL(None).dispatch_semaphore_create, ctypes.c_ssize_t(0)))
+_WINDOWS = _POSIX._replace(
+    wait=_calls("WaitForSingleObject", 1, more=(-1,)), post=_calls("ReleaseSemaphore", 1, more=(1, 0)),
+    give_way=_calls("SwitchToThread"), this_thread=_calls("GetCurrentThreadId"),
+    read_clock=_calls("QueryPerformanceCounter", 1), tick=round(1e9 * time.get_clock_info("perf_counter").resolution),
+    make_semaphore=lambda address: _keep(address, ctypes.CDLL("kernel32").CreateSemaphoreW, None, 0, 1 << 30, None),
+    start_thread=_start_on_windows, join_thread=_join_on_windows)
+(semaphore_wait, semaphore_post, give_way, this_core, set_cores, this_thread, read_clock, TICK,
+ make_semaphore, start_thread, join_thread) = {"linux": _LINUX, "darwin": _MACOS, "win32": _WINDOWS}.get(SYSTEM, _POSIX)
+SEMAPHORE_BYTES = 32
+"""The bytes of Linux's sem_t; a semaphore of other systems is a word."""

@@ -2,38 +2,43 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import cross_compile
-import numpy as np
 import pytest
 
 from graphq.base import platform
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.compiling import Streams
-from graphq.kernels.jit.intrinsics import store_s64
-from graphq.kernels.threads.system import _mark, _poll
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 MODEL = """
+import os
 import sys
+import time
 import numpy as np
 import graphq as gq
 from graphq import cli, quantization
 from graphq.kernels.jit import compiling
-from graphq.kernels.threads import team
+from graphq.kernels.threads import steps, team
 g = gq.Graph("net")
 x = g.input("x", shape=(64, 256), dtype="f32")
 g.output(g.relu(g.matmul(x, np.eye(256, dtype="f4"))), name="y")
 rng = np.random.default_rng(0)
 samples = [rng.standard_normal((64, 256)).astype("f4") for _ in range(4)]
-q = quantization.quantize(g, [{"x": s} for s in samples])
+q = quantization.quantize(g, [{"x": s} for s in samples]) if sys.argv[1] == "quantized" else g
 model = gq.compile(q, threads=2)
 want = model.formula(x=samples[0])
 for _ in range(100):
     assert (model(x=samples[0]) == want).all()
+team.SHORT_SECONDS = 0  # each run wakes the helper
+child = os.fork() if sys.argv[2] == "forks" else None
+for _ in range(3):
+    while team.the_team().helpers.word(steps.SLEEPERS)[0] == 0:
+        time.sleep(0.001)
+    assert (model(x=samples[0]) == want).all()
+if child == 0:
+    sys.exit()
+assert child is None or os.waitpid(child, 0)[1] == 0
 model.save("net.graphq")
 loaded = gq.load_compiled("net.graphq")
 assert (loaded(x=samples[0]) == want).all() and loaded.threads == 2
@@ -48,13 +53,16 @@ def run(system, *command, machine, folder):
     path = os.pathsep.join([str(HELPERS / "other_systems"), str(HELPERS), os.environ["PYTHONPATH"]])
     environment = {**os.environ, "GRAPHQ_SYSTEM": system, "GRAPHQ_MACHINE": machine, "PYTHONPATH": path,
                    "GRAPHQ_CACHE_DIR": str(folder / system)}
-    return subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment)
+    return subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment,
+                          timeout=300)
 
 
-@pytest.mark.parametrize("system, machine", [("darwin", "x86_64"), ("win32", "AMD64")])
-def test_models_are_quantized_saved_loaded_and_run_on_threads(system, machine, tmp_path):
-    """Other processes compile their kernels, and helpers begin and wait by the functions of the system."""
-    ran = run(system, "-W", "always", "-c", MODEL, machine=machine, folder=tmp_path)
+@pytest.mark.parametrize("system, machine, layers, fork", [
+    ("darwin", "x86_64", "quantized", "forks"), ("win32", "AMD64", "quantized", "does not fork"),
+    ("freebsd14", "x86_64", "f32", "forks")])
+def test_models_are_quantized_saved_loaded_and_run_on_threads(system, machine, layers, fork, tmp_path):
+    """Other processes compile their kernels. Helpers begin, wait and wake by functions of the system, or poll."""
+    ran = run(system, "-W", "always", "-c", MODEL, layers, fork, machine=machine, folder=tmp_path)
     last = ran.stdout.splitlines()[-1:]
     assert last == ["True 1 0"], ran.stderr
     assert f"graphq is not tested on {system} with x86_64; where it fails, models with GRAPHQ_ISA=scalar" in ran.stderr
@@ -68,29 +76,6 @@ def test_code_for_other_systems_calls_only_what_their_processes_have(system, tmp
     assert ran.returncode == 0 and found.keys() == {"steps", "team", "strips", "traced", "tile"}, ran.stderr
     assert ("ReleaseSemaphore" if system == "win32" else "_dispatch_semaphore_signal") in found["team"]
     assert ("QueryPerformanceCounter" if system == "win32" else "_clock_gettime") in found["traced"]
-
-
-def polling():
-    def wait(semaphore, seen):
-        _poll(semaphore)
-        store_s64(seen, 1)
-
-    def post(semaphore, nothing):
-        _mark(semaphore)
-
-    return Functions(wait=wait, post=post)
-
-
-def test_a_semaphore_of_no_system_is_polled():
-    semaphore, seen = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    module = modules.load("polling", polling, cache=False)
-    address = semaphore.ctypes.data
-    waiting = threading.Thread(target=module.wait, args=(address, seen.ctypes.data))
-    waiting.start()
-    assert seen[0] == 0
-    module.post(address, 0)
-    waiting.join()
-    assert seen[0] == 1 and semaphore[0] == 0
 
 
 def test_streams_carry_objects_and_end_with_the_other_side():
