@@ -17,7 +17,7 @@ from graphq.kernels.family.record import MAX_EPILOGUE
 from graphq.ops.quant import DEQUANTIZES
 from graphq.rewrite.partition import Fusion, carve
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
-from graphq.rewrite.rule import Match
+from graphq.rewrite.rule import Match, set_attributes
 
 MASKS = frozenset({"select", "logical_and", "logical_or", "logical_not", "logical_xor", *COMPARISONS})
 """The operations that masks consist of."""
@@ -189,10 +189,4 @@ def leave_ties(graph: Graph) -> int:
     part of PIPELINE; `graphq.compile(..., ties="formula")` runs it after the other passes.
     """
     found = [node for node in graph.nodes_of(("partition",)) if node.attrs["ties"] != "formula"]
-    for node in found:
-        with graph.before(node, [node]):
-            outputs = graph.add_node(node.op, node.inputs, {**node.attrs, "ties": "formula"})
-        for old, new in zip(node.outputs, outputs, strict=True):
-            graph.replace_uses(old, new)
-        graph.prune([node])
-    return len(found)
+    return set_attributes(graph, found, ties="formula")

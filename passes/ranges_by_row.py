@@ -10,8 +10,9 @@ import numpy as np
 
 from graphq.dtypes import f32, s8, u8
 from graphq.ir import Graph, Node, Value
+from graphq.ops.recurrent import shares_range
 from graphq.rewrite.fixpoint import Fixpoint
-from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var, set_attributes
 
 TINY = np.float32(2.0**-126)
 """The least scale of a row: the least normal f32 number. Rows of zeros get this scale."""
@@ -91,6 +92,11 @@ class DequantizedByRow(Rewrite):
             g.bias_add(y, bias, data_format=product.attrs["data_format"])
 
 
+def states_by_row(graph: Graph) -> int:
+    """lstm(..., scales) -> lstm(..., scales, by_row=True): each row of the state that is quantized has its own range"""
+    return set_attributes(graph, [n for n in graph.nodes_of(("lstm",)) if shares_range(n)], by_row=True)
+
+
 NOT_DYNAMIC = "the operand is not quantized by its own range"
 
 
@@ -105,5 +111,5 @@ def _quantized(q: Value | None, s: Value | None, z: Value | None = None) -> Valu
     return x if whole and all(same) else None
 
 
-RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow())
-"""The pass that quantizes the activations of all dynamically quantized matmuls and convolutions per row."""
+RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow(), states_by_row)
+"""The pass that quantizes per row: the activations of matmuls and convolutions, and the states of LSTMs."""

@@ -579,13 +579,13 @@ class Operations:
 
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
              scales: Number | None = None, lengths: Number | None = None, peepholes: Number | None = None, /, *,
-             reverse: bool = False, name: str | None = None) -> Any:
+             reverse: bool = False, by_row: bool = False, name: str | None = None) -> Any:
         """Long short-term memory: returns all states [T, B, H], the last state [B, H] and the last cell [B, H].
 
         `gates` [T, B, 4H] is the input times its weights, plus all biases, for the gates in ONNX's order i, o, f, c.
         `recurrent` [4H, H] is the weights of the state. `h` and `c` are the initial state and cell (default: zeros). With
-        `scales`, the weights are integers in f32, and each step quantizes the state to u8 with one scale for all rows, as
-        DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
+        `scales`, the weights are integers in f32, and each step quantizes the state to u8 as DynamicQuantizeLinear does: by
+        one range for all rows (com.microsoft DynamicQuantizeLSTM), or with `by_row` by a range for each row.
 
         Row b of the batch ends after `lengths[b]` steps: its last state is the state after these steps, and later states
         are 0. Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and

@@ -45,7 +45,7 @@ def length_error(op: str, steps: int, length: int) -> InputError:
 
 def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
                scales: TensorType | None = None, lengths: TensorType | None = None,
-               peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
+               peepholes: TensorType | None = None, *, reverse: bool, by_row: bool) -> tuple[TensorType, ...]:
     """`lengths` is s32, all other operands f32. `scales` is one scale, or one for each row of `recurrent`."""
     states, last = _types(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
                           lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
@@ -55,13 +55,14 @@ def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = 
 
 @register_op(infer=infer_lstm)
 def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None = None, scales: Array | None = None,
-         lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False) -> tuple[Array, ...]:
+         lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False,
+         by_row: bool = False) -> tuple[Array, ...]:
     """Long short-term memory: returns all states [T, B, H], the last state [B, H] and the last cell [B, H].
 
     `gates` [T, B, 4H] is the input times its weights, plus all biases, for the gates in ONNX's order i, o, f, c.
     `recurrent` [4H, H] is the weights of the state. `h` and `c` are the initial state and cell (default: zeros). With
-    `scales`, the weights are integers in f32, and each step quantizes the state to u8 with one scale for all rows, as
-    DynamicQuantizeLinear does (com.microsoft DynamicQuantizeLSTM).
+    `scales`, the weights are integers in f32, and each step quantizes the state to u8 as DynamicQuantizeLinear does: by
+    one range for all rows (com.microsoft DynamicQuantizeLSTM), or with `by_row` by a range for each row.
 
     Row b of the batch ends after `lengths[b]` steps: its last state is the state after these steps, and later states
     are 0. Raises InputError for a length outside of [0, T]. `peepholes` times the cell are added to the gates i, o and
@@ -71,12 +72,17 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
     _check_lengths("lstm", lengths, len(gates))
     zeros = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32)
     return numbers.lstm(gates, recurrent, zeros if h is None else h, zeros if c is None else c, scales, lengths,
-                        peepholes, reverse)
+                        peepholes, reverse, by_row)
 
 
 def quantizes_state(node: Node) -> bool:
     """Whether a node is an LSTM with `scales`: one that multiplies the quantized state by integer weights."""
     return node.op.name == "lstm" and node.inputs[4:5] not in ((), (None,))
+
+
+def shares_range(node: Node) -> bool:
+    """Whether a node is an LSTM that quantizes the states of all rows by one range."""
+    return quantizes_state(node) and not node.attrs["by_row"]
 
 
 def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, bias: TensorType | None = None,

@@ -13,7 +13,7 @@ from graphq.kernels.families import TIES, lower_partition
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
 from graphq.kernels.target.level import Level
-from graphq.ops.recurrent import quantizes_state
+from graphq.ops.recurrent import shares_range
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.plan.plan import VIEWS, AnyStep, Plan, PythonStep, Step
 from graphq.report.causes import Analysis, causes
@@ -70,7 +70,7 @@ def ranges(graph: Graph, passes: Sequence[Pass]) -> list[str]:
     if RangesByRow not in passes:
         return []
     left = [graph.label(n.outputs[0]) for n in graph.nodes
-            if any(x.op.name == "dynamic_range" or quantizes_state(x)
+            if any(x.op.name == "dynamic_range" or shares_range(x)
                    for x in (n.attrs["body"].nodes if n.op.name == "partition" else [n]))]
     return [f"ranges: by row, except for {listing(left, 'and')}" if left else "ranges: by row"]
 

@@ -22,7 +22,7 @@ any value of one attribute, and `attrs=ANY` any value of all attributes that are
 commutative operation are tried. Only the root, the last node of a match, may have users outside of the match.
 """
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from graphq.errors import GraphError
@@ -193,3 +193,14 @@ def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
         raise GraphError(f"{rewrite.name}.{method} takes '{unknown[0]}', which the pattern does not have; "
                          f"it has {', '.join(sorted(known))}")
     return tuple(p for p in parameters if p in known)
+
+
+def set_attributes(graph: Graph, nodes: Sequence[Node], **attrs: Any) -> int:
+    """Replace nodes by nodes with these attributes changed. Returns the number of nodes."""
+    for node in nodes:
+        with graph.before(node, [node]):
+            outputs = graph.add_node(node.op, node.inputs, {**node.attrs, **attrs})
+        for old, new in zip(node.outputs, outputs, strict=True):
+            graph.replace_uses(old, new)
+        graph.prune([node])
+    return len(nodes)

@@ -1,9 +1,9 @@
 """The formulas of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
 
 x [T, B, gates * H] are the products of inputs and weights. s are the products of the previous state and the recurrent
-weights, summed as in `float_sums`. For integer weights, the state is quantized by DynamicQuantizeLinear, and s is an
-exact integer sum times an f32 scale. Each gate has H columns of x and s; x and s below are the columns of the gate that
-is computed. The gates come in the listed order; ONNX's names for g and n are c and h.
+weights, summed as in `float_sums`. For integer weights, the state is quantized by DynamicQuantizeLinear, as a whole or
+row by row, and s is an exact integer sum times an f32 scale. Each gate has H columns of x and s; x and s below are the
+columns of the gate that is computed. The gates come in the listed order; ONNX's names for g and n are c and h.
 
     lstm (i, o, f, g):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
     rnn:                h' = tanh(x + s)
@@ -40,10 +40,13 @@ BLEND = (1.0 - _given(0)) * _given(1) + _given(0) * _given(2)
 """The new state h' of a GRU, from the gate z, the candidate n and the old state h."""
 
 
-def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
+def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None = None,
+               by_row: bool = False) -> np.ndarray:
     """Multiply the state [B, H] by weights [gates * H, H]; with `scales`, the weights are integers."""
     if scales is None:
         return float_sums(h, recurrent.T)
+    if by_row and len(h) > 1:
+        return np.concatenate([state_sums(row, recurrent, scales) for row in h[:, None]])
     units, scale = quantized(h)
     total = units.astype(np.int64) @ recurrent.T.astype(np.int64)
     return np.asarray(total.astype(np.int32).astype(np.float32) * (scale * scales))
@@ -67,7 +70,7 @@ def quantized(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
 
 def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray, scales: np.ndarray | None,
          lengths: np.ndarray | None, peepholes: np.ndarray | None,
-         reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+         reverse: bool, by_row: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The states of all steps, the last state, and the last cell.
 
     `peepholes` has one row for each of the gates i, o and f; the cell times this row is added to the gate's x + s.
@@ -76,7 +79,7 @@ def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray,
     pi, po, pf = np.split(np.zeros(3 * h.shape[1], np.float32) if peepholes is None else peepholes, 3)
     for t, active in _order(states, lengths, reverse):
         xi, xo, xf, xc = np.split(gates[t], 4, axis=1)
-        si, so, sf, sc = np.split(state_sums(h, recurrent, scales), 4, axis=1)
+        si, so, sf, sc = np.split(state_sums(h, recurrent, scales, by_row), 4, axis=1)
         if peepholes is not None:
             si, sf = si + pi * c, sf + pf * c
         new = evaluate(CELL, None, (xf, sf, xi, si, xc, sc, c))

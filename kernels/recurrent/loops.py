@@ -9,6 +9,7 @@ the end of a sequence. Each sequence's last state is then kept in a separate arr
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -41,7 +42,8 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     states        the states after all steps
     first_cells, cells    the cells before the first step, and after the last one (LSTM)
     extra         the bias (GRU), or the scales of all gates (quantized)
-    room          memory for the quantized state (rows of u8, padded to 4 bytes): 4 bytes per element, and 16 more
+    room          memory for the quantized state: rows of u8, padded to 4 bytes, in 4 bytes per element, and then 16
+                  bytes per row for extremes, scale and zero point; one range for all rows uses those of row 0
     lengths       the s32 lengths of the rows' sequences, or 0
     wrong_length  an s64 that gets a length outside of [0, steps], if any; the block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights
@@ -86,19 +88,25 @@ ONES = 0x01010101
 
 
 class Integers(NamedTuple):
-    """How a quantized state is multiplied: the instructions, and whether the weights have an offset."""
+    """How a quantized state is multiplied: the instructions, and whether the weights have an offset.
+
+    With `by_row`, each row has a range of its own.
+    """
 
     how: Multiply
     shifted: bool
+    by_row: bool
 
 
 def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gates: int, integers: Integers,
-                  columns: Columns) -> list[Vectors]:
+                  columns: Columns, ranges: Sequence[Value]) -> list[Vectors]:
     """The s32 sums of a panel's gates, for each of `rows` rows of quantized states (u8, padded to a multiple of 4).
+
+    `ranges` are the addresses of the rows' extremes, scales and zero points.
 
     sum (q - zp) w = sum q (w - offset) + offset sum q - zp sum w, all modulo 2**32. Both q and zp may be shifted.
     """
-    word, (how, shifted) = partial(LAYER.load, args), integers
+    word, (how, shifted, _) = partial(LAYER.load, args), integers
     kind = vector(I32, how.lanes)
     n = word("units")
     groups = (n + 3).shr(2)
@@ -114,12 +122,12 @@ def _integer_sums(b: Builder, args: Value, h: Value, unit: Value, rows: int, gat
             loop.update([how.dot(b, acc, *pair) for acc, pair in zip(loop.values, pairs, strict=True)])
         each = gates + len(adds)
         parts.append([loop.values[r * each:(r + 1) * each] for r in range(rows)])
-    zero_point = (word("room") + word("rows") * n * 4 + 12).load(I8).zext(I32).splat(UNITS)
-    zero_point = zero_point + how.shift("u8") if how.shift("u8") else zero_point
-    taken = [zero_point * columns.load(word("weight_sums") + n * (4 * g), I32, 4) for g in range(gates)]
+    weight_sums = [columns.load(word("weight_sums") + n * (4 * g), I32, 4) for g in range(gates)]
     found = []
     for r in range(rows):
-        sums = [concatenated([part[r][g] for part in parts]) - taken[g] for g in range(gates)]
+        zero_point = (ranges[r] + 12).load(I8).zext(I32).splat(UNITS)
+        zero_point = zero_point + how.shift("u8") if how.shift("u8") else zero_point
+        sums = [concatenated([part[r][g] for part in parts]) - zero_point * weight_sums[g] for g in range(gates)]
         if shifted:
             added = (word("offset").trunc(I32) * parts[0][r][gates].lane(0)).splat(UNITS)
             sums = [s + added for s in sums]
@@ -171,14 +179,16 @@ def _units(gates: int, integers: Integers | None, rows: int) -> Intrinsic:
             panel = word("panels") + unit * n * (4 * gates)
             sums = _sums(b, factors + row * line, n, panel, rows, gates)
         else:
-            sums = _integer_sums(b, args, factors + row * ((n + 3) & -4), unit, rows, gates, integers, columns)
+            ranges = [word("room") + word("rows") * line + ((row + r) * 16 if integers.by_row else 0)
+                      for r in range(rows)]
+            sums = _integer_sums(b, args, factors + row * ((n + 3) & -4), unit, rows, gates, integers, columns, ranges)
         for r in range(rows):
             place = (row + r) * line
             source = x + place * gates
             of_input = [columns.load(source + line * g, F32, 4) for g in range(gates)]
             s = sums[r]
             if integers is not None:
-                scale = (word("room") + word("rows") * line + 8).load(F32)
+                scale = (ranges[r] + 8).load(F32)
                 s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(word("extra") + line * g, F32, 4))
                      for g, t in enumerate(s)]
             if gates == 4:
@@ -212,14 +222,14 @@ def _quantize(b: Builder, source: Value, count: Value, target: Value, scale: Val
         columns.store(b.fptoui(q, vector(I8, UNITS)), target, I8, 1)
 
 
-def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:
+def recurring(gates: int, level: str, emulated: int, shifted: int, by_row: int) -> Functions:
     """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1); `level` is "" for a float state."""
     integers, together, whole = None, ROWS, level != ""
     if whole:
         own = level_named(level)
         lanes = min(UNITS, own.lanes)
         together = ROWS * lanes // UNITS  # the sums of these rows fit into registers
-        integers = Integers((own.dot4 or own.pairs)(lanes, bool(emulated)), bool(shifted))
+        integers = Integers((own.dot4 or own.pairs)(lanes, bool(emulated)), bool(shifted), bool(by_row))
     copy, many, one = row_copier(), _units(gates, integers, together), _units(gates, integers, 1)
     padding = 0 if integers is None else ONES * integers.how.silent("u8")
 
@@ -245,11 +255,13 @@ def recurring(gates: int, level: str, emulated: int, shifted: int) -> Functions:
             of_input, new = x + step * size * gates, y + step * size
             factors = h
             if whole:
-                extremes(h, rows * n, room + size)
-                scale_of(room + size, 1, room + size + 8, room + size + 12)
-                for i in range(rows):
+                for i in range(first, last):
+                    at = room + size + 16 * i * by_row
+                    if by_row or i == first:
+                        extremes(h + line * i, n if by_row else rows * n, at)
+                        scale_of(at, 1, at + 8, at + 12)
                     store_s32(room + (i + 1) * wide - 4, padding)
-                    _quantize(h + line * i, n, room + i * wide, room + size + 8, room + size + 12)
+                    _quantize(h + line * i, n, room + i * wide, at + 8, at + 12)
                 factors = room
             i = first
             while i < last:
@@ -286,7 +298,7 @@ def clear(address: int, n: int) -> None:
 class Layer(NamedTuple):
     """The sizes of a layer: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of the batch, units of state.
 
-    `offset` was subtracted from the weights of a quantized layer.
+    `offset` was subtracted from the weights of a quantized layer; `by_row`, its rows have a range each.
     """
 
     gates: int
@@ -296,16 +308,18 @@ class Layer(NamedTuple):
     reverse: bool
     quantized: bool = False
     offset: int = 0
+    by_row: bool = False
 
 
 def plan_recurrence(x: Layer, target: Target) -> Step:
-    """Plan all time steps of a layer. A quantized layer is one block, because its rows share one scale."""
+    """Plan all time steps of a layer. A layer whose quantized rows share one scale is one block."""
     cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # measured on Zen 4 for 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
     if not x.quantized:
         return plan_rows(recurring, LAYER, words, target, rows=x.rows, cycles=cycles, unit=ROWS,
-                         of=(x.gates, "", 0, 0))
+                         of=(x.gates, "", 0, 0, 0))
     level = target.level.of_products
     emulated = int(target.level.emulated)
-    return plan_rows(recurring, LAYER, words, target._replace(threads=1), rows=x.rows, cycles=cycles, unit=ROWS,
-                     of=(x.gates, level.name, emulated, int(x.offset != 0)), level=level)
+    return plan_rows(recurring, LAYER, words, target if x.by_row else target._replace(threads=1), rows=x.rows,
+                     cycles=cycles, unit=ROWS, of=(x.gates, level.name, emulated, int(x.offset != 0), int(x.by_row)),
+                     level=level)

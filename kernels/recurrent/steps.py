@@ -37,12 +37,13 @@ def recurrent_steps(b: PlanBuilder, node: Node) -> None:
     if scales is not None:
         packed = byte_panels(weights, GATES[name])
         factors = np.broadcast_to(np.asarray(scales.data), weights.shape[:1])
-        words |= {"extra": Ref(b.constant(factors)), "room": Ref(b.temporary(last.type.nbytes + 16)),
+        room = b.temporary(last.type.nbytes + 16 * last.type.dims[0])
+        words |= {"extra": Ref(b.constant(factors)), "room": Ref(room),
                   "weight_sums": Ref(b.constant(packed.sums)), "offset": packed.offset}
     words["first"] = state("first")
     steps, rows, units = out.type.dims
     layer = Layer(GATES[name], steps, rows, units, node.attrs["reverse"], packed is not None,
-                  packed.offset if packed else 0)
+                  packed.offset if packed else 0, name == "lstm" and node.attrs["by_row"])
     step = plan_recurrence(layer, b.target)
     if "lengths" in given:
         wrong = b.report("sequence length", node, name, steps)

@@ -8,6 +8,7 @@ from onnx_runtime import results, session
 import graphq as gq
 from graphq.dtypes import as_dtype
 from graphq.errors import GraphError
+from graphq.passes import RangesByRow
 
 rng = np.random.default_rng(1)
 COUNT = {"LSTM": 4, "DynamicQuantizeLSTM": 4, "GRU": 3, "RNN": 1}
@@ -106,6 +107,29 @@ def test_peepholes(direction):
 def test_a_quantized_layer(direction):
     """Of one row, for with more ONNX Runtime's range is that of a part of them."""
     compare(model("DynamicQuantizeLSTM", direction), shapes=((4, 1), (9, 1)), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_rows_of_a_quantized_layer_are_the_same_alone(direction, tmp_path):
+    """With ranges by row, which the operator itself cannot state."""
+    made = model("DynamicQuantizeLSTM", direction)
+    file, m = gq.load_onnx(made), gq.compile(gq.load_onnx(made), ranges="rows", threads=2)
+    assert "\nranges: by row\n" in m.explain()
+    given = feeds(made, 5, 3)
+    given["x"] *= np.float32([1, 4, 0.1])[:, None]
+    together, formula = m(given), m.formula(given)
+    for name, y in together.items():
+        assert np.array_equal(y, formula[name])
+    for row in range(3):
+        one = {n: x[:, row:row + 1] if x.ndim == 3 else x[row:row + 1] for n, x in given.items()}
+        alone = m(one)
+        for name, want in gq.reference(file, one).items():
+            of_row = together[name].take([row], axis=2 if name == "y" else 1)
+            assert np.array_equal(of_row, alone[name])
+            np.testing.assert_allclose(of_row, want, atol=0.05)
+    RangesByRow(file)
+    with pytest.raises(GraphError, match="by one range for all rows: leave by_row out"):
+        gq.save_onnx(file, tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])

@@ -258,6 +258,8 @@ def recurrent(w: GraphWriter, node: Node) -> None:
                                        for v, n in parts], axis=0)) if added is not None or bias is not None else ""
         w.add(op.upper(), [w.name(x), w.constant(own[None]), wide(w.name(weights)), biases, lengths, *states], names,
               **attrs)
+    elif node.attrs["by_row"]:
+        raise GraphError("DynamicQuantizeLSTM quantizes the state by one range for all rows: leave by_row out")
     else:
         x, factors, bias = dynamic_product(gates)
         biases = "" if bias is None else \

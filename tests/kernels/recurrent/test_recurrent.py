@@ -55,7 +55,9 @@ def test_lengths(op, quantized, reverse):
     """Of nothing and of all steps, in a block with others."""
     extra = np.float32([0.003]) if quantized else None
     attrs = {"linear_before_reset": True} if op == "gru" else {}
-    check(graph(op, 4, 6, 20, extra=extra, lengths=np.int32([4, 0, 2, 4, 1, 3]), reverse=reverse, **attrs), 2)
+    for by_row in ({}, {"by_row": True})[:1 + quantized]:
+        check(graph(op, 4, 6, 20, extra=extra, lengths=np.int32([4, 0, 2, 4, 1, 3]), reverse=reverse, **attrs,
+                    **by_row), 2)
 
 
 @pytest.mark.parametrize("op", ["lstm", "gru"])
@@ -70,6 +72,7 @@ def test_quantized_states(level, sizes, scales):
     extra = np.float32([0.003]) if scales == "one" else np.abs(floats(4 * units)) / 100
     check(graph("lstm", steps, rows, units, extra=extra), 2, level)
     check(graph("lstm", steps, rows, units, extra=extra, reverse=True, states=False), 1, level)
+    check(graph("lstm", steps, rows, units, extra=extra, by_row=True), 2, level)
 
 
 @pytest.mark.parametrize("weights, level", at_each_width(
