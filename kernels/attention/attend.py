@@ -72,22 +72,23 @@ def _scores(rows: int, size: int, capped: bool, biased: bool, kept: str) -> Call
         queries = [ROW.load(row, "query") for row, _ in tile]
         limits = [[ROW.load(row, name).trunc(I32).splat(LANES) for name in ("first", "last")] for row, _ in tile]
         word = {name: (args + 8 * ATTEND.number(name)).load(F32).splat(LANES) for name in ("scale", "softcap")}
+        step = min(LANES, b.level.block_bytes // 4)  # the numbers of each key that are transposed at a time
         with Loop(b, (high - base + (LANES - 1)) // LANES) as loop:
             start = base + loop.k * LANES
             places = [keys + smaller(start + n, high - 1) * (size * WIDTHS[kept] // 8) for n in range(LANES)]
 
             def chained(first: Value, left: int, chains: list[Value]) -> list[Value]:
-                columns = transpose_tiles(_parts(b, places, scale, first, left, kept))
+                columns = transpose_tiles(_parts(b, places, scale, first, left, kept, step))
                 for k in range(left):
                     chains = [columns[k].math("fma", (q + first * 4 + 4 * k).load(F32).splat(LANES), chain)
                               for q, chain in zip(queries, chains, strict=True)]
                 return chains
 
             def summed(first: Value, count: int) -> list[Value]:
-                with Loop(b, c64(count // LANES), [b.value(kind, 0.0)] * rows) as parts:
-                    parts.update(chained(first + parts.k * LANES, LANES, parts.values))
-                if count % LANES:
-                    return chained(first + count // LANES * LANES, count % LANES, parts.values)
+                with Loop(b, c64(count // step), [b.value(kind, 0.0)] * rows) as parts:
+                    parts.update(chained(first + parts.k * step, step, parts.values))
+                if count % step:
+                    return chained(first + count // step * step, count % step, parts.values)
                 return parts.values
 
             totals = summed(c64(0), min(size, BLOCK))
@@ -114,24 +115,24 @@ def _added(totals: list[Value], sums: list[Value]) -> list[Value]:
     return [total + x for total, x in zip(totals, sums, strict=True)]
 
 
-def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, kept: str) -> list[Value]:
-    """Load up to 16 numbers of each row as f32, from index `first` on. If `left` is below 16, zeros fill the rest."""
+def _parts(b: Builder, rows: list[Value], scale: Value, first: Value, left: int, kept: str,
+           most: int = LANES) -> list[Value]:
+    """Load up to `most` numbers of each row as f32, from index `first` on. If `left` is less, zeros fill the rest."""
     def loaded(address: Value, lane: Type, lanes: int, count: int) -> Value:
         kind = vector(lane, lanes)
-        whole = count == lanes
-        return address.load(kind) if whole else load_first(address, c64(count), kind)
+        return address.load(kind) if count == lanes else load_first(address, c64(count), kind)
 
     if kept == "f32":
-        return [loaded(row + first * 4, F32, LANES, left) for row in rows]
+        return [loaded(row + first * 4, F32, most, left) for row in rows]
     if WIDTHS[kept] == 16:
-        return [widen(b, loaded(row + first * 2, I16, LANES, left), kept, LANES) for row in rows]
-    factors = loaded(scale + first * 4, F32, LANES, left)
+        return [widen(b, loaded(row + first * 2, I16, most, left), kept, most) for row in rows]
+    factors = loaded(scale + first * 4, F32, most, left)
     if kept == "s8":
-        return [loaded(row + first, I8, LANES, left).sext(I32).to_float(F32) * factors for row in rows]
+        return [loaded(row + first, I8, most, left).sext(I32).to_float(F32) * factors for row in rows]
     out = []
     for row in rows:
-        pairs = loaded(row + first // 2, I8, LANES // 2, left // 2).zext(I32)
-        lanes = (pairs & 15).shuffle(pairs >> 4, [x for n in range(LANES // 2) for x in (n, n + LANES // 2)])
+        pairs = loaded(row + first // 2, I8, most // 2, left // 2).zext(I32)
+        lanes = (pairs & 15).shuffle(pairs >> 4, [x for n in range(most // 2) for x in (n, n + most // 2)])
         out.append((lanes - 8).to_float(F32) * factors)
     return out
 

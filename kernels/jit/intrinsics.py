@@ -93,7 +93,7 @@ def concatenated(vectors: Sequence[Value]) -> Value:
 def transpose_tiles(rows: list[Value]) -> list[Value]:
     """Transpose all n x n blocks in n vectors, by log2(n) rounds of perfect shuffles.
 
-    If a block is wider than the level's `block_bytes`, it is cut into smaller blocks.
+    If a block is wider than the level's `block_bytes`, it is cut into smaller blocks; vectors may be as short as these.
     """
     n, lanes = len(rows), rows[0].type.count
     level = rows[0].building.level
@@ -104,7 +104,7 @@ def transpose_tiles(rows: list[Value]) -> list[Value]:
                   for top in range(0, n, size)]
         each = n // size  # blocks of a row
         return [concatenated([blocks[i][tile + c // size][c % size] for tile in range(0, lanes // size, each)
-                              for i in range(each)]) for c in range(n)]
+                              for i in range(each)]) for c in range(min(n, lanes))]
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
                for x in (i, i + lanes)] for start in (0, n // 2)]
     for _ in range(n.bit_length() - 1):

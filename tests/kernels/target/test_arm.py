@@ -39,11 +39,21 @@ def grouped():
     return g
 
 
+def attention():
+    """Attention of three tokens without caches, whose heads have seven numbers: four are transposed, then three."""
+    g = gq.Graph("attention")
+    tokens = [g.input(name, shape=(1, 3, heads * 7), dtype="f32") for name, heads in (("q", 2), ("k", 1), ("v", 1))]
+    lengths = [g.constant(np.int32(x)) for x in ([2], [3])]
+    y, *_ = g.cached_attention(tokens[0], *lengths, *tokens[1:], heads=2, groups=1, scale=0.4)
+    g.output(y, name="y")
+    return g
+
+
 PRODUCTS = [*tails(), *of_products(), padded(1, 24), padded(24, 1), compressed("f32", "u4"), compressed("f32", "u8")]
 PAIRED = [dense(13, 40, 17, out="f32", residual=False), dense(3, 24, 70, x="s8", zx=-9), dense(1, 8, 33, batch=(2,)),
           padded(24, 1), grouped()]
 """Products of two rows at once, in tiles of each size: k is a multiple of 8, and rows are odd."""
-FLOATS = [*map(product, ("f32", "bf16", "f16")), recurrent("gru", False), rows(), looked_up()]
+FLOATS = [*map(product, ("f32", "bf16", "f16")), recurrent("gru", False), rows(), looked_up(), attention()]
 """Code of the lowest level with these vectors."""
 
 
