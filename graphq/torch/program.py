@@ -27,7 +27,7 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
         raise GraphError(f"from_torch takes an ExportedProgram, got {type(program).__name__}: write "
                          "graphq.from_torch(torch.export.export(module.eval(), example_inputs))")
     if any(_is_hidden_change(n) for n in program.graph.nodes):
-        program = program.run_decompositions({})  # makes the program functional, and keeps its operators
+        program = program.run_decompositions({})  # has no hidden changes, and the same operators otherwise
     return _Conversion(program).graph
 
 
@@ -37,18 +37,27 @@ def _changed(node: Any) -> bool:
 
 
 def _is_hidden_change(node: Any) -> bool:
-    """Whether a call changes a tensor that others may share: a view, a tensor with views, or an input."""
-    if not _changed(node):
+    """Whether a call changes a tensor that others share, such as a view's base, or reads a part of a tensor's class."""
+    if operator_name(node.target) == "export.access_subclass_inner_tensor":
+        return True
+    if not _changed(node) or "dropout" in str(node.target):
         return False
     given = node.args[0]
-    return not isinstance(given, fx.Node) or given.op != "call_function" or _is_view(given) \
-        or any(_is_view(user) for user in given.users)
+    if any(_is_view(user) for user in given.users):
+        return True
+    while given.op == "call_function" and _is_view(given):
+        base = given.args[0]
+        if len(base.users) > 1:
+            return True
+        given = base
+    return given.op != "call_function"
 
 
 def _is_view(node: Any) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return True
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in node.target._schema.returns)
+    """Whether a result of an operator shares memory with an operand."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and any(
+        r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
 
 
 class _Conversion:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphq.dtypes import DType, boolean, f32, s64
+from graphq.dtypes import DType, boolean, f32, s8, s64, u8
 from graphq.ir import Value
 from graphq.ops.rules import FLOATS
 from graphq.torch.operators.importer import Call, Result, dtype_of, imports, imports_each
@@ -105,8 +105,14 @@ def dropout(c: Call) -> Result:
 
 @imports("to", "_to_copy", "type_as", "prims.convert_element_type", "quantized_decomposed.convert_element_type")
 def to(c: Call) -> Result:
-    """Import a conversion to the result's dtype; the device and layout do not matter."""
-    return c.cast(c.input(0))
+    """Import a conversion to the result's dtype; the device and layout do not matter.
+
+    A conversion of 8-bit integers is a dequantize with the scale 1, because fusions match it.
+    """
+    x = c.input(0)
+    if x.dtype in (s8, u8) and c.dtype() in FLOATS:
+        return c.cast(c.graph.dequantize(x, scales=[1.0]))
+    return c.cast(x)
 
 
 @imports("div", "true_divide", "floor_divide")

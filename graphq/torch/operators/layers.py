@@ -114,7 +114,7 @@ def adaptive_pool(c: Call) -> Result:
     sizes, wanted = dims[-count:], each(c.arg(1, "output_size"), count)
     kind = "Max" if "max" in name else "Average"
     if set(wanted) == {1}:
-        y = c.onnx(f"Global{kind}Pool", x)
+        y = _over_image(c, x, kind, sizes)
     elif sizes == tuple(wanted):
         y = x
     else:
@@ -123,6 +123,16 @@ def adaptive_pool(c: Call) -> Result:
         kernel = [n // k for n, k in zip(sizes, wanted, strict=True) if n is not None]
         y = c.onnx(f"{kind}Pool", x, kernel_shape=kernel, strides=kernel)
     return c.results(y)
+
+
+def _over_image(c: Call, x: Value, kind: str, sizes: Sequence[int | None]) -> Value:
+    """Pool whole images."""
+    kernel = [n for n in sizes if n is not None]
+    if len(kernel) < len(sizes):
+        found: Value = c.onnx(f"Global{kind}Pool", x)
+        return found
+    return c.graph.max_pool(x, kernel=kernel, data_format="NCX") if kind == "Max" else \
+        c.graph.avg_pool(x, kernel=kernel, exclude_pad=True, data_format="NCX")
 
 
 def _uneven(c: Call, x: Value, kind: str, sizes: Sequence[int | None], wanted: Sequence[int]) -> Value:

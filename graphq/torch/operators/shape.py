@@ -26,20 +26,27 @@ def view(c: Call) -> Result:
     """Import a change of shape that the program's own types state; open dimensions are copied or computed.
 
     A dimension is copied if `x` has the same symbol at the same place. One further open dimension may remain: it
-    follows from the others. If more remain, the sizes of the call are computed.
+    follows from the others. If more remain, the sizes of the call are computed. Integers are reshaped before they are
+    dequantized at run time, because fusions match a product of dequantized operands.
     """
-    x, old, new = c.input(0), c.fake(0).shape, c.fake().shape
+    x, node = c.input(0), c.input(0).node
+    if node is not None and node.op.name == "dynamic_dequantize" and node.attrs["qtype"] == "per_tensor":
+        return c.graph.add_node(node.op, [_viewed(c, node.operands[0]), *node.inputs[1:]], node.attrs)[0]
+    return _viewed(c, x)
+
+
+def _viewed(c: Call, x: Value) -> Value:
+    old, new = c.fake(0).shape, c.fake().shape
     sizes: list[Any] = []
     for k, n in enumerate(new):
         copied = k < len(old) and str(n) == str(old[k])
         sizes.append(n if isinstance(n, int) else 0 if copied else -1)
-    if 0 in [n for n in new if isinstance(n, int)]:
-        return c.onnx("Reshape", x, c.vector(c.args[1]), allowzero=1)
-    if sizes.count(-1) <= 1:
+    if not any(isinstance(n, int) and n == 0 for n in new) and sizes.count(-1) <= 1:
         return c.graph.static_reshape(x, shape=sizes, special_zero=0 in sizes)
     if not isinstance(c.arg(1), list):
-        c.refuse(f"a reshape from {list(old)} to {list(new)} is not supported: it has several open dimensions")
-    return c.onnx("Reshape", x, c.vector(c.args[1]))
+        c.refuse(f"a reshape from {list(old)} to {list(new)} is not supported: several sizes are open, or 0")
+    found: Value = c.onnx("Reshape", x, c.vector(c.args[1]), allowzero=1)
+    return found
 
 
 @imports("permute", "transpose", "t", "numpy_T", "swapaxes", "movedim")
