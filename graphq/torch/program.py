@@ -11,6 +11,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.node import ONNX_NAME
+from graphq.onnx.importers.importer import MALFORMED
 from graphq.torch.operators.importer import OPERATORS, Call, constant_of, dtype_of
 
 SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
@@ -112,6 +113,8 @@ class _Conversion:
                     self.values[node] = self._call(node)
                 except (GraphError, CompileError) as e:
                     raise type(e)(f"{_place(node)}: {e}") from None
+                except MALFORMED as e:
+                    raise GraphError(f"{_place(node)}: these arguments are not supported: {node.args}: {e}") from e
         raise AssertionError("a program has an output node")
 
     def _call(self, node: Any) -> Any:

@@ -31,7 +31,7 @@ def view(c: Call) -> Result:
     """
     x, node = c.input(0), c.input(0).node
     if node is not None and node.op.name == "dynamic_dequantize" and node.attrs["qtype"] == "per_tensor":
-        return c.graph.add_node(node.op, [_viewed(c, node.operands[0]), *node.inputs[1:]], node.attrs)[0]
+        return c.graph.add_node(node.op, [_viewed(c, node.operand(0)), *node.inputs[1:]], node.attrs)[0]
     return _viewed(c, x)
 
 
@@ -336,9 +336,11 @@ def shuffle(c: Call) -> Result:
 
 def filled(c: Call, sizes: Sequence[Any], value: Any, dtype: DType) -> Value:
     """A tensor of one value."""
-    if all(isinstance(n, int) for n in sizes):
+    known = all(isinstance(n, int) for n in sizes)
+    if known and not isinstance(value, Value):
         return c.graph.add_constant(np.full(sizes, value).astype(dtype.numpy))
-    full: Value = c.onnx("Expand", c.number(value, dtype), c.vector(sizes))
+    one = c.cast(value, dtype) if isinstance(value, Value) else c.number(value, dtype)
+    full: Value = c.graph.expand(one, shape=sizes) if known else c.onnx("Expand", one, c.vector(sizes))
     return full
 
 
