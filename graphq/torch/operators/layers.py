@@ -8,7 +8,6 @@ from graphq.dtypes import boolean
 from graphq.ir import Value
 from graphq.ir.op import lookup
 from graphq.torch.operators.importer import Call, Result, imports, imports_each
-from graphq.torch.operators.shape import reshaped
 
 
 def product(c: Call, a: Value, b: Value, bias: Value | None = None) -> Value:
@@ -255,8 +254,8 @@ def recurrent(c: Call) -> Result:
         y, *ends = c.onnx(kind, x, w, r, bias, None, *given, outputs=1 + len(states), hidden_size=c.dims(r)[-1],
                           direction="bidirectional" if both else "forward", **more)
         last.append(ends)
-        y = y if not both else c.graph.static_transpose(y, order=[0, 2, 1, 3])
-        x = reshaped(c, y if both else c.graph.static_transpose(y, order=[0, 2, 1, 3]), [0, 0, -1])
+        y = c.graph.static_transpose(y, order=[0, 2, 1, 3])
+        x = c.graph.static_reshape(y, shape=[0, 0, -1], special_zero=True)
     x = c.graph.static_transpose(x, order=[1, 0, 2]) if batch_first else x
     return [x, *(c.graph.concat(*(ends[k] for ends in last), axis=0) for k in range(len(states)))]
 

@@ -14,20 +14,29 @@ END = 2**63 - 1
 """What `slice` has for "up to the end"."""
 
 
-def reshaped(c: Call, x: Value, sizes: Sequence[Any]) -> Value:
-    """Reshape; 0 copies the dimension of `x` at the same place, and one size may be -1 or open."""
-    if all(isinstance(n, int) for n in sizes):
+def reshaped(c: Call, x: Value, old: Sequence[Any], new: Sequence[Any], given: Any = None) -> Value:
+    """Reshape `x` from `old` to `new`, shapes with the program's symbols; `given` may have the new sizes as values.
+
+    A dimension with the same symbol at the same place is copied, and one other open dimension follows from the others.
+    If more remain, the sizes of the call are computed.
+    """
+    sizes = [n if isinstance(n, int) else 0 if k < len(old) and str(n) == str(old[k]) else -1
+             for k, n in enumerate(new)]
+    if not any(isinstance(n, int) and n == 0 for n in new) and sizes.count(-1) <= 1:
         return c.graph.static_reshape(x, shape=sizes, special_zero=0 in sizes)
-    return c.onnx("Reshape", x, c.vector(sizes))
+    symbols = [str(n) for n in old]
+    sizes = [n if isinstance(n, int) else c.size(x, symbols.index(str(n))) if str(n) in symbols else
+             given[k] if isinstance(given, list) else -1 for k, n in enumerate(new)]
+    found: Value = c.onnx("Reshape", x, c.vector(sizes), allowzero=1)
+    return found
 
 
 @imports("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "ravel")
 def view(c: Call) -> Result:
-    """Import a change of shape that the program's own types state; open dimensions are copied or computed.
+    """Import a change of shape that the program's own types state.
 
-    A dimension is copied if `x` has the same symbol at the same place. One further open dimension may remain: it
-    follows from the others. If more remain, the sizes of the call are computed. Integers are reshaped before they are
-    dequantized at run time, because fusions match a product of dequantized operands.
+    Integers are reshaped before they are dequantized at run time, because fusions match a product of dequantized
+    operands.
     """
     x, node = c.input(0), c.input(0).node
     if node is not None and node.op.name == "dynamic_dequantize" and node.attrs["qtype"] == "per_tensor":
@@ -37,16 +46,10 @@ def view(c: Call) -> Result:
 
 def _viewed(c: Call, x: Value) -> Value:
     old, new = c.fake(0).shape, c.fake().shape
-    sizes: list[Any] = []
-    for k, n in enumerate(new):
-        copied = k < len(old) and str(n) == str(old[k])
-        sizes.append(n if isinstance(n, int) else 0 if copied else -1)
-    if not any(isinstance(n, int) and n == 0 for n in new) and sizes.count(-1) <= 1:
-        return c.graph.static_reshape(x, shape=sizes, special_zero=0 in sizes)
-    if not isinstance(c.arg(1), list):
-        c.refuse(f"a reshape from {list(old)} to {list(new)} is not supported: several sizes are open, or 0")
-    found: Value = c.onnx("Reshape", x, c.vector(c.args[1]), allowzero=1)
-    return found
+    if c.op == "unsqueeze" and sum(not isinstance(n, int) for n in old) > 1:
+        wide: Value = c.onnx("Unsqueeze", x, np.asarray([c.args[1]], np.int64))  # keeps the other dimensions' sizes
+        return wide
+    return reshaped(c, x, old, new, c.arg(1))
 
 
 @imports("permute", "transpose", "t", "numpy_T", "swapaxes", "movedim")
@@ -267,12 +270,9 @@ def repeat_interleave(c: Call) -> Result:
     axis %= rank
     apart = c.onnx("Unsqueeze", x, np.asarray([axis + 1], np.int64))
     wide = c.graph.expand(apart, shape=[times if k == axis + 1 else 1 for k in range(rank + 1)])
-    dims = c.dims(x)
-    size = dims[axis]
-    if size is None and dims.count(None) == 1 or size is not None:
-        return c.graph.static_reshape(wide, shape=[-1 if k == axis and d is None else d * times if k == axis else 0
-                                                   for k, d in enumerate(dims)], special_zero=True)
-    return c.onnx("Reshape", wide, c.vector([-1 if k == axis else c.size(x, k) for k in range(rank)]))
+    old = list(c.fake(0).shape)
+    old.insert(axis + 1, times)
+    return reshaped(c, wide, old, c.fake().shape)
 
 
 PADDING: dict[str, Any] = {
