@@ -9,11 +9,12 @@ from math import prod
 
 import numpy as np
 
-from graphq.dtypes import bf16, f16, f32
+from graphq.dtypes import bf16, f16, f32, s8, u8
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.matmul_compressed.family import FINEST
 from graphq.kernels.matmul_compressed.pack import BITS
 from graphq.ops.quant import DEQUANTIZES
+from graphq.passes.fold_scales import constant_array
 from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
 
@@ -35,10 +36,12 @@ class OfWeights(Rewrite):
     """Base class of rewrites of one operation on constant weights that an operation of WEIGHTS dequantizes."""
 
     operations: tuple[str, ...]
+    sources: tuple[str, ...] = WEIGHTS
+    others: tuple[Var, ...] = ()
 
     def pattern(self, g: PatternBuilder) -> PatternLike:
-        """One of `operations` after one of WEIGHTS."""
-        return g.any_of(*self.operations)(g.any_of(*WEIGHTS)(..., attrs=ANY), attrs=ANY)
+        """One of `operations` after one of `sources`; it may have other operands."""
+        return g.any_of(*self.operations)(g.any_of(*self.sources)(..., attrs=ANY), *self.others, attrs=ANY)
 
     def candidate(self, node: Node) -> bool:
         """Whether the first operand is dequantized from a constant."""
@@ -80,6 +83,70 @@ class MoveWeights(OfWeights):
             return g.dequantize_linear(*map(g.add_constant, moved), **{**node.attrs, "axis": axis})
         return g.dynamic_dequantize(*map(g.add_constant, moved), qtype="per_group", group_shape=list(groups),
                                     dtype=match.root.output.dtype)
+
+
+class CastIntegers(OfWeights):
+    """cast(w) to f32 -> dequantize(w, scales=[1]), for 8-bit constants w, perhaps reshaped or transposed
+
+    PyTorch's quantizers write weights as `cast(w) * scale`, before or after the product.
+    """
+
+    operations, sources = ("cast",), ("constant", *MoveWeights.operations)
+
+    def candidate(self, node: Node) -> bool:
+        (w,), y = node.operands, node.output
+        return y.dtype == f32 and w.dtype in (s8, u8) and w.node is not None and all(
+            v.data is not None for v in (w.node.operands if w.data is None else ()))
+
+    def replace(self, g: Graph, match: Match) -> Value:
+        w = match.root.operand(0)
+        moved = match.nodes[1].op.reference(*(v.data for v in match.nodes[1].operands), **match.nodes[1].attrs)
+        return g.dequantize(moved if w.data is None else w, scales=[1.0])
+
+
+class ScaleIntegers(OfWeights):
+    """multiply(dequantize(w, scales=[1], zps), s) -> dequantize(w, s, zps); subtract(..., zps) in the same way
+
+    w, s and zps are constants. Results do not change: differences of 8-bit integers are exact in f32, so each form
+    rounds only the product with s.
+    """
+
+    operations, others = ("multiply", "subtract"), (Var("numbers"),)
+    candidate = Rewrite.candidate
+
+    def check(self, match: Match) -> str | None:
+        return "" if _scaled(match) is None else None
+
+    def replace(self, g: Graph, match: Match) -> Value:
+        found, w = _scaled(match), match.nodes[1].operand(0)
+        assert found is not None
+        groups = [d // n for d, n in zip(w.type.dims, found[0].shape, strict=True)]
+        axes = [k for k, n in enumerate(found[0].shape) if n > 1]
+        if len(axes) > 1:
+            return g.dynamic_dequantize(w, *found, qtype="per_group", group_shape=groups)
+        return g.dynamic_dequantize(w, *(x.reshape(-1) for x in found), axis=axes[0] if axes else 0,
+                                    qtype="per_channel" if axes else "per_tensor")
+
+
+def _scaled(match: Match) -> list[np.ndarray] | None:
+    """The scales, and zero points if any, of integers that are scaled or shifted; None if dequantize cannot do it."""
+    root, source = match.root, match.nodes[1]
+    numbers = constant_array(root.operand(int(root.operand(0) is source.output)))
+    if numbers is None or any(v.data is None for v in source.operands) or source.attrs.get("group_axis") is not None:
+        return None
+    w, scales, *zps = _constants(source)
+    if root.output.type != source.output.type or w.dtype not in (np.int8, np.uint8) or (scales != 1).any() \
+            or numbers.dtype != np.float32 or not np.isfinite(numbers).all():
+        return None
+    numbers = numbers.reshape((1,) * (w.ndim - numbers.ndim) + numbers.shape)
+    if root.op.name == "multiply":
+        scales = numbers
+    elif zps or root.operand(0) is not source.output or (np.rint(numbers).astype(w.dtype) != numbers).any():
+        return None
+    else:
+        zps = [numbers.astype(w.dtype)]
+    counts = np.broadcast_shapes(*(x.shape for x in (scales, *zps)))
+    return None if w.ndim > 1 and counts == w.shape else [np.broadcast_to(x, counts) for x in (scales, *zps)]
 
 
 class GatherWeights(Rewrite):

@@ -48,7 +48,7 @@ class BatchNormAsScale(Rewrite):
         return g.batch_norm_inference(x, gamma, beta, mean, variance, attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        if any(_constant(v) is None for v in list(match.root.operands)[1:]):
+        if any(constant_array(v) is None for v in list(match.root.operands)[1:]):
             return "the parameters are not constants"
         if x.shape is None:
             return "the rank is not known"
@@ -136,7 +136,7 @@ def fold_scales(graph: Graph) -> int:
     return sum(rewrite(graph) for rewrite in REWRITES)
 
 
-def _constant(value: Value) -> np.ndarray | None:
+def constant_array(value: Value) -> np.ndarray | None:
     """The array of a constant, or of a dequantized constant; None for any other value."""
     node = value.node
     if node is None or node.op.name != "dequantize":
@@ -152,7 +152,7 @@ def _counts(value: Value | None) -> bool:
 
 
 def _affine(node: Node) -> tuple[np.ndarray, np.ndarray]:
-    gamma, beta, mean, variance = (np.asarray(_constant(v), np.float64) for v in list(node.operands)[1:])
+    gamma, beta, mean, variance = (np.asarray(constant_array(v), np.float64) for v in list(node.operands)[1:])
     with np.errstate(all="ignore"):
         a = gamma / np.sqrt(variance + np.float32(node.attrs["epsilon"]).astype(np.float64))
         return a.astype(np.float32), (beta - mean * a).astype(np.float32)

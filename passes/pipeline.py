@@ -41,6 +41,8 @@ canonicalize = Fixpoint(
     simplify_moves.DropNoopTranspose(),
     move_quantization.TransposeBeforeDequantize(),
     move_quantization.ReshapeBeforeDequantize(),
+    float_products.CastIntegers(),
+    float_products.ScaleIntegers(),
     float_products.MoveWeights(),
     float_products.CastDequantizedWeights(),
     move_quantization.QuantizeBeforeReshape(),

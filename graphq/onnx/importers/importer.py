@@ -15,7 +15,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import Later, later, number, recorded
-from graphq.dtypes import DType
+from graphq.dtypes import DType, s8, u8
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Dim, Graph, Value
 from graphq.ir.interpret import add_known, computed, evaluate, known
@@ -423,9 +423,14 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Fold nodes with constant operands, from index `first` on; returns the new `outs`."""
+    """Fold nodes with constant operands, from index `first` on; returns the new `outs`.
+
+    A cast of 8-bit weights stays, because passes make a dequantize of the cast and the multiplication by a scale.
+    """
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
+        if node.op.name == "cast" and node.operand(0).dtype in (s8, u8) and len(node.operand(0).shape or ()) > 1:
+            continue
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         for old, array in zip(node.outputs, results or (), strict=results is not None):
             with graph.before(node):
