@@ -51,7 +51,8 @@ def _repr_html_(self: Graph) -> str:
 
 
 # Readers are added here, because graphq.model may not import graphq.onnx.
-files.READERS.update({".onnx": load_onnx, ".json": lambda path: __getattr__("load_onednn_json")(path)})
+files.READERS.update({".onnx": load_onnx, ".json": lambda path: __getattr__("load_onednn_json")(path),
+                      files.PT2: lambda program: __getattr__("torch").graph_of(program)})
 # Methods are added here, because graphq.ir may not import the modules that they use.
 add_method("partitions", _partitions)
 add_method("_repr_html_", _repr_html_)
@@ -64,7 +65,8 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
 _MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partitions", "Predictor": "scoring.predictor",
             "from_torch": "torch", "load_compiled": "model.kept", "load_onednn_json": "onednn.files",
             "passes": "passes", "quantization": "quantization", "save_onednn_json": "onednn.files",
-            "testing": "testing"}
+            "testing": "testing",
+            "torch": "torch"}
 """Public names and the modules that define them. A module is imported when its name is first used."""
 
 

@@ -14,7 +14,7 @@ from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import check_order, require_outputs
 from graphq.kernels.target import LevelName
-from graphq.model.files import load_graph
+from graphq.model.files import graph_of, load_graph
 
 if TYPE_CHECKING:
     import graphq
@@ -37,7 +37,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
             passes: "Sequence[graphq.passes.Pass] | None" = None, cache: bool | Literal["kernels"] = True,
             memory: int | None = None, verify: Literal["numeric"] | None = None,
             precision: Precision = "f32", ties: Ties = "settled", ranges: Ranges = "tensor") -> "graphq.CompiledGraph":
-    """Compile a graph, or a file with a graph (.onnx, .json or text form). `graph` is not changed.
+    """Compile a graph, a program of PyTorch, or a file (.onnx, .pt2, .json or text form). `graph` is not changed.
 
     - `outputs`: the names of the values to return, instead of the graph's outputs. A returned value is computed and
       stored as the graph states, so no fusion goes across it (`explain()` shows the fusions).
@@ -70,7 +70,9 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     and a test with the smallest failing graph. For a file, raises OSError and the errors of `load_onnx` and other
     readers.
     """
-    _check(graph, strict, cache, verify, precision, ties, ranges, passes)
+    if not isinstance(graph, Graph | str | os.PathLike):
+        graph = graph_of(graph)
+    _check(strict, cache, verify, precision, ties, ranges, passes)
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
     with late_imports():
@@ -114,14 +116,9 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     return model
 
 
-def _check(graph: object, strict: object, cache: object, verify: object, precision: object, ties: object,
-           ranges: object, passes: object) -> None:
+def _check(strict: object, cache: object, verify: object, precision: object, ties: object, ranges: object,
+           passes: object) -> None:
     """Check arguments of `compile`; raises its errors."""
-    if not isinstance(graph, Graph | str | os.PathLike):
-        in_memory = isinstance(graph, bytes | bytearray | memoryview) or hasattr(graph, "SerializeToString")
-        got = type(graph).__name__ if in_memory else f"{graph!r:.80}"
-        hint = "; load_onnx(model) makes a Graph of an ONNX model in memory" if in_memory else ""
-        raise GraphError(f"compile takes a Graph or the path of a file with a graph, got {got}{hint}")
     if not isinstance(strict, bool):
         raise CompileError(f"strict must be True or False, got {strict!r}")
     if not (isinstance(cache, bool) or isinstance(cache, str) and cache == "kernels"):

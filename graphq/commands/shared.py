@@ -30,7 +30,8 @@ def option(*names: str, **settings: Any) -> Callable[[argparse.ArgumentParser], 
 ELIDE = option("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
 JSON = option("--json", action="store_true", help="print JSON (docs/command_line.md has the fields)")
 MODEL: Arguments = (
-    option("file", type=Path, metavar="MODEL", help="an ONNX file, a oneDNN Graph file, a saved model or a text form"),
+    option("file", type=Path, metavar="MODEL",
+           help="an ONNX, PyTorch (.pt2) or oneDNN Graph file, a saved model or a text form"),
     JSON)
 NUMBERS: Arguments = (  # without the precision: `graphq bench` takes several
     option("--ties", choices=get_args(Ties), default="settled",

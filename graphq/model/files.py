@@ -2,9 +2,10 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from graphq.base.paths import path_of, read_file
-from graphq.errors import ParseError
+from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
 from graphq.ir.text import parse
 from graphq.ir.verify import verify
@@ -19,8 +20,10 @@ def _load_saved(path: Path) -> Graph:
 ELSEWHERE = "data in other files"
 """The key in a graph's `meta` that is present if the graph's file refers to data in other files."""
 
-READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
+READERS: dict[str, Callable[[Any], Graph]] = {".graphq": _load_saved}
 """Functions that read a graph from a file, by suffix. Packages that graphq.model may not import add readers."""
+PT2 = ".pt2"
+"""The suffix of programs of PyTorch; their reader also takes programs in memory."""
 
 
 TEXT_GROWTH = 128
@@ -28,12 +31,27 @@ TEXT_GROWTH = 128
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """Load a graph from an ONNX file (.onnx), a oneDNN Graph file (.json), a saved model (.graphq) or text (others).
+    """Load a graph from a file: ONNX (.onnx), PyTorch (.pt2), oneDNN Graph (.json), saved (.graphq) or text (others).
 
     Raises GraphqError or OSError.
     """
     file = path_of(path)
     return READERS.get(file.suffix, _load_text)(file)
+
+
+def graph_of(model: object) -> Graph:
+    """The graph of a program of PyTorch in memory. Raises GraphError for other objects; the message says what to do."""
+    if is_of_torch(model):
+        return READERS[PT2](model)
+    in_memory = isinstance(model, bytes | bytearray | memoryview) or hasattr(model, "SerializeToString")
+    got = type(model).__name__ if in_memory else f"{model!r:.80}"
+    hint = "; load_onnx(model) makes a Graph of an ONNX model in memory" if in_memory else ""
+    raise GraphError(f"compile takes a Graph or the path of a file with a graph, got {got}{hint}")
+
+
+def is_of_torch(model: object) -> bool:
+    """Whether an object is of a class of PyTorch, found without importing torch."""
+    return any(c.__module__.partition(".")[0] == "torch" for c in type(model).__mro__)
 
 
 def _load_text(path: Path) -> Graph:

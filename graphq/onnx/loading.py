@@ -15,7 +15,7 @@ from graphq.base.paths import regular_file
 from graphq.errors import CompileError, GraphError, ParseError
 from graphq.ir import Graph, TensorType
 from graphq.ir.names import FILE_NAMES
-from graphq.model.files import ELSEWHERE
+from graphq.model.files import ELSEWHERE, is_of_torch
 from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph, label
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
@@ -50,12 +50,15 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
 
 
 def _parsed(source: Source) -> tuple[ModelProto, str | None, str]:
+    source = getattr(source, "model_proto", source)  # an ONNXProgram of PyTorch
     if isinstance(source, ModelProto):
         return source, None, source.graph.name or "model"
     if isinstance(source, bytes | bytearray | memoryview):
         return _from_bytes(bytes(source), "model"), None, "model"
     if not isinstance(source, str | os.PathLike) or not isinstance(os.fspath(source), str):
-        raise GraphError(f"load_onnx takes a path, bytes or a ModelProto, got {source!r:.80}")
+        got = f"{type(source).__name__}: from_torch makes a Graph of torch.export.export(module, example_inputs)" \
+            if is_of_torch(source) else f"{source!r:.80}"
+        raise GraphError(f"load_onnx takes a path, bytes or a ModelProto, got {got}")
     path = os.fspath(source)
     try:
         with regular_file(path) as (file, nbytes):

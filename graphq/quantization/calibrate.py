@@ -173,10 +173,10 @@ def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch
     if isinstance(batches, DataReader):
         batches = iter(batches.get_next, None)
     types = {str(v.name): v.type for v in inputs}
-    if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
+    single = isinstance(batches, Mapping) or hasattr(batches, "detach")
+    if single or not isinstance(batches, Iterable):
         raise InputError("batches must be an iterable of dicts from input names to arrays, got "
-                         f"{type(batches).__name__}"
-                         + (": put it into a list" if isinstance(batches, Mapping) else ""))
+                         f"{type(batches).__name__}" + ": put it into a list" * single)
     for k, batch in enumerate(progress(batches, "batches")):
         yield from _cut(_by_name(batch, list(types), f"batch {k + 1}"), types)
 
@@ -189,12 +189,13 @@ def is_plain(batch: Any) -> bool:
 def _by_name(batch: Any, names: Sequence[str], where: str) -> Batch:
     """A batch as a dict of arrays. Raises InputError for anything that cannot become such a dict.
 
-    For a model with one input, a batch may also be a tensor of PyTorch, or a list or tuple whose first item is the
-    input: data loaders append labels. A tensor has the method `detach`; PyTorch need not be imported.
+    A batch may also be a tensor of PyTorch, or a list or tuple whose first items are the inputs: data loaders append
+    labels. A tensor has the method `detach`; PyTorch need not be imported.
     """
-    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
-    if len(names) == 1 and (hasattr(first, "detach") or first is not batch and hasattr(first, "__array__")):
-        batch = {names[0]: first}
+    items = batch[:len(names)] if isinstance(batch, list | tuple) else [batch]
+    if len(items) == len(names) and all(hasattr(x, "detach") or items[0] is not batch and hasattr(x, "__array__")
+                                        for x in items):
+        batch = dict(zip(names, items, strict=True))
     if not isinstance(batch, Mapping):
         raise InputError(f"{where} must be a dict from input names to arrays, got {type(batch).__name__}"
                          + f"; the model has inputs {', '.join(names)}" * (len(names) > 1))

@@ -1,10 +1,11 @@
-"""The front end for PyTorch: `from_torch` makes a graph of a `torch.export.ExportedProgram`.
+"""The front end for PyTorch: `from_torch` makes a graph of a program, `compile` a model that is called with tensors.
 
 It needs the packages torch and onnx (the extra `torch`). The first call is slow, because it imports the importers.
 """
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphq.base.budget import collector_paused
 from graphq.base.locks import late_imports
@@ -14,7 +15,9 @@ from graphq.ir import Graph
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["from_torch"]
+    from graphq.torch.model import TorchModel
+
+__all__ = ["compile", "from_torch"]
 
 
 @collector_paused()
@@ -34,6 +37,25 @@ def from_torch(program: "ExportedProgram") -> Graph:
     names the operator, the module and the line of source. Raises GraphqError if the package torch or onnx is missing.
     """
     return _module("program").convert(program)
+
+
+def compile(source: Any, example_inputs: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, *,
+            dynamic_shapes: Any = None, **options: Any) -> "TorchModel":
+    """Compile a module for calls with tensors; the results have the structure of the module's results.
+
+    `source` is a module in eval mode with its `example_inputs` (a tuple), `kwargs` and `dynamic_shapes` as for
+    `torch.export.export`; or an ExportedProgram; or a graph that `from_torch` or `quantization.quantize` made.
+    `options` are those of `graphq.compile`.
+
+    Contiguous tensors on the CPU are not copied. Results have no gradients. Raises GraphError as `from_torch`, and the
+    errors of `torch.export.export` and `graphq.compile`.
+    """
+    return _module("model").compile_module(source, example_inputs, kwargs, dynamic_shapes, options)
+
+
+def graph_of(source: Any) -> Graph:
+    """The graph of a program in memory or in a .pt2 file; an error for a module has the lines that compile it."""
+    return _module("model").graph_of(source)
 
 
 def _module(name: str) -> ModuleType:

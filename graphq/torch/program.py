@@ -12,6 +12,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.node import ONNX_NAME
 from graphq.onnx.importers.importer import MALFORMED
+from graphq.torch.calling import CALLING, Calling
 from graphq.torch.operators.importer import OPERATORS, Call, constant_of, dtype_of
 
 SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
@@ -29,7 +30,9 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
                          "graphq.from_torch(torch.export.export(module.eval(), example_inputs))")
     if any(_is_hidden_change(n) for n in program.graph.nodes):
         program = program.run_decompositions({})  # has no hidden changes, and the same operators otherwise
-    return _Conversion(program).graph
+    graph = _Conversion(program).graph
+    graph.meta = {**graph.meta, CALLING: Calling.of(program)}
+    return graph
 
 
 def _changed(node: Any) -> bool:

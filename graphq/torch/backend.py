@@ -1,0 +1,103 @@
+"""The backend "graphq" of `torch.compile`: Dynamo's graphs become programs, and these become compiled models."""
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphq.errors import GraphError
+from graphq.torch.model import TorchModel
+from graphq.torch.program import convert
+
+log = logging.getLogger("graphq")
+
+
+def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """Compile a graph of Dynamo at its first call: `torch.compile(model, backend="graphq", options={...})`.
+
+    Options are those of `graphq.compile`. With the option `fallback`, a graph that graphq cannot compile runs in
+    PyTorch, and a log message gives the reason; without it, the error is raised. Parameters and buffers are constants;
+    if they change, the graph is compiled again. Results have no gradients.
+    """
+    if torch.is_grad_enabled() and any(isinstance(x, torch.nn.Parameter) and x.requires_grad for x in inputs):
+        log.warning("graphq computes no gradients: call the compiled module in torch.no_grad()")
+    chosen = dict(options or {})
+    fallback = chosen.pop("fallback", False)
+    compiled = _Compiled(module, inputs, chosen)
+    return _OrEager(compiled, module) if fallback else compiled
+
+
+class _Compiled:
+    """A compiled graph of Dynamo. A call has its arguments in the order of the graph's placeholders."""
+
+    def __init__(self, module: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> None:
+        self.module, self.options = module, options
+        places = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.names = {k: n.name for k, n in enumerate(places) if _is_constant(n, inputs[k])}
+        shapes = {k: n.meta["example_value"].shape for k, n in enumerate(places) if isinstance(inputs[k], torch.Tensor)
+                  and k not in self.names}
+        self.taken = [*shapes]
+        self.sizes = {k: _size(n, shapes) for k, n in enumerate(places) if not isinstance(inputs[k], torch.Tensor)}
+        dynamic = torch.export.Dim.DYNAMIC
+        self.dynamic = tuple({axis: dynamic for axis, d in enumerate(shape) if isinstance(d, torch.SymInt)}
+                             for shape in shapes.values())
+        self.versions: list[int] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.versions != (versions := [args[k]._version for k in self.names]):
+            with torch.no_grad():
+                program = torch.export.export(_Frozen(self, args), tuple(args[k] for k in self.taken),
+                                              dynamic_shapes=(self.dynamic,))
+            self.model, self.versions = TorchModel(convert(program), **self.options), versions
+        return self.model(*[args[k] for k in self.taken])
+
+
+class _OrEager:
+    """A compiled graph of Dynamo, or PyTorch's execution if the first call finds that graphq cannot compile it."""
+
+    def __init__(self, compiled: _Compiled, module: Any) -> None:
+        self.run, self.compiled, self.module = self._first, compiled, module
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)
+
+    def _first(self, *args: Any) -> Any:
+        try:
+            result, self.run = self.compiled(*args), self.compiled
+        except Exception as e:  # torch.export raises errors of many classes
+            log.warning("a graph of Dynamo runs in PyTorch, because of %s: %s", type(e).__name__, e)
+            result, self.run = self.module(*args), self.module
+        return result
+
+
+class _Frozen(torch.nn.Module):
+    """Dynamo's graph as a module: parameters and buffers are its own, and sizes come from the shapes of inputs."""
+
+    def __init__(self, compiled: _Compiled, inputs: Sequence[Any]) -> None:
+        super().__init__()
+        self.inner, self.compiled, self.count = compiled.module, compiled, len(inputs)
+        for k, name in compiled.names.items():
+            self.register_buffer(name, inputs[k].detach())
+
+    def forward(self, *given: Any) -> Any:
+        """Call the graph; `given` are the inputs that are not constants."""
+        args = dict(zip(self.compiled.taken, given, strict=True))
+        args |= {k: args[at].shape[axis] for k, (at, axis) in self.compiled.sizes.items()}
+        args |= {k: getattr(self, name) for k, name in self.compiled.names.items()}
+        return self.inner(*(args[k] for k in range(self.count)))
+
+
+def _is_constant(place: Any, x: Any) -> bool:
+    """Whether a placeholder is a parameter or a buffer of the user's module."""
+    marks = place.meta.get("tensor_dict", {})
+    return isinstance(x, torch.nn.Parameter) or marks.get("_dynamo_static_input_type") is not None
+
+
+def _size(place: Any, shapes: Mapping[int, Sequence[Any]]) -> tuple[int, int]:
+    """The input and the axis whose size a placeholder is, a symbolic integer."""
+    wanted = str(place.meta["example_value"])
+    for k, shape in shapes.items():
+        for axis, d in enumerate(shape):
+            if str(d) == wanted:
+                return k, axis
+    raise GraphError(f"no input has the size {wanted}, which '{place.name}' is")

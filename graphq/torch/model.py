@@ -1,0 +1,70 @@
+"""TorchModel: a compiled program that is called with tensors, as the module that it was made from."""
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+import graphq
+from graphq.errors import GraphError, GraphqError, ParseError
+from graphq.ir import Graph
+from graphq.ir.interpret import named_outputs
+from graphq.torch.calling import Calling
+from graphq.torch.program import convert
+
+HOW = """a module needs example inputs. Write
+    program = torch.export.export(module.eval(), (example_input,))
+    graphq.compile(graphq.from_torch(program))         # called with arrays, or
+    graphq.torch.compile(module, (example_input,))     # called with tensors"""
+
+
+class TorchModel:
+    """A compiled program: `model(*args, **kwargs)` takes and returns tensors, in the structure of the example inputs.
+
+    Contiguous tensors on the CPU are not copied, nor are results. Results have no gradients. `compiled` is the
+    CompiledGraph, for `explain`, `profile` and other methods.
+    """
+
+    def __init__(self, graph: Graph, **options: Any) -> None:
+        self._calling = Calling.in_graph(graph)
+        self.compiled = graphq.compile(graph, **options)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the model. Raises InputError for arguments that do not have the structure of the example inputs."""
+        found = self.compiled(*self._calling.arrays(args, kwargs))
+        return self._calling.structured([*named_outputs(self.compiled.outputs, found).values()])
+
+
+def compile_module(source: Any, example_inputs: Sequence[Any] | None, kwargs: Mapping[str, Any] | None,
+                   dynamic_shapes: Any, options: Mapping[str, Any]) -> TorchModel:
+    """Compile a module, a program or a graph of `from_torch` (see `graphq.torch.compile`)."""
+    if isinstance(source, torch.nn.Module) and example_inputs is not None:
+        if source.training:
+            raise GraphError(f"{type(source).__name__} is in training mode: call its method eval() first")
+        with torch.no_grad():
+            source = torch.export.export(source, tuple(example_inputs), dict(kwargs or {}),
+                                         dynamic_shapes=dynamic_shapes)
+    elif example_inputs is not None or kwargs is not None or dynamic_shapes is not None:
+        raise GraphError(f"example inputs and dynamic shapes belong to a module, got {type(source).__name__}")
+    return TorchModel(source if isinstance(source, Graph) else graph_of(source), **options)
+
+
+def graph_of(source: Any) -> Graph:
+    """The graph of an ExportedProgram, of the path of a .pt2 file, or of an ONNXProgram.
+
+    Raises GraphError for a module, with the lines that compile it, and for any other object.
+    """
+    if isinstance(source, str | os.PathLike):
+        os.stat(source)  # the reader logs a traceback for a missing file
+        try:
+            return convert(torch.export.load(source))
+        except (OSError, GraphqError):
+            raise
+        except Exception as e:  # the reader raises errors of many classes
+            raise ParseError(f"{source}: not a program of torch.export.save: {str(e)[:200]}") from None
+    if isinstance(source, torch.export.ExportedProgram):
+        return convert(source)
+    if hasattr(source, "model_proto"):
+        return graphq.load_onnx(source.model_proto)
+    why = HOW if isinstance(source, torch.nn.Module) else "this object of PyTorch has no graph"
+    raise GraphError(f"compile got {type(source).__name__}: {why}")

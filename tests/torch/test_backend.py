@@ -1,0 +1,130 @@
+"""torch.compile(model, backend="graphq"): shapes, graph breaks, weights that change, errors and the fallback."""
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphq as gq
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+backend = pytest.importorskip("graphq.torch.backend").backend
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+    torch.compiler.reset()
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.fc = torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(16, 3)
+
+    def forward(self, x):
+        y = torch.relu(self.bn(self.conv(x)))
+        return self.fc(y.reshape(x.shape[0], -1)), {"sum": y.sum()}
+
+
+class Spy:
+    """Count the graphs that a backend compiles."""
+
+    def __init__(self, **options):
+        self.options, self.graphs = options, 0
+
+    def __call__(self, module, inputs):
+        self.graphs += 1
+        return backend(module, inputs, options=self.options)
+
+
+def image(n=2):
+    return torch.arange(n * 16, dtype=torch.float32).reshape(n, 1, 4, 4) / 50
+
+
+def test_sizes_that_change_are_one_open_graph():
+    net, spy = Net().eval(), Spy(threads=1)
+    model = torch.compile(net, backend=spy)
+    for n in (2, 5, 3, 7):
+        torch.testing.assert_close(model(image(n)), net(image(n)))
+    assert spy.graphs == 2  # the first with fixed sizes, and one with an open size
+    marked = image(4)
+    torch._dynamo.mark_dynamic(marked, 0)
+    spy = Spy()
+    model = torch.compile(net, backend=spy)
+    for x in (marked, image(6)):
+        torch.testing.assert_close(model(x), net(x))
+    assert spy.graphs == 1
+
+
+def test_graph_breaks_are_left_to_dynamo():
+    class Broken(Net):
+        def forward(self, x):
+            y, rest = super().forward(x)
+            torch._dynamo.graph_break()
+            return torch.softmax(y, -1), rest
+
+    net, spy = Broken().eval(), Spy()
+    model = torch.compile(net, backend=spy)
+    torch.testing.assert_close(model(image()), net(image()))
+    assert spy.graphs == 2
+
+
+def test_weights_that_change_are_used():
+    net = Net().eval()
+    model = torch.compile(net, backend=backend)
+    before = model(image())[0]
+    net.fc.weight.mul_(2)
+    net.bn.running_mean.add_(0.5)
+    after = model(image())
+    torch.testing.assert_close(after, net(image()))
+    assert not torch.equal(before, after[0])
+
+
+def test_functions_and_options():
+    model = torch.compile(lambda x: torch.relu(x) @ x.T, backend=backend, options={"threads": 1, "isa": "scalar"})
+    torch.testing.assert_close(model(torch.eye(4)), torch.eye(4))
+    with pytest.raises(Exception, match="no_such_option"):
+        torch.compile(lambda x: x + 1, backend=backend, options={"no_such_option": 1})(torch.eye(4))
+
+
+def test_an_operator_that_graphq_lacks(caplog):
+    def f(x):
+        return torch.linalg.det(x) + 1
+
+    with pytest.raises(gq.GraphError, match="linalg_det.*graphq lacks this operator"):
+        torch.compile(f, backend=backend)(torch.eye(3))
+    torch.compiler.reset()
+    with caplog.at_level(logging.WARNING, "graphq"):
+        model = torch.compile(f, backend=backend, options={"fallback": True})
+        assert model(torch.eye(3)) == model(torch.eye(3)) == 2
+    (record,) = (r for r in caplog.records if "runs in PyTorch" in r.message)
+    assert "linalg_det" in record.message
+
+
+def test_a_log_message_says_that_there_are_no_gradients(caplog):
+    net = Net().eval()
+    with torch.enable_grad():
+        y, _ = torch.compile(net, backend=backend)(image())
+    assert not y.requires_grad and "no gradients" in caplog.text
+
+
+def test_the_entry_point_makes_the_name_known(tmp_path, monkeypatch):
+    """As the metadata of an installed package: this checkout may have none."""
+    import tomllib
+
+    text = Path(__file__).parents[2].joinpath("pyproject.toml").read_text(encoding="utf-8")
+    ((name, place),) = tomllib.loads(text)["project"]["entry-points"]["torch_dynamo_backends"].items()
+    info = tmp_path / "graphq_entry-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: graphq-entry\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{name} = {place}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    from importlib.metadata import entry_points
+
+    (found,) = {e.value: e for e in entry_points(group="torch_dynamo_backends", name="graphq")}.values()
+    assert found.load() is backend
