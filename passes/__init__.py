@@ -12,10 +12,12 @@ from graphq.passes.cleanup import (
 )
 from graphq.passes.float_products import (
     CastDequantizedWeights,
+    CastIntegers,
     GatherWeights,
     MoveWeights,
     PadWeights,
     RoundProducts,
+    ScaleIntegers,
     WidenProducts,
 )
 from graphq.passes.fold_scales import fold_scales
@@ -68,21 +70,20 @@ from graphq.passes.simplify_moves import (
 from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
-__all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedWeights", "ConcatBeforeDequantize",
-           "ConvIntegerAsConvolution", "DequantizeByGroups", "CubeAsProducts", "DropLimitAfterDequantize",
-           "DropLimitBeforeQuantize", "DropMultiplyByOne", "DropNoopReshape", "DropNoopTranspose",
-           "DropRepeatedRelu", "DropRequantize", "Fixpoint", "FoldPadIntoConvolution", "Fuse",
-           "GatherBeforeDequantize", "GatherWeights", "Match", "MergeReshapes", "MergeTransposes",
-           "MoveRepeat", "MoveWeights", "NormalizeChannelsAsPool", "NormalizeGroupsAsRows",
-           "PadBeforeDequantize", "PadWeights", "Pass", "PickBeforeDequantize", "QuantizeBeforePad",
-           "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "RangesByRow", "Refusal", "RequantizePicked",
-           "ReshapeBeforeDequantize", "Rewrite", "RoundProducts", "RowScalesAsGroups", "RowsLast",
-           "ShareHeads", "SplitBiasOfRows", "SplitGroups", "StaticDequantize", "StaticQuantize",
-           "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor",
-           "WidenProducts", "canonicalize", "channels_last", "duplicate_dequantize", "duplicate_masks",
-           "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
-           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "leave_ties",
-           "positive_axis", "rounds", "run_passes", "without"]
+__all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedWeights", "CastIntegers",
+           "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "DequantizeByGroups", "CubeAsProducts",
+           "DropLimitAfterDequantize", "DropLimitBeforeQuantize", "DropMultiplyByOne", "DropNoopReshape",
+           "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint", "FoldPadIntoConvolution", "Fuse",
+           "GatherBeforeDequantize", "GatherWeights", "Match", "MergeReshapes", "MergeTransposes", "MoveRepeat",
+           "MoveWeights", "NormalizeChannelsAsPool", "NormalizeGroupsAsRows", "PadBeforeDequantize", "PadWeights",
+           "Pass", "PickBeforeDequantize", "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose",
+           "RangesByRow", "Refusal", "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RoundProducts",
+           "RowScalesAsGroups", "RowsLast", "ShareHeads", "ScaleIntegers", "SplitBiasOfRows", "SplitGroups",
+           "StaticDequantize", "StaticQuantize", "TransposeAsReshape", "TransposeBeforeDequantize",
+           "UniformChannelsArePerTensor", "WidenProducts", "canonicalize", "channels_last", "duplicate_dequantize",
+           "duplicate_masks", "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
+           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "leave_ties", "positive_axis",
+           "rounds", "run_passes", "without"]
 
 canonicalise = canonicalize  # earlier spellings, for scripts
 NormaliseGroupsAsRows, NormaliseChannelsAsPool = NormalizeGroupsAsRows, NormalizeChannelsAsPool

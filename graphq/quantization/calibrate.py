@@ -193,8 +193,8 @@ def _by_name(batch: Any, names: Sequence[str], where: str) -> Batch:
     labels. A tensor has the method `detach`; PyTorch need not be imported.
     """
     items = batch[:len(names)] if isinstance(batch, list | tuple) else [batch]
-    if len(items) == len(names) and all(hasattr(x, "detach") or items[0] is not batch and hasattr(x, "__array__")
-                                        for x in items):
+    if len(items) == len(names) and (all(hasattr(x, "detach") for x in items) or len(names) == 1
+                                     and items[0] is not batch and hasattr(items[0], "__array__")):
         batch = dict(zip(names, items, strict=True))
     if not isinstance(batch, Mapping):
         raise InputError(f"{where} must be a dict from input names to arrays, got {type(batch).__name__}"

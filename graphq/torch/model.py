@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-import graphq
+from graphq.compile import compile
 from graphq.errors import GraphError, GraphqError, ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
+from graphq.onnx import load_onnx
 from graphq.torch.calling import Calling
 from graphq.torch.program import convert
 
@@ -27,7 +28,7 @@ class TorchModel:
 
     def __init__(self, graph: Graph, **options: Any) -> None:
         self._calling = Calling.in_graph(graph)
-        self.compiled = graphq.compile(graph, **options)
+        self.compiled = compile(graph, **options)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the model. Raises InputError for arguments that do not have the structure of the example inputs."""
@@ -65,6 +66,6 @@ def graph_of(source: Any) -> Graph:
     if isinstance(source, torch.export.ExportedProgram):
         return convert(source)
     if hasattr(source, "model_proto"):
-        return graphq.load_onnx(source.model_proto)
+        return load_onnx(source.model_proto)
     why = HOW if isinstance(source, torch.nn.Module) else "this object of PyTorch has no graph"
     raise GraphError(f"compile got {type(source).__name__}: {why}")
