@@ -24,6 +24,7 @@ from io import BufferedReader
 from itertools import takewhile
 from math import inf
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -35,6 +36,10 @@ FORKS = SYSTEM == "linux"
 """Whether a process that has imported other packages can fork: libraries of macOS do not allow it."""
 INHERITS = SYSTEM != "win32"
 """Whether processes inherit open descriptors. Windows starts a process in a group of its own by SPAWN_FLAGS."""
+IN_USE: tuple[type[OSError], ...] = (PermissionError,) if SYSTEM == "win32" else ()
+"""What the system raises if a file that a process has open or mapped is to be replaced or removed."""
+OBJECT_FORMAT = "-elf" if SYSTEM == "win32" else ""
+"""The end of LLVM's triple. Object files on Windows are ELF: they need no symbols of Microsoft's C compiler."""
 SPAWN_FLAGS = 0 if INHERITS else 0x0800_0200  # CREATE_NO_WINDOW, CREATE_NEW_PROCESS_GROUP
 MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 """The architecture of the CPU, by LLVM's name."""
@@ -176,18 +181,46 @@ def open_at_once(path: str, flags: int, follow: bool = True) -> int:
     return os.open(path, flags | getattr(os, "O_BINARY", 0))
 
 
+@contextmanager
+def new_file(path: Path, mode: int) -> Iterator[IO[bytes]]:
+    """Open a file that takes its name after the `with` block. Processes that use an old file of this name keep it.
+
+    Raises FileExistsError if the system does not replace a file in use, and OSError if the file cannot be written.
+    """
+    unfinished = path.with_name(f".graphq.{os.urandom(16).hex()}")
+    try:
+        with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
+        try:
+            os.replace(unfinished, path)
+        except IN_USE:
+            raise FileExistsError("a process uses this file, and Windows replaces no file in use; choose another path, "
+                                  "or end the processes that have loaded it") from None
+    except BaseException:
+        remove(unfinished)
+        raise
+
+
+def remove(path: Path | str) -> bool:
+    """Remove a file, if it exists. False if the system keeps the file, because a process uses it."""
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    except IN_USE:
+        return False
+    return True
+
+
 def home() -> str | None:
     """The user's home folder; None if no folder is known."""
     if found := os.environ.get("HOME"):
         return found
     try:
         import pwd
-    except ImportError:
-        return os.environ.get("USERPROFILE")
-    try:
+
         return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return None
+    except (ImportError, KeyError):  # on Windows, or for a user without an account
+        return os.environ.get("USERPROFILE")
 
 
 def is_mine(facts: os.stat_result) -> bool:

@@ -25,7 +25,7 @@ import numpy as np
 
 from graphq.base.locks import Lock, late_imports
 from graphq.base.paths import regular_file
-from graphq.base.platform import resolve_threads
+from graphq.base.platform import remove, resolve_threads
 from graphq.errors import GraphqError
 from graphq.ir import Graph
 from graphq.ir.interpret import constant_bytes
@@ -197,7 +197,7 @@ class Kept:
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
         plans, rows_mix = model.plans, model.rows_mix
-        self.start_writing(partial(self._write_model, plans=plans, rows_mix=rows_mix))
+        self.start_writing(partial(save, of=plans, rows_mix=rows_mix, key=self.digest))
         self._follow(model, rows_mix, [plan.sizes for plan in plans.all()])
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
@@ -238,15 +238,12 @@ class Kept:
         except Exception as e:  # a full disk, a missing folder, or an option that JSON cannot express
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
 
-    def _write_model(self, path: Path, plans: Plans, rows_mix: str | None) -> None:
-        save(path, plans, rows_mix, key=self.digest)
-
     def _write_plan(self, path: Path, plan: NativePlan, plans: Plans, rows_mix: str | None) -> None:
         if not path.is_file():
-            return self._write_model(path, plans, rows_mix)
+            return save(path, plans, rows_mix, key=self.digest)
         save_plan(path.with_name(cache.plan_name(self.digest, plan.sizes)), plan, Saved(path))
         for oldest in cache.plan_files(path.parent, self.digest)[MOST_PLANS:]:
-            oldest.unlink(missing_ok=True)
+            remove(oldest)
 
 
 class _NotKept(Exception):

@@ -115,11 +115,7 @@ class OpenPlans(Plans):
         return tuple(lines)
 
     def at(self, shapes: Shapes, arrays: Mapping[str, np.ndarray] | None = None) -> Runner | Staged:
-        """The runner for inputs of these shapes; `arrays` has the arrays of inputs marked constant.
-
-        Raises GraphError if the graph rejects the shapes, CompileError if its plan would take too much memory or
-        `strict` refuses operations, InputError if constants differ from the first call's.
-        """
+        """The runner for inputs of these shapes (see `Plans.at`)."""
         latest = self._latest
         if type(latest) is tuple and latest[0] == shapes and not self.constants.names:
             return latest[1]  # these shapes are already the most recently used

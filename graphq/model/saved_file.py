@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from graphq.base.budget import expect
 from graphq.base.paths import path_of, regular_file
-from graphq.base.platform import is_private, mapped_file, process_cores
+from graphq.base.platform import is_private, mapped_file, new_file, process_cores
 from graphq.errors import GraphError, ParseError
 from graphq.kernels.jit.memory import aligned_empty
 
@@ -42,8 +42,7 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
           mode: int = 0o666) -> None:
     """Write a file: other processes see either the old file or the whole new file. Raises GraphError on failure.
 
-    `mode` has the file's permissions; the process's umask may reduce them. Processes that have mapped the old file keep
-    its contents: the new file only takes over the name.
+    `mode` has the file's permissions; the process's umask may reduce them.
     """
     target = path_of(path)
     places, end = [], 0
@@ -60,15 +59,9 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
     try:
         if target.exists() and not target.is_file():
             raise ValueError("the path exists and is not a file")
-        temporary = target.with_name(f".graphq.{os.urandom(16).hex()}")
-        try:
-            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-                file.write(head + hashlib.sha256(head + text).digest() + text)
-                file.writelines(_bytes_of(places, sections))
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with new_file(target, mode) as file:
+            file.write(head + hashlib.sha256(head + text).digest() + text)
+            file.writelines(_bytes_of(places, sections))
     except (OSError, ValueError) as e:
         raise GraphError(f"{str(target)!r} cannot be written: {getattr(e, 'strerror', None) or e}") from None
 

@@ -22,13 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphq.base.platform import home, is_mine, open_at_once, why_shared
+from graphq.base.platform import home, is_mine, new_file, open_at_once, remove, why_shared
 from graphq.kernels.jit import cpu
 
 log = logging.getLogger("graphq")
@@ -82,8 +83,9 @@ class Entry:
             return _provided[self.key]
         try:
             path = safe_folder(self._wanted) / self.name
-            with open(path, "rb", opener=_opened) as file:
-                if not is_mine(os.fstat(file.fileno())):
+            with open(path, "rb", opener=partial(open_at_once, follow=False)) as file:
+                status = os.fstat(file.fileno())
+                if not (is_mine(status) and stat.S_ISREG(status.st_mode)):
                     return None
                 data = file.read()
             used(path)
@@ -103,14 +105,8 @@ class Entry:
         except OSError as error:
             return log.warning("there is no folder for the kernel cache: %s", error)
         try:
-            handle, temporary = tempfile.mkstemp(prefix=f"{self.name}.tmp.", dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(data).digest() + data)
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            with suppress(FileExistsError), new_file(path, 0o600) as file:  # another process reads the same code
+                file.write(hashlib.sha256(data).digest() + data)
         except OSError as error:  # for example, the disk is full
             log.warning("kernel cache %s cannot be used: %s", path.parent, error)
         else:
@@ -152,14 +148,6 @@ def lasting() -> Path | None:
 
 def _unfinished(name: str) -> bool:
     return ".tmp." in name or name.startswith(".")
-
-
-def _opened(path: str, flags: int) -> int:
-    descriptor = open_at_once(path, flags, follow=False)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is no file")
-    return descriptor
 
 
 @cache
@@ -277,8 +265,7 @@ def tidy(path: Path, now: float | None = None) -> int:
         room -= facts.st_size
         left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # its writer died
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
-            Path(entry.path).unlink(missing_ok=True)
-            removed += 1
+            removed += remove(entry.path)
     return removed
 
 
@@ -289,12 +276,9 @@ def info() -> Info:
 
 
 def clear() -> Info:
-    """Remove the cache's files, and no others. Returns their number and size. Loaded code stays usable."""
-    path, sizes = folder(), {}
-    for entry, facts in list(_files(path)):
-        Path(entry.path).unlink(missing_ok=True)
-        sizes[entry.name] = facts.st_size
-    return _counted(path, sizes)
+    """Remove the cache's files, and no others. Returns the removed files' number and size. Loaded code stays usable."""
+    path = folder()
+    return _counted(path, {entry.name: facts.st_size for entry, facts in list(_files(path)) if remove(entry.path)})
 
 
 def _counted(path: Path, sizes: Mapping[str, int]) -> Info:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from graphq.base.locks import Lock
-from graphq.base.platform import SYSTEM
+from graphq.base.platform import OBJECT_FORMAT
 from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import target_features
 from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
@@ -63,15 +63,12 @@ def _linker() -> Any:
 
 
 def _target() -> Any:
-    """LLVM's target for this machine. Object files are of the system's format, but ELF on Windows.
-
-    With ELF, code needs no symbols of Microsoft's C compiler; functions with big stacks call ntdll.dll's `__chkstk`.
-    """
+    """LLVM's target for this machine. On Windows, functions with big stacks call ntdll.dll's `__chkstk`."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.Target.from_triple(llvm.get_default_triple() + ("-elf" if SYSTEM == "win32" else ""))
+    return llvm.Target.from_triple(llvm.get_default_triple() + OBJECT_FORMAT)
 
 
 class Functions:

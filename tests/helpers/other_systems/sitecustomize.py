@@ -14,6 +14,7 @@ import builtins
 import ctypes
 import os
 import sys
+import weakref
 
 SYSTEM = os.environ.get("GRAPHQ_SYSTEM", "linux")
 _OF_LINUX = {
@@ -153,6 +154,20 @@ def _popen(*arguments, **options):
     return subprocess.Popen(*arguments, **options | {"creationflags": 0})
 
 
+_mapped = weakref.WeakKeyDictionary()  # the files that this process has mapped
+
+
+def _unless_mapped(change):
+    """Refuse to change the name of a file that this process has mapped."""
+    def changed(*paths, **options):
+        for path in filter(os.path.exists, paths):
+            if any(os.path.samestat(os.stat(path), facts) for facts in _mapped.values()):
+                raise PermissionError(13, "Access is denied", str(path))
+        return change(*paths, **options)
+
+    return changed
+
+
 def _map():
     import mmap
 
@@ -162,7 +177,10 @@ def _map():
                 raise TypeError("mmap() has no flags on Windows")
             if mmap.mmap not in cls.__mro__:  # a test has replaced it
                 return mmap.mmap(*arguments, **options)
-            return super().__new__(cls, *arguments, **options)
+            made = super().__new__(cls, *arguments, **options)
+            if arguments[0] >= 0:
+                _mapped[made] = os.fstat(arguments[0])
+            return made
 
         @property
         def madvise(self):
@@ -176,7 +194,8 @@ def _others(name):
     windows = SYSTEM == "win32"
     return {
         "sys": {"platform": SYSTEM},
-        "os": {"name": "nt", "symlink": _no_links, "O_BINARY": 0} if windows else {},
+        "os": {"name": "nt", "symlink": _no_links, "O_BINARY": 0, **{
+            change: _unless_mapped(getattr(os, change)) for change in ("replace", "unlink")}} if windows else {},
         "platform": {"machine": lambda: os.environ.get("GRAPHQ_MACHINE", "AMD64" if windows else "x86_64")},
         "ctypes": {"CDLL": _library},
         "subprocess": {"Popen": _popen} if windows else {},

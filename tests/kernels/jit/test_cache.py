@@ -134,14 +134,14 @@ def test_what_is_read_seldom_counts_as_used(folder, entry):
 # -- writing --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("broken", ["mkstemp", "replace"])
+@pytest.mark.parametrize("broken", ["open", "replace"])
 def test_a_full_disk_is_a_warning(folder, monkeypatch, caplog, broken):
     def full(*args, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     entry = Entry("test", "text")
     with monkeypatch.context() as m, caplog.at_level(logging.WARNING, "graphq"):
-        m.setattr(*{"mkstemp": (cache.tempfile, "mkstemp"), "replace": (cache.os, "replace")}[broken], full)
+        m.setattr(cache.os, broken, full)
         entry.write(CODE)
     assert f"kernel cache {folder} cannot be used" in caplog.text and "No space" in caplog.text
     assert entry.read() is None and names(folder) == []
@@ -170,7 +170,7 @@ def test_a_process_that_is_killed_while_it_writes_does_no_harm(folder, monkeypat
         os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     (left,) = folder.iterdir()
-    assert left.name.startswith(f"{entry.name}.tmp.") and entry.read() is None
+    assert left.name.startswith(".graphq.") and entry.read() is None
     assert cache.info().modules == 0 and cache.info().bytes == left.stat().st_size
     entry.write(CODE)
     assert entry.read() == CODE
@@ -206,7 +206,7 @@ def test_processes_may_write_read_and_clear_at_the_same_time(folder):
                 os._exit(2)
     assert works(0) and [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert entry.read() in (None, *codes)
-    assert not any(".tmp." in x for x in names(folder))
+    assert not any(x.startswith(".graphq.") for x in names(folder))
 
 
 # -- the folder -----------------------------------------------------------------------------------------------------
