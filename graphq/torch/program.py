@@ -28,11 +28,31 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
     if not isinstance(program, torch.export.ExportedProgram):
         raise GraphError(f"from_torch takes an ExportedProgram, got {type(program).__name__}: write "
                          "graphq.from_torch(torch.export.export(module.eval(), example_inputs))")
-    if any(_is_hidden_change(n) for n in program.graph.nodes):
-        program = program.run_decompositions({})  # has no hidden changes, and the same operators otherwise
+    calls = [n for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)
+             for n in m.graph.nodes if n.op == "call_function"]
+    if any(_is_hidden_change(n) or isinstance(n.target, torch._ops.OpOverload) and _importer(n) is None for n in calls):
+        program = _simplified(program)
     graph = _Conversion(program).graph
     graph.meta = {**graph.meta, CALLING: Calling.of(program)}
     return graph
+
+
+def _simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program without hidden changes; PyTorch's decompositions replace operators that have no importer."""
+    table = torch.export.default_decompositions()
+    for op in list(table):
+        if operator_name(op) in OPERATORS:
+            del table[op]
+    return program.run_decompositions(table)
+
+
+def _importer(node: Any) -> Any:
+    """The importer of a call; an operator that changes its first argument has that of its functional form."""
+    name = operator_name(node.target)
+    if name in SKIPPED or name in INLINED:
+        return name
+    found = OPERATORS.get(name)
+    return found or OPERATORS.get(name.removesuffix("_")) if _changed(node) else found
 
 
 def _changed(node: Any) -> bool:
@@ -128,11 +148,10 @@ class _Conversion:
             return self._inline(args[at], args[at + 1:])
         if name in SKIPPED:
             return None
-        importer = OPERATORS.get(name) or OPERATORS.get(name.removesuffix("_")) if _changed(node) else \
-            OPERATORS.get(name)
+        importer = _importer(node)
         if importer is None:
-            raise GraphError("graphq lacks this operator: try from_torch(program.run_decompositions()), which replaces "
-                             "operators by simpler ones, or open an issue that names it")
+            raise GraphError("graphq lacks this operator, and PyTorch cannot decompose it: change the module, or "
+                             "open an issue that names the operator")
         first = len(self.graph.nodes)
         op, named = name.rpartition(".")[2].strip("_"), self.names.get(node, node.name)
         result = importer(Call(self.graph, node, args, kwargs, op, named))

@@ -19,13 +19,14 @@ UNARY = {"abs": "Abs", "acos": "Acos", "asin": "Asin", "atan": "Atan", "ceil": "
          "mish": "Mish", "logical_not": "Not", "bitwise_not": "Not", "hardswish": "HardSwish"}
 """ONNX operators that compute the same as an operator of ATen, on the result's dtype or on booleans."""
 
-BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum": "Min", "fmod": "Mod", "atan2": "Atan2",
+BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum": "Min", "fmod": "Mod",
           "eq": "Equal", "gt": "Greater", "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual",
           "logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 """ONNX operators of two operands."""
 
 LOGICAL = frozenset({"And", "Or", "Xor", "Not"})
-BITWISE = {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor"}
+BITWISE = {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor", "__and__": "And", "__or__": "Or",
+           "__xor__": "Xor"}
 
 
 def unary(op_type: str, c: Call) -> Result:
@@ -84,6 +85,7 @@ imports_each({
     "rsqrt": lambda c: c.onnx("Reciprocal", c.onnx("Sqrt", c.cast(c.input(0)))),
     "rsub": lambda c: c.onnx("Sub", *reversed(common(c, 0, 1))),
     "silu": lambda c: c.onnx("Mul", c.input(0), c.onnx("Sigmoid", c.input(0))),
+    "softplus": lambda c: c.graph.softplus(c.cast(c.input(0), f32), beta=float(c.arg(1, "beta", 1))),
     "square": lambda c: c.onnx("Mul", c.input(0), c.input(0)),
     "where": lambda c: c.onnx("Where", c.input(0), *common(c, 1, 2)),
     "masked_fill": lambda c: c.onnx("Where", c.input(1), _operand(c, c.args[2], c.dtype()), c.input(0)),

@@ -150,7 +150,7 @@ class Call:
         val = self.fake()
         if not isinstance(val, tuple | list):
             return value
-        used = [user.args[1] for user in self.node.users if user.args[1]]
+        used = [user.args[1] for user in self.node.users if user.args[1] and user.users]
         if used:
             self.refuse(f"its result {used[0]} is not supported")
         return [value, *[None] * (len(val) - 1)]

@@ -163,6 +163,18 @@ def batch_norm(c: Call) -> Result:
     return c.results(y)
 
 
+@imports("_native_batch_norm_legit")
+def norm_of_images(c: Call) -> Result:
+    """Import what instance normalization becomes in core ATen: batch normalization of one image by its statistics."""
+    x, gamma, beta = c.args[:3]
+    size = c.dims(x)[1]
+    if len(c.args) != 6 or c.dims(x)[0] != 1 or size is None:
+        c.refuse("batch normalization in training mode is not supported: export module.eval()")
+    gamma = gamma if gamma is not None else c.number(np.ones(size), x.dtype)
+    beta = beta if beta is not None else c.number(np.zeros(size), x.dtype)
+    return c.results(c.onnx("InstanceNormalization", x, gamma, beta, epsilon=float(c.args[5])))
+
+
 @imports("layer_norm", "native_layer_norm")
 def layer_norm(c: Call) -> Result:
     """Import layer normalization over the last axes, without its statistics."""
@@ -216,11 +228,13 @@ def attention(c: Call) -> Result:
     if mask is not None and mask.dtype not in (boolean, q.dtype):
         mask = c.cast(mask, q.dtype)
     scale: dict[str, Any] = {} if c.kwargs.get("scale") is None else {"scale": float(c.kwargs["scale"])}
-    lead = len(c.dims(q)) - 4
-    if lead:
+    missing = np.arange(4 - len(c.dims(q)))
+    if len(c.dims(q)) > 4:
         c.refuse(f"attention needs [batch, heads, tokens, size], got {q.type}")
+    if missing.size:
+        q, k, v = (c.onnx("Unsqueeze", x, missing) for x in (q, k, v))
     y = c.onnx("Attention", q, k, v, mask, is_causal=int(c.arg(4 if flash else 5, "is_causal", False)), **scale)
-    return c.results(y)
+    return c.results(c.onnx("Squeeze", y, missing) if missing.size else y)
 
 
 ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}

@@ -352,7 +352,7 @@ def _like(value: Any, c: Call) -> Result:
 imports_each({
     "full": lambda c: filled(c, c.args[0], c.args[1], c.dtype()),
     **{name: partial(lambda value, c: filled(c, c.args[0], value, c.dtype()), value)
-       for name, value in (("zeros", 0), ("ones", 1), ("empty", 0))},
+       for name, value in (("zeros", 0), ("ones", 1), ("empty", 0), ("empty_permuted", 0))},
     **{name: partial(lambda value, c: filled(c, c.args[1], value, c.dtype()), value)
        for name, value in (("new_zeros", 0), ("new_ones", 1), ("new_empty", 0))},
     "new_full": lambda c: filled(c, c.args[1], c.args[2], c.dtype()),

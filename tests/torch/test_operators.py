@@ -1,0 +1,175 @@
+"""Each operator, as `export` states it and in core ATen, gives what PyTorch computes."""
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnx", reason="onnx is not installed")
+
+import graphq as gq  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+F = torch.nn.functional
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+X, Y, POSITIVE = randn(2, 3, 4), randn(2, 3, 4, seed=1), randn(2, 3, 4).abs() + 0.5
+INTS, MORE = torch.arange(-12, 12).reshape(2, 3, 4), torch.arange(1, 25).reshape(2, 3, 4) % 5 + 1
+IMAGE, PLACES = randn(2, 4, 6, 6), torch.tensor([[0, 2], [1, 0]])
+ALL = {}
+
+
+def case(*inputs):
+    """Register a function of tensors as a case."""
+    def declare(f):
+        ALL[f.__name__] = f, inputs
+        return f
+    return declare
+
+
+@case(X)
+def unary(x):
+    return (x.abs(), x.ceil(), x.cos(), x.erf(), x.exp(), x.floor(), x.neg(), x.reciprocal(), x.relu(), x.round(),
+            x.sigmoid(), x.sign(), x.sin(), x.tan(), x.tanh(), F.softplus(x), F.softsign(x), F.mish(x),
+            F.hardswish(x), x.isnan(), x.isinf(), (x > 0).logical_not(), ~(x > 0), x.atan(), x.cosh(), x.sinh())
+
+
+@case(POSITIVE)
+def of_positive(x):
+    return x.log(), x.sqrt(), x.rsqrt(), x.log1p(), (x / 4).acos(), (x / 4).asin(), x ** 2, x ** 0.5, x ** 3, 2 ** x
+
+
+@case(X)
+def activations(x):
+    return (F.gelu(x), F.gelu(x, approximate="tanh"), F.elu(x), F.hardsigmoid(x), F.leaky_relu(x, 0.2), F.silu(x),
+            F.logsigmoid(x), F.hardtanh(x), F.relu6(x * 4), x.square(), F.glu(x), F.dropout(x, 0.5, False),
+            x.softmax(-1), x.log_softmax(1), x.softmax(0), x.clamp(-0.5), x.clamp(max=0.3), x.clamp_min(0.1),
+            x.clamp_max(0.2), +x, F.prelu(x, torch.tensor([0.1, 0.2, 0.3])))
+
+
+@case(X, Y, INTS)
+def binary(x, y, n):
+    return (x + y, x - y, x * y, x / y, torch.maximum(x, y), torch.minimum(x, y), x.fmod(y), x == y, x != y,
+            x > y, x < y, x >= y, x <= y, torch.add(x, y, alpha=2), 3 - x, torch.rsub(x, y), x + 1, x * n, n + 0.5,
+            torch.where(x > 0, x, y), torch.where(x > 0, x, 0.5), x.masked_fill(y > 0, 2.0), x.addcmul(x, y, value=0.5),
+            x.addcdiv(x, y), x.remainder(0.7), x.div(y, rounding_mode="floor"), x.div(y, rounding_mode="trunc"))
+
+
+@case(INTS, MORE)
+def integers(n, m):
+    return (n + m, n * 2, n - m, n // m, n % m, n.div(m, rounding_mode="trunc"), n / m, n == m, n ** 2, n.abs(), -n,
+            torch.maximum(n, m), (n > 0) & (m > 2), (n > 0) | (m > 2), (n > 0) ^ (m > 2), n & m, n | m, n.sum(),
+            n.max(), (n > 0).any(1), (n > 0).all(1, keepdim=True), (n > 0).any(), n.float(), n.to(torch.int32),
+            (n > 0).int(), (n > 0).logical_and(m > 1), (n > 0).logical_or(m > 9), (n > 0).logical_xor(m > 1),
+            n.bitwise_xor(m))
+
+
+@case(X)
+def reductions(x):
+    return (x.mean(1), x.mean(), x.sum(-1, keepdim=True), x.sum(), x.amax(1), x.amin((0, 2)), x.prod(1), x.logsumexp(2),
+            *x.max(1), *x.min(2, keepdim=True), x.max(), x.argmax(1), x.argmin(), x.var(1), x.var((0, 1), correction=0),
+            x.std(2), *torch.var_mean(x, 1, keepdim=True), x.norm(dim=1), torch.linalg.vector_norm(x, 1, dim=2),
+            x.cumsum(1), *x.topk(2))
+
+
+@case(X, Y)
+def shapes(x, y):
+    return (x.view(6, 4), x.reshape(-1), x.flatten(1), x.unflatten(2, (2, 2)), x[:, :1].squeeze(1), x.unsqueeze(-1),
+            x.permute(2, 0, 1), x.transpose(0, 1), x[0].t(), x[:, :1].expand(2, 5, 4), torch.cat([x, y], 1),
+            torch.stack([x, y], -1), x[:, 1:3], x[..., ::2], x[0], x[:, -1], *x.split(2, 1), *x.split([1, 3], 2),
+            *x.chunk(2, 2), *x.unbind(1), x.narrow(2, 1, 2), x.repeat(2, 1, 3), x.repeat_interleave(2, 1), x.flip(1, 2),
+            x.roll(1, 2), F.pad(x, (1, 2), value=3.0), F.pad(x, (1, 2), mode="reflect"), F.pad(x, (1, 1), "replicate"),
+            x.tril(), x.triu(1), x.clone(), x.detach(), x.contiguous(), x.expand_as(y), x.broadcast_to(3, 2, 3, 4))
+
+
+@case(X, PLACES)
+def picks(x, i):
+    return (x.index_select(1, torch.tensor([2, 0])), x[:, i], x[i[1], i[0]], x[:, i[0], i[1]],
+            x.gather(1, i[:, :, None]), F.embedding(i, x[0]), x.scatter(1, i[:, :, None], 5.0),
+            x.scatter_add(1, i[:, :, None], x[:, :2, :1]),
+            x.slice_scatter(x[:, :1] * 2, 1, 1, 2), x.select_scatter(x[:, 0] * 2, 1, -1), x.slice_scatter(x, 1))
+
+
+@case(X)
+def made(x):
+    return (torch.arange(5), torch.arange(1, 7, 2) + x.sum(), torch.full((2, 2), 3.0), torch.zeros(2), torch.ones(3),
+            torch.zeros_like(x), torch.ones_like(x), torch.full_like(x, 2), x.new_zeros(3), x.new_ones(2),
+            x.new_full((2,), 7), torch.empty_like(x).fill_(1), torch.tensor(2.5) * x)
+
+
+@case(IMAGE, randn(8, 4, 3, 3), randn(8), randn(4, 2, 3, 3), randn(8, 2, 3, 3))
+def convolutions(x, w, b, t, grouped):
+    return (F.conv2d(x, w, b, padding=1), F.conv2d(x, w, None, 2, 2, 2), F.conv2d(x, grouped, groups=2),
+            F.conv2d(x, w, b, padding="same"), F.conv1d(x[:, :, 0], w[..., 0], b), F.conv2d(x[0], w, b),
+            F.conv_transpose2d(x, t, stride=2, padding=1, output_padding=1))
+
+
+@case(IMAGE)
+def pools(x):
+    return (F.max_pool2d(x, 2), F.max_pool2d(x, 3, 2, 1, ceil_mode=True), F.avg_pool2d(x, 3, 2, 1),
+            F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), F.max_pool1d(x[:, :, 0], 2), F.avg_pool1d(x[:, :, 0], 3),
+            F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 3), F.adaptive_avg_pool2d(x, 4),
+            F.adaptive_avg_pool1d(x[:, :, 0], 1), F.adaptive_max_pool2d(x, 1), F.adaptive_avg_pool2d(x, 6))
+
+
+@case(IMAGE, randn(4), randn(4), randn(4), randn(4).abs())
+def norms(x, g, b, m, v):
+    y = x.transpose(1, 3)
+    return (F.batch_norm(x, m, v, g, b), F.batch_norm(x, m, v), F.layer_norm(y, (4,), g, b), F.layer_norm(y, (6, 4)),
+            F.group_norm(x, 2, g, b), F.instance_norm(x, weight=g, bias=b), F.rms_norm(y, (4,), g),
+            F.rms_norm(y, (4,), None, 1e-3))
+
+
+@case(randn(2, 4, 5, 8), randn(2, 4, 5, 8, seed=1), randn(2, 2, 5, 8, seed=2))
+def attention(q, k, v):
+    mask = torch.arange(5)[None] <= torch.arange(5)[:, None]
+    attend = F.scaled_dot_product_attention
+    return (attend(q, k, q), attend(q, k, q, is_causal=True), attend(q, k, q, mask), attend(q, k, q, scale=0.3),
+            attend(q, k, q, mask.float()), attend(q, v, v, enable_gqa=True), attend(q[0], k[0], q[0]))
+
+
+@case(X, randn(5, 4), randn(5), randn(2, 4, 3))
+def products(x, w, b, y):
+    return (F.linear(x, w, b), F.linear(x, w), x @ w.t(), x.bmm(y), x[0] @ y[0], torch.addmm(b, x[0], w.t()),
+            torch.addmm(x[0], x[0], w[:4], beta=2, alpha=0.5), torch.baddbmm(x[:, :, :3], x, y),
+            torch.einsum("bij,bjk->bik", x, y), torch.mm(x[0], w.t()))
+
+
+@case(IMAGE)
+def images(x):
+    return (F.interpolate(x, scale_factor=2), F.interpolate(x, scale_factor=2, mode="bilinear"),
+            F.interpolate(x, size=(12, 12), mode="bilinear", align_corners=True), F.pixel_shuffle(x, 2),
+            F.channel_shuffle(x, 2), F.interpolate(x, size=(12, 18)))
+
+
+class Module(torch.nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, *inputs):
+        return self.f(*inputs)
+
+
+def results(graph, inputs):
+    found = gq.reference(graph, *(x.numpy() for x in inputs))
+    return list(found.values()) if isinstance(found, dict) else [found]
+
+
+def check(got, want, k):
+    want = want.detach().numpy()
+    assert (got.shape, got.dtype) == (want.shape, want.dtype), k
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6, err_msg=f"result {k}")
+
+
+@pytest.mark.parametrize("core", [False, True], ids=["raw", "core"])
+@pytest.mark.parametrize("name", ALL)
+def test_results_are_those_of_pytorch(name, core):
+    f, inputs = ALL[name]
+    program = torch.export.export(Module(f), inputs)
+    graph = gq.from_torch(program.run_decompositions() if core else program)
+    wanted = f(*inputs)
+    for k, (got, want) in enumerate(zip(results(graph, inputs), wanted, strict=True)):
+        check(got, want, k)
