@@ -4,8 +4,8 @@
 
 The data are scikit-learn's digits (1797 pictures of 8x8 pixels, inside that package). It needs the packages torch and
 scikit-learn; ways whose package is missing are left out: torchao for PT2E, onnxruntime for ONNX Runtime, a C++ compiler
-for inductor. All ways are timed in turns in one process, and the median is printed. `--without` leaves out ways whose
-name has a text.
+for inductor. All ways are timed in turns in one process, and the median is printed. `--without` leaves out networks
+and ways whose name has a text.
 """
 from __future__ import annotations
 
@@ -164,6 +164,11 @@ def ways(net: nn.Module, calibration: torch.Tensor, batch: int,
             yield "inductor PT2E int8", lambda: torch.compile(converted, options={"freezing": True})
 
 
+def left_out(name: str, options: argparse.Namespace) -> bool:
+    """Whether the user leaves out a network or a way to run it."""
+    return any(text in name for text in options.without)
+
+
 def measure(found: dict[str, Way], x: torch.Tensor, seconds: float) -> dict[str, float]:
     """The median time of a call of each way, which all run in turns."""
     times: dict[str, list[float]] = {name: [] for name in found}
@@ -181,6 +186,8 @@ def measure(found: dict[str, Way], x: torch.Tensor, seconds: float) -> dict[str,
 def compare(title: str, net: nn.Module, data: tuple[torch.Tensor, ...], batch: int,
             options: argparse.Namespace) -> None:
     """Train a network, run it in all ways, and print a table."""
+    if left_out(title, options):
+        return
     x, labels, tests, wanted = data
     net = train(net, x, labels, options.epochs)
     found: dict[str, Way] = {}
@@ -188,7 +195,7 @@ def compare(title: str, net: nn.Module, data: tuple[torch.Tensor, ...], batch: i
     right: dict[str, float] = {}
     with torch.no_grad():
         for name, prepare in ways(net, x[:64], batch, options.threads):
-            if any(text in name for text in options.without):
+            if left_out(name, options):
                 continue
             start = time.perf_counter()
             way = found[name] = prepare()
@@ -209,7 +216,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="time to measure each way (default 1)")
     parser.add_argument("--epochs", type=int, default=12, help="passes over the training data (default 12)")
     parser.add_argument("--threads", type=int, default=1, help="threads of every way (default 1)")
-    parser.add_argument("--without", action="append", default=[], help="leave out the ways whose name has this text")
+    parser.add_argument("--without", action="append", default=[], help="leave out names with this text")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of torch.export and torchao
     torch.manual_seed(0)
