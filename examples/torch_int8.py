@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -111,7 +112,7 @@ def train(net: nn.Module, x: torch.Tensor, labels: torch.Tensor, epochs: int) ->
     return net.eval()
 
 
-def pt2e(net: nn.Module, example: torch.Tensor, batches: torch.Tensor, shapes: object) -> nn.Module:
+def pt2e(net: nn.Module, example: torch.Tensor, batches: torch.Tensor, shapes: Any) -> nn.Module:
     """Quantize by PyTorch's own flow, PT2E, with the quantizer for x86 CPUs."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
@@ -151,8 +152,7 @@ def ways(net: nn.Module, calibration: torch.Tensor, batch: int,
         yield "inductor f32", lambda: torch.compile(net)
     if runtime:
         yield "ONNX Runtime f32", lambda: onnx_runtime(f32, threads)
-    loader = torch.utils.data.DataLoader(calibration, batch_size=batch)
-    int8 = gq.quantization.quantize(f32, loader, gq.quantization.Scheme())
+    int8 = gq.quantization.quantize(f32, calibration.split(batch), gq.quantization.Scheme())
     yield "graphq int8", lambda: graphq.torch.compile(int8, threads=threads)
     if runtime:
         yield "ONNX Runtime int8", lambda: onnx_runtime(int8, threads)
