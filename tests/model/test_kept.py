@@ -13,6 +13,7 @@ import pytest
 from dense import dense
 from float_networks import attention, convolutional
 from kept_models import FOUND, compiled, feeds, files, same, written
+from levels import LEVELS
 
 import graphq as gq
 from graphq.kernels.jit import cache, cpu
@@ -174,7 +175,7 @@ def test_the_same_bytes_under_another_name_are_the_same_model(path, tmp_path):
 def test_each_option_has_a_model_of_its_own(path, folder):
     inner = gq.load_onnx(path).nodes[-2].output.name
     level = os.environ.get("GRAPHQ_ISA") or isa.available()[-1].name  # an option that names it is no other option
-    levels = [name for name in ("scalar", "avx2") if name != level]
+    levels = [name for name in LEVELS[:2] if name != level]
     options = [{}, {"threads": 1}, *({"isa": name, "threads": 1} for name in levels), {"strict": True},
                {"memory": 1 << 30}, {"precision": "bf16"}, {"ties": "formula"}, {"ranges": "rows"},
                {"outputs": ["y"]}, {"outputs": [inner]}, {"outputs": ["y", inner]}]
@@ -192,7 +193,7 @@ def test_the_environment_chooses_a_level_as_the_option_does(path, monkeypatch):
     monkeypatch.setenv("GRAPHQ_ISA", "scalar")
     model = compiled(path)
     assert model.origin.startswith(FOUND) and model.level.name == "scalar"
-    assert compiled(path, isa="avx2").level.name == "avx2"
+    assert compiled(path, isa=LEVELS[1]).level.name == LEVELS[1]
 
 
 @pytest.mark.parametrize("changed", ["versions", "cpu", "package"])

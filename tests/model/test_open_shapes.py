@@ -5,6 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
+from levels import LEVELS
 
 import graphq as gq
 from graphq.errors import CompileError, GraphError
@@ -126,7 +127,7 @@ def test_open_plans_are_those_of_fixed_shapes(make, cases):
     check(make(), *cases, threads=(1, 2))
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2"])
+@pytest.mark.parametrize("isa", LEVELS[:2])
 def test_at_lower_levels(isa):
     check(attention(), LENGTHS[0], LENGTHS[1], LENGTHS[3], isa=isa)
 
@@ -333,7 +334,7 @@ def test_products_of_activations_are_those_of_fixed_shapes(dtype, zp):
     check(static_attention(dtype, zp), *LENGTHS, threads=(1, 2))
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2"])
+@pytest.mark.parametrize("isa", LEVELS[:2])
 def test_products_of_activations_at_lower_levels(isa):
     check(static_attention(), LENGTHS[0], LENGTHS[1], LENGTHS[3], isa=isa)
 
@@ -381,7 +382,7 @@ def test_products_of_activations_need_no_plan_for_each_length():
     (attention, [(1, 16, 32), (4, 120, 32), (1, 300, 32), (8, 130, 32)]),
     (network, [(1, 3, 32, 32), (1, 3, 64, 96), (2, 3, 96, 96), (1, 3, 160, 128)]),
 ])
-@pytest.mark.parametrize("isa", ["avx2", None])
+@pytest.mark.parametrize("isa", [*LEVELS[1:2], None])
 def test_blocks_and_threads_follow_the_size(make, shapes, isa, monkeypatch):
     """Steps are cut, shared or not, and integers multiplied by the kernels, as in the plan of the fixed shape.
 
