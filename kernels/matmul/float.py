@@ -10,7 +10,7 @@ mode of the CPU or, if emulated, by code. AMX's instruction for bf16 is not used
 from functools import partial
 
 from graphq.kernels.jit.code import flushed
-from graphq.kernels.jit.values import F16, F32, I32, Builder, Value, vector
+from graphq.kernels.jit.values import F16, F32, I16, I32, Builder, Value, vector
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.vector import emit
@@ -78,10 +78,13 @@ def _flushed_chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
 
 
 def _widen_f16(b: Builder, x: Value) -> tuple[Value, Value]:
-    lanes = x.type.count
-    halves = x.as_type(vector(F16, 2 * lanes))
-    low, high = (halves.shuffle(halves, range(k, 2 * lanes, 2)) for k in (0, 1))
-    return low.to_float(vector(F32, lanes)), high.to_float(vector(F32, lanes))
+    lanes, kind = x.type.count, vector(F32, x.type.count)
+    if b.level.by_element:  # of shuffles, LLVM makes Arm's ld2, and moves the loads of all weights to the front
+        low, high = (y.trunc(I16).as_type(vector(F16, lanes)) for y in (x, x.shr(16)))
+    else:
+        halves = x.as_type(vector(F16, 2 * lanes))
+        low, high = (halves.shuffle(halves, range(k, 2 * lanes, 2)) for k in (0, 1))
+    return low.to_float(kind), high.to_float(kind)
 
 
 def _emulate_f16(b: Builder, x: Value) -> tuple[Value, Value]:

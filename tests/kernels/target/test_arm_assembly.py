@@ -9,11 +9,11 @@ import pytest
 from llvmlite import binding as llvm
 from llvmlite import ir
 
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import LEVEL, Builder, Value
 from graphq.kernels.matmul.kernel_table import DTYPES, KERNELS, PAIRED_DTYPES
 from graphq.kernels.target import arm
 
-ACCUMULATING = re.compile(r"\t(sdot|usdot|sudot|usmmla|smmla|sadalp)\t")
+ACCUMULATING = re.compile(r"\t(sdot|usdot|sudot|usmmla|smmla|sadalp|fmla)\t")
 PIPES = {"cortex-a72": 0.5, "neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "neoverse-v2": 4}
 """The instructions of ACCUMULATING that a CPU can start in a cycle. A sadalp needs a mul, which takes two cycles."""
 CPUS = {"neon": ("cortex-a72",), "neon_dot": ("neoverse-n1", "neoverse-n2", "neoverse-v1", "neoverse-v2"),
@@ -49,7 +49,9 @@ def inner_loop(kernel, cpu, layout="rows"):
     emitter = kernel.build(kernel.isa, kernel.dtypes, *kernel.tile, layout).named["tile"]
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 2), "tile")
+    token = LEVEL.set(kernel.isa)
     b = Builder(ir.IRBuilder(function.append_basic_block()))
+    LEVEL.reset(token)
     emitter.body(b, *(Value(b, x) for x in function.args))
     b.ret_void()
     parsed = llvm.parse_assembly(str(module))
@@ -111,6 +113,16 @@ def test_windows_have_the_loop_of_rows(weights):
     kernel = KERNELS[f"matmul_u8{weights}_6x16_neon_i8mm"]
     rows, windows = (inner_loop(kernel, "neoverse-n2", layout) for layout in ("rows", "windows"))
     assert sorted(x.split("\t")[1] for x in rows) == sorted(x.split("\t")[1] for x in windows)
+
+
+@pytest.mark.parametrize("tile", ["4x16", "2x32"])
+def test_f16_is_widened_where_it_is_used(tile):
+    """Sums and factors stay in registers. Of 16 bytes of weights, 4 operations make two vectors of f32."""
+    rows, columns = map(int, tile.split("x"))
+    text = "\n".join(inner_loop(KERNELS[f"matmul_f16f16_{tile}_neon"], "neoverse-v2"))
+    assert text.count("\tfmla\t") == 2 * rows * columns
+    assert len(re.findall(r"\t(?:xtn|shrn|fcvtl)\t", text)) == 4 * (rows + columns)
+    assert "[sp" not in text and "\tld2\t" not in text
 
 
 @pytest.mark.parametrize("name", SHARES)
