@@ -204,10 +204,10 @@ class CompiledGraph:
                 profile: Profile | None = None, format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
         """Report which operations fused, which kernels run them, and why the others did not fuse (docs/explain.md).
 
-        `name`: report only on the value with this name, or on the result of the ONNX node with this name: its
-        partition, or why it is in no partition. `full`: all lines of a large model's report, and all rewrites that
-        nearly matched. `format` "json" returns a dict. `full` and "json" also name the partitions that oneDNN Graph
-        would make, `Graph.partitions()`.
+        `name`: report only on the value with this name, on the result of the ONNX node with this name, or on the values
+        of a PyTorch module (`blocks.0`): their partitions, or why they are in none. `full`: all lines of a large
+        model's report, and all rewrites that nearly matched. `format` "json" returns a dict. `full` and "json" also
+        name the partitions that oneDNN Graph would make, `Graph.partitions()`.
 
         `kernels`: also report the work of each kernel, and its speed on this machine next to the machine's peak. The
         report counts the decisive instructions in each kernel's assembly; for the assembly, the first call compiles the

@@ -127,9 +127,10 @@ def _text(report: Report, full: bool) -> str:
 def about(report: Report, name: str, source: Graph) -> ValueRecord:
     """The record of one value: its partition and kernels, or why it is in no partition.
 
-    `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. A value that is
-    only in the user's graph `source` was replaced when open sizes became known. Raises GraphError for an unknown name;
-    the message suggests similar names.
+    `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. If it is the path
+    of a module, such as `blocks.0`, the record has those of the module's values. A value that is only in the user's
+    graph `source` was replaced when open sizes became known. Raises GraphError for an unknown name; the message
+    suggests similar names.
     """
     parts = [*_parts(report), report]  # the whole report comes last; it has all inputs
     for part in parts:
@@ -142,6 +143,9 @@ def about(report: Report, name: str, source: Graph) -> ValueRecord:
     replaced = next((n for n in source.nodes if name in {v.name for v in n.outputs}), None)
     if replaced is not None:
         return ValueRecord(report.graph, f"%{quote(name)}", operation=operation(replaced))
+    within = [_value(part, x) for part in parts for x in part.became if x.lstrip('%"').startswith(f"{name}.")]
+    if within := [v for v in within if v.operation is not None and v.operation.op != "constant"]:
+        return ValueRecord(report.graph, name, within=tuple(within))
     known = [x.lstrip("%") for part in parts
              for x in (*part.became, *part.outputs, *part.names, *(t.label for t in part.inputs))]
     raise GraphError(f"graph '{report.graph}' has no value '{name}'{choice(name.lstrip('%'), known)}")
@@ -189,6 +193,9 @@ def _value_lines(record: ValueRecord) -> list[str]:
     if record.input is not None:
         return [f"{record.value} : {record.input.type} is an input of the graph",
                 *(f"  used by {x}" for x in record.users)]
+    if record.within:
+        return [f"{record.value} computes {counted(len(record.within), 'value')}",
+                *(line for v in record.within for line in _value_lines(v))]
     cause, node = record.cause, record.node
     lines = [record.value if record.operation is None else record.operation.text]
     if cause is not None:

@@ -211,6 +211,8 @@ class ValueRecord:
     is outside of integer partitions. `node` is the node after the passes that contains the operation (None: computed at
     compile time, or merged with an equal operation), and `steps` are this node's steps. For a view, `viewed` is the
     node that computes the viewed value (None: an input or a constant).
+
+    If `value` is the path of a module, `within` has the records of its values.
     """
 
     graph: str
@@ -222,6 +224,7 @@ class ValueRecord:
     node: GraphNode | None = None
     steps: tuple[StepRecord, ...] = ()
     viewed: GraphNode | None = None
+    within: tuple[ValueRecord, ...] = ()
     schema: str = "graphq.explain.value/1"
 
 

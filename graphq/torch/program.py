@@ -214,14 +214,18 @@ def operator_name(target: Any) -> str:
 
 
 def _names(module: Any) -> dict[Any, str]:
-    """A name for each call: the module's path, with the operator if the module has several calls."""
+    """A name for each call: the module's path, with the operator if the module has several calls.
+
+    Calls that a quantizer added to the module have their operator in their names, and do not count.
+    """
     calls = [n for n in module.graph.nodes if n.op == "call_function" and operator_name(n.target) != ".getitem"]
     paths = {n: _path(n) for n in calls}
-    count, seen = Counter(paths.values()), Counter[str]()
+    added = {n for n in calls if operator_name(n.target).startswith(("quantized_decomposed.", "torchao."))}
+    count, seen = Counter(path for n, path in paths.items() if n not in added), Counter[str]()
     names = {}
     for n, path in paths.items():
         role = operator_name(n.target).rpartition(".")[2].strip("_")
-        name = role if not path else path if count[path] == 1 else f"{path}.{role}"
+        name = role if not path else path if count[path] == 1 and n not in added else f"{path}.{role}"
         seen[name] += 1
         names[n] = name if seen[name] == 1 else f"{name}_{seen[name]}"
     return names

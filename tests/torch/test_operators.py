@@ -81,7 +81,8 @@ def shapes(x, y):
             torch.stack([x, y], -1), x[:, 1:3], x[..., ::2], x[0], x[:, -1], *x.split(2, 1), *x.split([1, 3], 2),
             *x.chunk(2, 2), *x.unbind(1), x.narrow(2, 1, 2), x.repeat(2, 1, 3), x.repeat_interleave(2, 1), x.flip(1, 2),
             x.roll(1, 2), F.pad(x, (1, 2), value=3.0), F.pad(x, (1, 2), mode="reflect"), F.pad(x, (1, 1), "replicate"),
-            x.tril(), x.triu(1), x.clone(), x.detach(), x.contiguous(), x.expand_as(y), x.broadcast_to(3, 2, 3, 4))
+            x.tril(), x.triu(1), x.diff(), x.diff(2, 1, prepend=y), x.clone(), x.detach(), x.contiguous(),
+            x.expand_as(y), x.broadcast_to(3, 2, 3, 4))
 
 
 @case(X, PLACES)

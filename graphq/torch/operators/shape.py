@@ -124,6 +124,17 @@ def narrow(c: Call) -> Result:
     return cut(c, c.input(0), c.args[1], start, start + length)
 
 
+@imports("diff")
+def diff(c: Call) -> Result:
+    """Import differences of neighbors along an axis, `n` times; `prepend` and `append` are joined first."""
+    axis = c.arg(2, "dim", -1)
+    parts = [v for v in (c.arg(3, "prepend"), c.input(0), c.arg(4, "append")) if v is not None]
+    x = c.graph.concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
+    for _ in range(c.arg(1, "n", 1)):
+        x = c.onnx("Sub", cut(c, x, axis, 1, END), cut(c, x, axis, 0, -1))
+    return x
+
+
 @imports("select")
 def select(c: Call) -> Result:
     """Import one element of an axis, without the axis."""

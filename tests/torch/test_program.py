@@ -1,0 +1,158 @@
+"""Programs: names, open dimensions, constants, and errors that say what to do."""
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnx", reason="onnx is not installed")
+
+import graphq as gq  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+nn, F = torch.nn, torch.nn.functional
+Dim, export = torch.export.Dim, torch.export.export
+
+
+class Block(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(size), nn.Linear(size, 2 * size), nn.Linear(2 * size, size)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.blocks = nn.Sequential(Block(size), Block(size))
+        self.blocks[1].up.weight = self.blocks[0].up.weight
+
+    def forward(self, x):
+        return {"y": self.blocks(x), "mean": x.mean((0, 1))}
+
+
+def net_and_graph(dynamic=True):
+    torch.manual_seed(0)
+    net = Net().eval()
+    shapes = ({0: Dim("batch", max=64), 1: Dim("tokens", max=64)},) if dynamic else None
+    return net, gq.from_torch(export(net, (torch.randn(2, 5, 8),), dynamic_shapes=shapes))
+
+
+def test_values_have_the_paths_of_their_modules():
+    _, graph = net_and_graph()
+    names = {v.name for v in graph.values}
+    assert {"blocks.0.norm", "blocks.0.up", "blocks.0.gelu", "blocks.0.down", "blocks.0.add", "blocks.1.up",
+            "blocks.0.up.weight", "mean"} <= names
+
+
+def test_explain_takes_the_path_of_a_module():
+    _, graph = net_and_graph(dynamic=False)
+    model = gq.compile(graph)
+    text = str(model.explain("blocks.0"))
+    assert text.startswith("blocks.0 computes 5 values")
+    assert "blocks.0.down" in text and "blocks.1" not in text.replace("blocks.0", "")
+    assert len(model.explain("blocks.0", format="json")["within"]) == 5
+    assert "blocks.0.up" in str(model.explain("blocks.0.up"))
+    with pytest.raises(gq.GraphError, match="has no value 'blocks.7'"):
+        model.explain("blocks.7")
+
+
+def test_open_dimensions_run_at_several_sizes():
+    net, graph = net_and_graph()
+    assert graph.inputs[0].shape == (None, None, 8)
+    model = gq.compile(graph)
+    for batch, tokens in ((1, 3), (2, 5), (4, 17)):
+        x = torch.randn(batch, tokens, 8)
+        got, want = model(x.numpy()), net(x)
+        np.testing.assert_allclose(list(got.values())[0], want["y"].detach(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(list(got.values())[1], want["mean"].detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_parameters_are_not_copied_and_tied_weights_are_one_constant():
+    net, graph = net_and_graph()
+    weights = [v for v in graph.values if v.data is not None and v.shape == (16, 8)]
+    assert len(weights) == 1
+    assert np.shares_memory(weights[0].data, net.blocks[0].up.weight.detach().numpy())
+    assert not weights[0].data.flags.writeable
+
+
+class Module(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, *inputs):
+        return self.f(*inputs)
+
+
+def converted(f, *inputs, **options):
+    return gq.from_torch(export(Module(f), inputs, **options))
+
+
+def test_changes_in_place():
+    def f(x):
+        y = x * 2
+        y[:, 1:] += 1  # changes a part
+        z = y.view(-1)
+        z.relu_()
+        return y, F.relu(x.clone(), inplace=True), x + 1
+
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    for got, want in zip(gq.reference(converted(f, x), x.numpy()).values(), f(x), strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-6)
+
+
+def test_bf16_constants_and_results():
+    weights = torch.randn(4, 3).bfloat16()
+    graph = converted(lambda x: F.linear(x, weights), torch.randn(2, 3).bfloat16())
+    assert graph.inputs[0].dtype == "bf16" and graph.outputs[0].dtype == "bf16"
+
+
+def test_sizes_of_a_call_are_computed():
+    def f(x):
+        batch, tokens, _ = x.shape
+        mask = torch.arange(tokens)[None] <= torch.arange(tokens)[:, None]
+        grid = torch.zeros(batch, tokens, tokens) + mask
+        return grid, x.reshape(batch * tokens, 2, 2).transpose(0, 1), x[:, :tokens - 1], x.new_ones(batch, 1) * tokens
+
+    graph = converted(f, torch.randn(2, 6, 4), dynamic_shapes=(({0: Dim("b", max=9), 1: Dim("t", min=4, max=40)},),))
+    for shape in ((2, 6, 4), (1, 5, 4), (3, 8, 4)):
+        x = torch.randn(*shape)
+        for got, want in zip(gq.reference(graph, x.numpy()).values(), f(x), strict=True):
+            np.testing.assert_array_equal(got, want.numpy())
+
+
+def test_errors_name_operator_module_and_line():
+    class Sorter(nn.Module):
+        def forward(self, x):
+            return torch.linalg.qr(x)[0]
+
+    net = nn.Sequential(nn.Linear(4, 4), Sorter())
+    with pytest.raises(gq.GraphError, match=r"aten.linalg_qr.default in module '1' \(File \".*test_program.py\", line "
+                                            r"\d+, in forward\): graphq lacks this operator") as e:
+        gq.from_torch(export(net.eval(), (torch.randn(4, 4),)))
+    assert "open an issue" in str(e.value)
+
+
+@pytest.mark.parametrize(("f", "message"), [
+    (lambda x: x.add_(1), "the program changes 'inputs_0'"), (lambda x: x[x > 0], "data"),
+    (lambda x: F.dropout(x, 0.5, True), "random: export module.eval")])
+def test_programs_that_are_refused(f, message):
+    with pytest.raises(gq.GraphError, match=message):
+        converted(f, torch.randn(3, 4))
+
+
+def test_a_module_is_refused_with_the_line_that_converts_it():
+    with pytest.raises(gq.GraphError, match=r"from_torch\(torch.export.export\(module.eval"):
+        gq.from_torch(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers(kind):
+    torch.manual_seed(0)
+    net = getattr(nn, kind)(6, 5, num_layers=2, bidirectional=True, batch_first=True).eval()
+    x = torch.randn(2, 4, 6)
+    got = gq.reference(gq.from_torch(export(Module(lambda x: net(x)), (x,))), x.numpy())
+    y, ends = net(x)
+    for a, b in zip(got.values(), (y, *(ends if kind == "LSTM" else (ends,))), strict=True):
+        np.testing.assert_allclose(a, b.detach(), rtol=1e-5, atol=1e-6)
