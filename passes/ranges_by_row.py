@@ -1,7 +1,8 @@
 """Quantize activations of dynamically quantized matmuls per token: each row gets its own range.
 
 The results of a row then do not depend on other rows of the batch or on padding. A row x becomes rint(x / s) in s8,
-with s = max|x| / 127; the results of the row are multiplied by s. Each image of a convolution gets its own range.
+with s = max|x| / 127; the results of the row are multiplied by s. Each image of a convolution gets its own range. If
+both operands of a matmul have ranges of whole tensors, as in attention, the matmul runs in f32: the second has no rows.
 `RangesByRow` changes numbers, mostly for the better; `graphq.compile(..., ranges="rows")` runs it before PIPELINE.
 """
 from collections.abc import Sequence
@@ -57,6 +58,9 @@ class IntegerProductByRow(Rewrite):
     def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, wz: Value | None, ws: Value,
                 match: Match) -> Value:
         product = next(n for n in match.nodes if n.op.name in ("matmul_integer", "conv_integer"))
+        first, second = _quantized(q, s, z), _quantized(w, ws, wz)
+        if first is not None and second is not None and product.op.name == "matmul_integer":
+            return g.matmul(first, second)
         rows, scales = _rows_of(g, product, q, s, z)
         zps = () if wz is None else (g.constant(np.zeros((), s8.numpy)), wz)
         sums = getattr(g, product.op.name)(rows, w, *zps, **product.attrs)
@@ -83,6 +87,9 @@ class DequantizedByRow(Rewrite):
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
         assert x.node is not None
         product = match.root
+        second = _quantized(*w.node.inputs) if w.node is not None and w.node.op.name == "dynamic_dequantize" else None
+        if second is not None:
+            return getattr(g, product.op.name)(_quantized(*x.node.inputs), second, bias, **product.attrs)
         rows, scales = _rows_of(g, product, *x.node.inputs)
         y = getattr(g, product.op.name)(g.dequantize(rows, scales=[1.0]), w, **product.attrs)
         y = g.multiply(y, scales)

@@ -42,6 +42,16 @@ def elementwise(*ops):
     return g
 
 
+def sums():
+    """Sums along rows, and along the axis before them."""
+    g = gq.Graph("sums")
+    x = g.input("x", shape=(5, 21, 13), dtype="f32")
+    for op in ("reduce_sum", "reduce_mean", "reduce_l2"):
+        for axis in (1, 2):
+            g.output(getattr(g, op)(x, axes=[axis], keep_dims=True), name=f"{op}_{axis}")
+    return g
+
+
 CASES = {
     "dense u8": (lambda: dense("u8", "relu", "u8"), "ec40d09e886edf1e"),
     "dense s8, gelu": (lambda: dense("s8", "gelu", "s8"), "51619ddaa3a8b246"),
@@ -52,6 +62,7 @@ CASES = {
     "f32 by weights of 4 bits": (lambda: compressed("f32", "u4"), "d38ee82a274f3f9b"),
     "softmax": (rows, "22bbd7368bdfc0ef"),
     "look-up": (looked_up, "83b5bda9f172c8e7"),
+    "sums": (sums, "62805281a2b9a785"),
     "floats": (float_product, "a04c796c5438c194"),
     "elementwise": (lambda: elementwise("exp", "log", "sigmoid", "round", "sqrt", "tanh", "gelu"), "3e97e583ac76c1e3"),
 }

@@ -9,7 +9,10 @@
 Except for the mean of layer_norm, everything is computed in f32, one IEEE operation at a time. Sums have the order of
 ONNX Runtime 1.31 on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
 give ONNX Runtime's results bit for bit, with three exceptions: log_softmax, whose logarithm differs; reduce_l1 and
-reduce_l2; and sums of rows whose length is not a multiple of 4.
+reduce_l2; and reduce_sum of rows whose length is not a multiple of 8.
+
+Zeros at the end of a row change no bit of the sum of softmax's powers, nor of reduce_sum, _l1 and _l2. These sums start
+from +0, and the place of an element alone decides to which partial sum it is added.
 
 If the sum of squares overflows, norms are 0, as in ONNX Runtime. If all squares underflow and epsilon is 0, norms are
 infinite. The reference computes its sums in f64, so it has neither limit (docs/onnx.md).
@@ -161,5 +164,8 @@ def reduced(how: str, x: Array) -> Array:
     """Reduce each row to one number; `how` is sum, mean, l1, l2, max or min."""
     if how in EXTREMES:
         return extreme(how, x)
-    total = row_totals(evaluate(TERMS[how], None, [x]))
-    return total / np.float32(x.shape[-1]) if how == "mean" else np.sqrt(total) if how == "l2" else total
+    terms = evaluate(TERMS[how], None, [x])
+    if how == "mean":
+        return np.asarray(row_totals(terms) / np.float32(x.shape[-1]))
+    total = folded(by_lanes(terms, GROUP, 0.0, np.add), np.add)
+    return np.sqrt(total) if how == "l2" else total

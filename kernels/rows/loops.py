@@ -191,10 +191,22 @@ def _mean(b: Builder, row: RowEmitter) -> Value:
     return (total / row.n.to_float(F64)).to_float(F32)
 
 
-def _total(b: Builder, row: RowEmitter, term: Expr) -> Value:
-    """Emit the sum of `term` over all elements, in the order of `mean_sums.row_totals`."""
+def _sum(b: Builder, row: RowEmitter, term: Expr) -> Value:
+    """Emit the sum of `term`, which is 0 for 0, over all elements. Zeros at the end of the row change no bit of it."""
     def add(x: Value, have: Value) -> Value:
-        return have + computed(b, term, 1 if x.type == F32 else x.type.count, x)
+        return have + computed(b, term, GROUP, x)
+
+    total = row.groups(constant(vector(F32, GROUP), 0.0), add)
+    done = row.n // GROUP * GROUP
+    with Loop(b, (row.n > done).zext(I64), [total]) as last:
+        last.update([add(Columns(b, GROUP, done, row.n - done).load(row.address, F32, 4), last.values[0])])
+    return fold(last.values[0], operator.add)
+
+
+def _ordered_sum(b: Builder, row: RowEmitter) -> Value:
+    """Emit the sum of all elements, in the order of `mean_sums.row_totals`."""
+    def add(x: Value, have: Value) -> Value:
+        return have + x
 
     four = fold(row.groups(constant(vector(F32, GROUP), -0.0), add), operator.add, to=4)
     first, after = row.after_groups()
@@ -231,8 +243,10 @@ def _reduction(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, how:
     if how in EXTREMES:
         return [row.extreme(-INFINITY if how == "max" else INFINITY, lambda new, have: computed(
             b, EXTREMES[how], getattr(new.type, "count", 1), new, have))]
-    total = _total(b, row, TERMS[how])
-    return [total / row.n.to_float(F32) if how == "mean" else total.math("sqrt") if how == "l2" else total]
+    if how == "mean":
+        return [_ordered_sum(b, row) / row.n.to_float(F32)]
+    total = _sum(b, row, TERMS[how])
+    return [total.math("sqrt") if how == "l2" else total]
 
 
 LOOPS: dict[str, Callable[..., list[Value]]] = {

@@ -104,6 +104,28 @@ def test_a_row_is_the_same_alone(make):
         assert np.abs(together[2:] - by_tensor).max() < 0.02 * np.abs(by_tensor).max()
 
 
+@pytest.mark.parametrize("ints", [False, True])
+def test_a_product_of_two_activations_runs_in_floats(ints):
+    """The second operand has no rows; with the range of a tensor, it would depend on padding."""
+    def make(plain):
+        g, q, s, z = quantized((None, 5, 64))
+        y = g.input("y", shape=(None, 64, 7), dtype="f32")
+        scale, zp = g.dynamic_range(y)
+        w = g.dynamic_quantize(y, scale, zp, dtype="u8")
+        if plain:
+            g.output(g.matmul(g.inputs[0], y), name="z")
+        elif ints:
+            g.output(g.multiply(g.cast(g.matmul_integer(q, w, z, zp), dtype="f32"), g.multiply(s, scale)), name="z")
+        else:
+            g.output(g.matmul(g.dynamic_dequantize(q, s, z), g.dynamic_dequantize(w, scale, zp)), name="z")
+        return g
+
+    x, y = (RNG.standard_normal(shape).astype(np.float32) for shape in ((3, 5, 64), (3, 64, 7)))
+    model = gq.compile(make(False), ranges="rows", threads=1)
+    assert np.array_equal(model(x, y), gq.compile(make(True), threads=1)(x, y)) and model.rows_mix is None
+    assert "\nranges: by row\n" in model.explain()
+
+
 @pytest.mark.parametrize("make, count", [(integers, 1), (dequantized, 0), (integer_convolution, 0), (convolution, 0)])
 def test_ranks_that_are_not_known(make, count):
     """Rows of a matmul lie along the last axis, whatever the rank; those of images do not."""

@@ -13,7 +13,7 @@ from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc, load
 from graphq.kernels.numbers import rows
 from graphq.kernels.numbers.mean_sums import row_totals
-from graphq.kernels.numbers.rows import squares
+from graphq.kernels.numbers.rows import reduced, squares
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows import family as row
 from graphq.kernels.rows.lower import NUMBERS, REDUCTIONS, ROWS, RowLowering
@@ -133,6 +133,18 @@ def test_reductions_of_special_values(width, op, n):
     np.testing.assert_array_equal(got, want)
     if op != "reduce_sum":
         np.testing.assert_array_equal(got, reference)
+
+
+@pytest.mark.parametrize("how", ["sum", "l1", "l2"])
+def test_zeros_behind_a_row_change_no_bit_of_its_sum(how):
+    """Of rows of -0, too, whose sum is +0 with any padding. Kernels equal the formula."""
+    x = np.random.default_rng(0).standard_normal((12, 70)).astype(np.float32)
+    x[:4] = -0.0
+    for n in range(1, 70):
+        alone = reduced(how, x[:, :n])
+        assert not np.signbit(alone[:4]).any()
+        for more in (1, 3, 8, 33):
+            assert reduced(how, np.pad(x[:, :n], [(0, 0), (0, more)])).tobytes() == alone.tobytes(), (n, more)
 
 
 def test_a_small_deviation_beside_a_large_mean():
