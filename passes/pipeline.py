@@ -15,15 +15,8 @@ from graphq.ir.interpret import constant_bytes
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import Consistent, verify
 from graphq.kernels.families import FAMILIES
-from graphq.passes import float_products, move_quantization, normal_forms, requantize, simplify_moves
+from graphq.passes import cleanup, float_products, move_quantization, normal_forms, requantize, simplify_moves
 from graphq.passes.channels_last import channels_last
-from graphq.passes.cleanup import (
-    eliminate_common_subexpressions,
-    eliminate_dead_code,
-    fold_constants,
-    fold_dequantized_constants,
-    fold_dequantized_operands,
-)
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks, leave_ties
 from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
@@ -76,11 +69,11 @@ canonicalize = Fixpoint(
 """The pass that rewrites equivalent graphs to one form; later passes then need fewer patterns."""
 
 PIPELINE: tuple[Pass, ...] = (
-    eliminate_dead_code,
+    cleanup.eliminate_dead_code,
     duplicate_dequantize,
     canonicalize,
-    eliminate_common_subexpressions,
-    fold_constants,
+    cleanup.eliminate_common_subexpressions,
+    cleanup.fold_constants,
     fold_scales,
     float_products.PadWeights(),
     float_products.CastDequantizedWeights(),  # again, after transposes of constants are folded
@@ -89,19 +82,19 @@ PIPELINE: tuple[Pass, ...] = (
     channels_last,
     duplicate_dequantize,  # again, because TransposeBeforeDequantize needs a dequantize with one user
     canonicalize,
-    eliminate_common_subexpressions,
+    cleanup.eliminate_common_subexpressions,
     duplicate_dequantize,
-    fold_dequantized_operands,
+    cleanup.fold_dequantized_operands,
     duplicate_masks,
     *(Fuse(f.name) for f in FAMILIES if f.quantized),
-    fold_dequantized_constants,
-    eliminate_common_subexpressions,
+    cleanup.fold_dequantized_constants,
+    cleanup.eliminate_common_subexpressions,
     NormalizeGroupsAsRows(),
     RowsLast(),
     requantize.SplitGroups(),
     duplicate_masks,
     *(Fuse(f.name, floats=True) for f in FAMILIES if f.floats),
-    eliminate_dead_code,
+    cleanup.eliminate_dead_code,
 )
 
 _WIDEN = next(k for k, p in enumerate(PIPELINE) if isinstance(p, float_products.WidenProducts))

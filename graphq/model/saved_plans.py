@@ -11,48 +11,34 @@ from graphq.ir import Op, TensorType
 from graphq.ir.interpret import Signature
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
-from graphq.plan.plan import (
-    REPORTS,
-    AnyStep,
-    Buffer,
-    Copy,
-    Part,
-    Plan,
-    PythonStep,
-    Ref,
-    Reference,
-    ReportedError,
-    Step,
-    Word,
-    touched,
-)
+from graphq.plan import plan as plans
 
 
-def compact(plan: Plan) -> Plan:
+def compact(plan: plans.Plan) -> plans.Plan:
     """Remove the buffers that no step uses, such as unused constants, before the plan is written."""
-    used = {b for step in plan.steps for b in touched(step)}
+    used = {b for step in plan.steps for b in plans.touched(step)}
     kept = [k for k, b in enumerate(plan.buffers) if k in used or b.storage in ("input", "output", "report")]
     new = {old: k for k, old in enumerate(kept)}
 
     def renumbered(x: Any) -> Any:
-        if isinstance(x, Ref):
-            return Ref(new[x.buffer], x.offset)
-        if isinstance(x, PythonStep):
+        if isinstance(x, plans.Ref):
+            return plans.Ref(new[x.buffer], x.offset)
+        if isinstance(x, plans.PythonStep):
             return x._replace(inputs=tuple(None if b is None else new[b] for b in x.inputs),
                               outputs=tuple(new[b] for b in x.outputs))
         if isinstance(x, Mapping):
             return {name: renumbered(y) for name, y in x.items()}
         if isinstance(x, tuple):
-            return type(x)(*map(renumbered, x)) if isinstance(x, Step | Part) else tuple(map(renumbered, x))
+            return type(x)(*map(renumbered, x)) if isinstance(x, plans.Step | plans.Part) else tuple(map(renumbered, x))
         return x
 
     return plan._replace(buffers=tuple(plan.buffers[k] for k in kept), steps=renumbered(plan.steps))
 
 
-def on_threads(plan: Plan, threads: int) -> Plan:
+def on_threads(plan: plans.Plan, threads: int) -> plans.Plan:
     """Adapt a plan to `threads` threads, at most the number of threads that the plan was made for."""
-    def shared(step: AnyStep) -> AnyStep:
-        return step.shared(smallest(step.pieces, threads)) if isinstance(step, Step) else step
+    def shared(step: plans.AnyStep) -> plans.AnyStep:
+        return step.shared(smallest(step.pieces, threads)) if isinstance(step, plans.Step) else step
 
     return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))
 
@@ -82,17 +68,17 @@ def check_record(record: TraceRecord, sizes: tuple[int, ...]) -> None:
     _want(known.issuperset(record.guards), "a guard of no slot")
 
 
-def check(plan: Plan, signature: Signature) -> None:
+def check(plan: plans.Plan, signature: Signature) -> None:
     """Raise ParseError if a plan's buffers, steps and words are inconsistent, or do not fit the signature.
 
     The numbers in words are not checked further: a plan runs native code, so a file with plans is trusted like code.
     """
-    _want(type(plan) is Plan and all(type(x) is tuple for x in (
+    _want(type(plan) is plans.Plan and all(type(x) is tuple for x in (
         plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
     outputs = tuple(signature.outputs.values())
     _want(len(plan.output_types) == len(outputs) and all(map(_fits, plan.output_types, outputs)), "other outputs")
-    _want(all(type(x) is ReportedError and x.kind in REPORTS and type(x.where) is str and type(x.values) is tuple
-              for x in plan.errors) and all(k is None or _is_number(k) for k in plan.nodes)
+    _want(all(type(x) is plans.ReportedError and x.kind in plans.REPORTS and type(x.where) is str
+              and type(x.values) is tuple for x in plan.errors) and all(k is None or _is_number(k) for k in plan.nodes)
           and len(plan.nodes) in (0, len(plan.steps)), "no errors or nodes")
     _want(type(plan.in_place) is tuple and all(
         type(x) is tuple and len(x) == 2 and _is_number(x[0]) and x[0] < len(signature.inputs) and _is_number(x[1])
@@ -102,11 +88,11 @@ def check(plan: Plan, signature: Signature) -> None:
         _want(_is_buffer(b, types.get(getattr(b, "storage", ""), ()), len(plan.errors)), f"buffer {k}")
     _want([b.index for b in plan.buffers if b.storage == "input"] == list(range(len(signature.inputs))), "other inputs")
     for step in plan.steps:
-        _want(_is_native(step, plan) if type(step) is Step else _is_python(step, plan), f"step {step!r:.80}")
+        _want(_is_native(step, plan) if type(step) is plans.Step else _is_python(step, plan), f"step {step!r:.80}")
 
 
-def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
-    if type(b) is not Buffer or not (_is_number(b.nbytes) and _is_number(b.index)):
+def _is_buffer(b: plans.Buffer, types: Sequence[TensorType], errors: int) -> bool:
+    if type(b) is not plans.Buffer or not (_is_number(b.nbytes) and _is_number(b.index)):
         return False
     if not (b.type is None or type(b.type) is TensorType and assumed(b.nbytes) == _nbytes(b.type)):
         return False
@@ -125,23 +111,23 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     return False
 
 
-def _is_native(s: Step, plan: Plan) -> bool:
+def _is_native(s: plans.Step, plan: plans.Plan) -> bool:
     return type(s.kernel) in (str, Later) and type(s.function) is Function and type(s.words) is dict \
         and all(type(name) is str for name in s.words) and type(s.slots) is tuple \
         and all(type(x) is tuple and len(x) == 3 for x in s.slots) and type(s.parts) is tuple \
-        and all(type(p) is Part and type(p.step) is Step and type(p.moved) is tuple and _is_native(p.step, plan)
-                for p in s.parts) and all(_is_word(w, plan) for w in s.block) \
+        and all(type(p) is plans.Part and type(p.step) is plans.Step and type(p.moved) is tuple
+                and _is_native(p.step, plan) for p in s.parts) and all(_is_word(w, plan) for w in s.block) \
         and _is_number(s.blocks) and _is_number(s.pieces) and assumed(s.pieces) <= MOST_PIECES \
         and _is_number(s.macs) and type(s.exact) in (type(None), float) and type(s.aligned) is bool \
         and (not s.aligned or "a" in s.words)
 
 
-def _is_word(w: Word, plan: Plan) -> bool:
+def _is_word(w: plans.Word, plan: plans.Plan) -> bool:
     if type(w) is int:
         return -(1 << 63) <= w < 1 << 63
     if type(w) is Later:  # the address of a kernel that open sizes choose at run time
         return True
-    if type(w) is Ref:
+    if type(w) is plans.Ref:
         return type(w.buffer) is int and 0 <= w.buffer < len(plan.buffers) and _is_number(w.offset) \
             and assumed(w.offset) <= assumed(plan.buffers[w.buffer].nbytes)
     if type(w) is FunctionTable:
@@ -149,9 +135,9 @@ def _is_word(w: Word, plan: Plan) -> bool:
     return type(w) is Function or _is_number(w, -(1 << 63))
 
 
-def _is_python(s: Any, plan: Plan) -> bool:
-    return type(s) is PythonStep and type(s.kernel) is str and type(s.reference) is bool \
-        and (type(s.call) is Copy or type(s.call) is Reference and type(s.call.op) is Op
+def _is_python(s: Any, plan: plans.Plan) -> bool:
+    return type(s) is plans.PythonStep and type(s.kernel) is str and type(s.reference) is bool \
+        and (type(s.call) is plans.Copy or type(s.call) is plans.Reference and type(s.call.op) is Op
              and isinstance(s.call.attrs, Mapping) and type(s.call.shapes) is tuple) \
         and type(s.inputs) is tuple and type(s.outputs) is tuple \
         and all(b is None or _is_number(b) and b < len(plan.buffers) and plan.buffers[b].type is not None

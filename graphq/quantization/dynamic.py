@@ -13,16 +13,8 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import quantizes_state
 from graphq.passes.ranges_by_row import quantized_rows
+from graphq.quantization import insert
 from graphq.quantization.bodies import replaced
-from graphq.quantization.insert import (
-    LARGEST,
-    QuantizedWeights,
-    channels_lost,
-    insert_weights,
-    integers,
-    kept,
-    replace_operand,
-)
 from graphq.quantization.products import LinearLayer
 from graphq.quantization.ranges import MOST, SMALLEST
 from graphq.quantization.scheme import Scheme
@@ -36,8 +28,8 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
     """
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
-    weights = QuantizedWeights()
-    for product in kept(graph, scheme):
+    weights = insert.QuantizedWeights()
+    for product in insert.kept(graph, scheme):
         if _is_small(product, scheme):
             continue
         if scheme.rows and _has_rows(product):
@@ -48,20 +40,21 @@ def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
 
 def unheld(graph: Graph, scheme: Scheme) -> dict[str, str]:
     """For each layer with too small weights, or with channels that become zeros: a sentence about it."""
-    found = {p.name: f"stays in f32, because its weights are at most {p.largest:.1e}" for p in kept(graph, scheme)
+    kept = insert.kept(graph, scheme)
+    found = {p.name: f"stays in f32, because its weights are at most {p.largest:.1e}" for p in kept
              if _is_small(p, scheme)}
-    return channels_lost(graph, [p.name for p in kept(graph, scheme) if p.name not in found], scheme) | found
+    return insert.channels_lost(graph, [p.name for p in kept if p.name not in found], scheme) | found
 
 
 def _is_small(p: LinearLayer, scheme: Scheme) -> bool:
     """Whether scales of weights times scales of activations may be too small for f32."""
-    return 0 < p.largest < SMALLEST * LARGEST[scheme.weight_bits]
+    return 0 < p.largest < SMALLEST * insert.LARGEST[scheme.weight_bits]
 
 
 def insert_layers(graph: Graph, scheme: Scheme) -> None:
     """Quantize the states of a `prepared` graph's LSTMs in place, and the matmuls of their inputs."""
     pairs: dict[Value, Value] = {}
-    weights = QuantizedWeights()
+    weights = insert.QuantizedWeights()
     for product, layer in layers(graph, scheme):
         quantize_states(layer, scheme)
         _by_tensor(product, scheme, pairs, weights)
@@ -72,7 +65,7 @@ def layers(graph: Graph, scheme: Scheme) -> list[tuple[LinearLayer, Node]]:
 
     Raises GraphError if the scheme has states but the graph has no such LSTM.
     """
-    made = ((p, layer_of(p)) for p in kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
+    made = ((p, layer_of(p)) for p in insert.kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
     found = [(p, node) for p, node in made if node is not None]
     if scheme.states and not found:
         raise GraphError(f"scheme: states need an LSTM with constant weights whose input is multiplied in 8 bits; "
@@ -80,7 +73,8 @@ def layers(graph: Graph, scheme: Scheme) -> list[tuple[LinearLayer, Node]]:
     return found
 
 
-def _by_tensor(product: LinearLayer, scheme: Scheme, pairs: dict[Value, Value], weights: QuantizedWeights) -> None:
+def _by_tensor(product: LinearLayer, scheme: Scheme, pairs: dict[Value, Value],
+               weights: insert.QuantizedWeights) -> None:
     """Quantize a layer's activations per tensor; `pairs` caches the dequantized tensors."""
     node, own = product.node, product.node.graph
     for k in product.activations:
@@ -90,8 +84,8 @@ def _by_tensor(product: LinearLayer, scheme: Scheme, pairs: dict[Value, Value], 
                 scale, zp = own.dynamic_range(x)
                 q = own.dynamic_quantize(x, scale, zp, dtype="u8")
                 pairs[x] = own.dynamic_dequantize(q, scale, zp)
-        replace_operand(node, k, pairs[x])
-    insert_weights(product, scheme, None, weights)
+        insert.replace_operand(node, k, pairs[x])
+    insert.insert_weights(product, scheme, None, weights)
 
 
 def _has_rows(p: LinearLayer) -> bool:
@@ -100,7 +94,7 @@ def _has_rows(p: LinearLayer) -> bool:
         and p.largest * p.channels() < MOST / 2**8
 
 
-def _by_rows(product: LinearLayer, scheme: Scheme, weights: QuantizedWeights) -> None:
+def _by_rows(product: LinearLayer, scheme: Scheme, weights: insert.QuantizedWeights) -> None:
     node, (x, w), bias = product.node, product.factors, product.bias
     graph = node.graph
     with graph.before(node):
@@ -111,7 +105,7 @@ def _by_rows(product: LinearLayer, scheme: Scheme, weights: QuantizedWeights) ->
             y = graph.add(y, bias)
     product.replace(y)
     assert sums.node is not None
-    insert_weights(LinearLayer(sums.node), scheme, None, weights)
+    insert.insert_weights(LinearLayer(sums.node), scheme, None, weights)
 
 
 def layer_of(product: LinearLayer) -> Node | None:
@@ -128,7 +122,7 @@ def quantize_states(node: Node, scheme: Scheme) -> None:
     """lstm(gates, r, ...) -> lstm(gates, rint(r / scales), ..., scales), one scale for each row of r"""
     graph, weights = node.graph, node.operand(1).data
     assert weights is not None
-    q, p = integers(weights, 0 if scheme.per_channel else None, LARGEST[scheme.weight_bits])
+    q, p = insert.integers(weights, 0 if scheme.per_channel else None, insert.LARGEST[scheme.weight_bits])
     h, c, _, *more = (*node.inputs[2:], None, None, None)[:max(3, len(node.inputs) - 2)]
     with graph.before(node):
         integer, scales = graph.constant(q.astype(np.float32)), graph.constant(np.array(p.scales, np.float32))

@@ -16,21 +16,10 @@ from graphq.kernels.target.level import Level
 from graphq.ops.recurrent import shares_range
 from graphq.passes.ranges_by_row import RangesByRow
 from graphq.plan.plan import VIEWS, AnyStep, Plan, PythonStep, Step
+from graphq.report import records
 from graphq.report.causes import Analysis, causes
 from graphq.report.coverage import MACS, Coverage, factors, kind_of
 from graphq.report.evidence import Evidence
-from graphq.report.records import (
-    CoverageRecord,
-    GraphNode,
-    NearMiss,
-    Operation,
-    PartitionRecord,
-    Pattern,
-    Report,
-    Role,
-    StepRecord,
-    Tensor,
-)
 from graphq.rewrite.fixpoint import History
 from graphq.rewrite.rule import Pass, Refusal
 from graphq.validation.subgraphs import all_nodes
@@ -108,7 +97,7 @@ def _inexact(outer: Node | None, quantize: Node) -> str | None:
 
 def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal], plan: Plan | None, *,
            level: Level, threads: int, evidence: Mapping[int, Evidence], covered: Coverage | None,
-           sizes: Mapping[str, int], at_sizes: Callable[[Any], Any]) -> Report:
+           sizes: Mapping[str, int], at_sizes: Callable[[Any], Any]) -> records.Report:
     """The report on a graph that runs in one plan, or has no plan yet.
 
     `source` is the graph as the user gave it, `refusals` come from the `passes`, and `evidence` maps numbers of native
@@ -117,17 +106,17 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
     graph, analysis = history.after, Analysis(source, history, passes, refusals)
     steps = [] if plan is None else [_step(k, step, plan, graph, evidence.get(k)) for k, step in enumerate(plan.steps)]
     macs = at_sizes([_macs(node) for node in graph.nodes])
-    own: dict[int, list[StepRecord]] = {}
+    own: dict[int, list[records.StepRecord]] = {}
     for step in steps:
         if step.node is not None:
             own.setdefault(step.node, []).append(step)
-    return Report(
+    return records.Report(
         graph=graph.name, level=level.name, threads=threads, planned=plan is not None,
         inputs=tuple(tensor(v) for v in graph.inputs),
         outputs={name: graph.label(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)},
         nodes=tuple(_node(k, node, own.get(k, []), plan is not None, macs[k]) for k, node in enumerate(graph.nodes)),
         causes=tuple(causes(analysis)), steps=tuple(steps),
-        near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
+        near_misses=tuple(records.NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
         coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
         ties=tuple(ties(graph)), ranges=tuple(ranges(graph, passes)),
         layouts=tuple(_layouts(graph, None if plan is None else own, at_sizes)),
@@ -139,8 +128,9 @@ def _onnx_names(graph: Graph) -> dict[str, str]:
     return renamed | {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}
 
 
-def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
-                  tail: Report | None, outputs: Sequence[str] = ()) -> Report:
+def survey_stages(graph: Graph, head: records.Report | None, cut: Graph,
+                  bodies: Sequence[tuple[int, str, records.Report]], tail: records.Report | None,
+                  outputs: Sequence[str] = ()) -> records.Report:
     """The report on a graph in stages: its parts "head", "cut" and "tail", if they exist.
 
     The cut has the operations between head and tail. The operations of the cut run as references, because later shapes
@@ -148,40 +138,40 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
     ran, each with the number of its node in the cut and the name of the attribute that holds the body. `outputs` are
     the names that the graph's outputs have in the parts.
     """
-    between = Report(
+    between = records.Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
         outputs={name: cut.label(v) for name, v in zip(cut.output_names, cut.outputs, strict=True)},
         nodes=tuple(_node(k, node, [], False, _macs(node)) for k, node in enumerate(cut.nodes)),
         became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs}, names=_onnx_names(cut),
         parts={f"{name} of {cut.label(cut.nodes[k].outputs[0])}": report for k, name, report in bodies})
     parts = {"head": head, "cut": between, "tail": tail}
-    return Report(graph=graph.name, level="", threads=0, planned=False,
-                  inputs=tuple(tensor(v) for v in graph.inputs),
-                  outputs={name: f"%{quote(x)}" for name, x in zip(graph.output_names, outputs, strict=False)},
-                  parts={name: part for name, part in parts.items() if part is not None})
+    return records.Report(graph=graph.name, level="", threads=0, planned=False,
+                          inputs=tuple(tensor(v) for v in graph.inputs),
+                          outputs={name: f"%{quote(x)}" for name, x in zip(graph.output_names, outputs, strict=False)},
+                          parts={name: part for name, part in parts.items() if part is not None})
 
 
-def patterns(graph: Graph) -> tuple[Pattern, ...]:
+def patterns(graph: Graph) -> tuple[records.Pattern, ...]:
     """The partitions that oneDNN Graph would make of the user's graph."""
-    return tuple([Pattern(p.anchor, tuple([graph.label(v) for n in p.ops for v in n.outputs]))
+    return tuple([records.Pattern(p.anchor, tuple([graph.label(v) for n in p.ops for v in n.outputs]))
                   for p in graph.partitions()])
 
 
-def tensor(value: Value) -> Tensor:
+def tensor(value: Value) -> records.Tensor:
     """The record of a value. Open dimensions are None."""
     t: TensorType = value.type
     shape = None if t.shape is None else tuple(None if d is None or is_open(d) else int(d) for d in t.shape)
     known = shape is not None and None not in shape
-    return Tensor(value.graph.label(value), str(t), t.dtype.name, shape, int(t.nbytes) if known else None)
+    return records.Tensor(value.graph.label(value), str(t), t.dtype.name, shape, int(t.nbytes) if known else None)
 
 
-def operation(node: Node) -> Operation:
+def operation(node: Node) -> records.Operation:
     """The record of a node."""
     graph = node.graph
     given = {} if node.op.name == "partition" else attributes(node, elide=SHORT)
-    return Operation(node.op.name, node.op.title(node.attrs), graph.describe(node),
-                     tuple(None if v is None else graph.label(v) for v in node.inputs),
-                     tuple(tensor(v) for v in node.outputs), given)
+    return records.Operation(node.op.name, node.op.title(node.attrs), graph.describe(node),
+                             tuple(None if v is None else graph.label(v) for v in node.inputs),
+                             tuple(tensor(v) for v in node.outputs), given)
 
 
 def _macs(node: Node) -> int:
@@ -191,11 +181,11 @@ def _macs(node: Node) -> int:
     return sum(MACS[n.op.name](n) for n in inner if n.op.name in MACS) if known else 0
 
 
-def _node(k: int, node: Node, steps: Sequence[StepRecord], planned: bool, macs: int) -> GraphNode:
+def _node(k: int, node: Node, steps: Sequence[records.StepRecord], planned: bool, macs: int) -> records.GraphNode:
     partition = _partition(node) if node.op.name == "partition" else None
-    return GraphNode(k, _role(node, steps, planned), operation(node), partition,
-                     tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), int(macs),
-                     _note(node))
+    return records.GraphNode(k, _role(node, steps, planned), operation(node), partition,
+                             tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), int(macs),
+                             _note(node))
 
 
 def _note(node: Node) -> str:
@@ -207,7 +197,7 @@ def _note(node: Node) -> str:
                             if isinstance(body, Graph) for n in all_nodes(body) if "why" in n.meta])
 
 
-def _role(node: Node, steps: Sequence[StepRecord], planned: bool) -> Role:
+def _role(node: Node, steps: Sequence[records.StepRecord], planned: bool) -> records.Role:
     name = node.op.name
     if name == "partition":
         return "partition"
@@ -218,30 +208,31 @@ def _role(node: Node, steps: Sequence[StepRecord], planned: bool) -> Role:
     return "native" if name in NATIVE and not any(s.runs == "reference" for s in steps) else "reference"
 
 
-def _partition(node: Node) -> PartitionRecord:
+def _partition(node: Node) -> records.PartitionRecord:
     body, graph = node.attrs["body"], node.graph
-    return PartitionRecord(
+    return records.PartitionRecord(
         node.attrs["anchor"], kind_of(node), tuple(operation(n) for n in body.nodes),
         {body.label(v): graph.label(outer) for v, outer in zip(body.inputs, node.operands, strict=True)},
         tuple(body.label(v) for v in body.outputs), settled(node), factors(node))
 
 
-def _step(k: int, step: AnyStep, plan: Plan, graph: Graph, found: Evidence | None) -> StepRecord:
+def _step(k: int, step: AnyStep, plan: Plan, graph: Graph, found: Evidence | None) -> records.StepRecord:
     node = plan.nodes[k] if k < len(plan.nodes) else None
     if isinstance(step, Step):
-        return StepRecord(k, node, assumed(step.kernel), "native", int(step.blocks), step.pieces > 0,
-                          int(step.macs), found)
+        return records.StepRecord(k, node, assumed(step.kernel), "native", int(step.blocks), step.pieces > 0,
+                                  int(step.macs), found)
     assert isinstance(step, PythonStep)
     kernel = step.kernel if node is None or not step.reference else graph.describe(graph.nodes[node])
-    return StepRecord(k, node, kernel, "reference" if step.reference else "python")
+    return records.StepRecord(k, node, kernel, "reference" if step.reference else "python")
 
 
-def _coverage(c: Coverage) -> CoverageRecord:
-    return CoverageRecord(int(c.integer), int(c.total), float(c.share), {k: int(n) for k, n in c.integer_by_op.items()},
-                          {k: int(n) for k, n in c.total_by_op.items()}, c.uncounted, str(c))
+def _coverage(c: Coverage) -> records.CoverageRecord:
+    return records.CoverageRecord(int(c.integer), int(c.total), float(c.share),
+                                  {k: int(n) for k, n in c.integer_by_op.items()},
+                                  {k: int(n) for k, n in c.total_by_op.items()}, c.uncounted, str(c))
 
 
-def _layouts(graph: Graph, own: Mapping[int, Sequence[StepRecord]] | None,
+def _layouts(graph: Graph, own: Mapping[int, Sequence[records.StepRecord]] | None,
              at_sizes: Callable[[Any], Any]) -> list[str]:
     """Lines on the cost of layouts: the transposes that move bytes.
 

@@ -10,19 +10,7 @@ import numpy as np
 
 from graphq.base.platform import process_cores, signals_left_to_others
 from graphq.kernels.jit import modules
-from graphq.kernels.threads.steps import (
-    CORES,
-    FIRST_RECORD,
-    HELPER,
-    HELPER_AT,
-    HELPERS,
-    LINE,
-    MASK,
-    RECORD,
-    RECORDS,
-    SEMAPHORE,
-    team_module,
-)
+from graphq.kernels.threads import steps
 from graphq.kernels.threads.system import join_thread, make_semaphore, start_thread
 
 
@@ -39,23 +27,23 @@ class Helpers:
 
     def __init__(self, most: int, cache: bool = True) -> None:
         self.most = most
-        self.code = modules.load("team", team_module, cache=cache)
-        size = FIRST_RECORD + most * RECORD
-        self.words = np.zeros((size + LINE) // 8, np.int64)
-        self.address = self.words.ctypes.data + -self.words.ctypes.data % LINE
+        self.code = modules.load("team", steps.team_module, cache=cache)
+        size = steps.FIRST_RECORD + most * steps.RECORD
+        self.words = np.zeros((size + steps.LINE) // 8, np.int64)
+        self.address = self.words.ctypes.data + -self.words.ctypes.data % steps.LINE
         self.threads: list[int] = []
         self._dismiss = native(self.code.dismiss, 1)
-        self.word(RECORDS)[0] = most
+        self.word(steps.RECORDS)[0] = most
         cores = process_cores()
         mask_bytes = max(cores) // 64 * 8 + 8
-        if mask_bytes <= LINE:
+        if mask_bytes <= steps.LINE:
             mask = sum(1 << core for core in cores).to_bytes(mask_bytes, sys.byteorder)
-            self.word(MASK)[:mask_bytes // 8] = np.frombuffer(mask, np.int64)
-            self.word(CORES)[0] = mask_bytes
+            self.word(steps.MASK)[:mask_bytes // 8] = np.frombuffer(mask, np.int64)
+            self.word(steps.CORES)[0] = mask_bytes
         for k in range(most):
-            record = FIRST_RECORD + k * RECORD
-            self.word(record + HELPER_AT)[HELPER.number("team")] = self.address
-            make_semaphore(self.address + record + SEMAPHORE)
+            record = steps.FIRST_RECORD + k * steps.RECORD
+            self.word(record + steps.HELPER_AT)[steps.HELPER.number("team")] = self.address
+            make_semaphore(self.address + record + steps.SEMAPHORE)
 
     def word(self, offset: int) -> np.ndarray:
         """The shared words from a byte offset on, as an array."""
@@ -64,14 +52,14 @@ class Helpers:
     @property
     def begun(self) -> int:
         """The number of helpers that have begun, whether they work or sleep."""
-        return int(self.word(HELPERS)[0])
+        return int(self.word(steps.HELPERS)[0])
 
     def start(self) -> None:
         """Start a thread for each helper, or as many as the system allows."""
         function = self.code.help_from.address
         with signals_left_to_others():
             for k in range(self.most):
-                thread = start_thread(function, self.address + FIRST_RECORD + k * RECORD)
+                thread = start_thread(function, self.address + steps.FIRST_RECORD + k * steps.RECORD)
                 if thread is None:
                     break
                 self.threads.append(thread)

@@ -24,17 +24,7 @@ from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import Op, lookup, walk_ops
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.operand_types import clash
-from graphq.onnx.protos.fallback import (
-    EMBEDDED,
-    bodies,
-    body_of,
-    leave_out,
-    parsed,
-    since_version,
-    single,
-    used_names,
-    with_values,
-)
+from graphq.onnx.protos import fallback
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import FLOATS, Shape, show
@@ -252,12 +242,12 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
     """Add an onnx_node, or constants if all operands are constants. Reports show the reason `why`."""
-    operands, attrs = single(node, scope.opsets, scope.values)
-    names = [slot.name for slot in parsed(attrs["model"].tobytes()).graph.input]
+    operands, attrs = fallback.single(node, scope.opsets, scope.values)
+    names = [slot.name for slot in fallback.parsed(attrs["model"].tobytes()).graph.input]
     values = {name: x for name, v in zip(names, operands, strict=True)
-              if isinstance(x := known(v), Later) and x.assumed.size <= EMBEDDED}
+              if isinstance(x := known(v), Later) and x.assumed.size <= fallback.EMBEDDED}
     if values:
-        attrs["model"] = later(with_values, attrs["model"], tuple(values), tuple(values.values()))
+        attrs["model"] = later(fallback.with_values, attrs["model"], tuple(values), tuple(values.values()))
     first = len(graph.nodes)
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
     graph.nodes[-1].meta = {"why": why}
@@ -266,7 +256,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
     """Replace an onnx_node by operations, or by a node with fewer operands. Returns None if nothing changes."""
-    proto = parsed(model)
+    proto = fallback.parsed(model)
     node = proto.graph.node[0]
     scope = _scope_of(proto, graph, operands)
     outs, why = _translated(graph, node, scope)
@@ -280,7 +270,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
 @recorded("onnx.takes")
 def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | None]) -> bool:
     """Whether an importer handles or refuses the node at these shapes: ONNX's reference then never runs it."""
-    proto, graph = parsed(model.tobytes()), Graph()
+    proto, graph = fallback.parsed(model.tobytes()), Graph()
     if not has_importer(proto.graph.node[0]):
         return False
     operands = [graph.input(f"operand {k}", dtype=dtype, shape=shape)
@@ -294,9 +284,9 @@ def takes(model: np.ndarray, dtypes: Sequence[DType], shapes: Sequence[Shape | N
 
 def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
     """Compute an onnx_node at run time by graphq's operations; returns None if graphq has none for the node."""
-    proto = parsed(model)
+    proto = fallback.parsed(model)
     node = proto.graph.node[0]
-    if not has_importer(node) or any(bodies(node)):
+    if not has_importer(node) or any(fallback.bodies(node)):
         return None
     graph = Graph()
     constants = [graph.add_constant(np.asarray(x)) for x in operands]
@@ -327,12 +317,12 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
     version = scope.opsets[domain]
     importer = importer_of(domain, node.op_type)
     if domain != MICROSOFT:
-        version = since_version(node.op_type, domain, version, label(node))
+        version = fallback.since_version(node.op_type, domain, version, label(node))
     elif importer is None:
         raise Refused(f"operator {node.op_type} of domain {domain} is not supported")
     if domain == "" and node.op_type in RANDOM:
         raise Refused("random numbers are not defined by ONNX: give them as an input")
-    missing = [name for name in used_names(node) if name not in scope.values]
+    missing = [name for name in fallback.used_names(node) if name not in scope.values]
     if missing:
         raise Refused(f"input '{missing[0]}' is not defined")
     inputs = tuple(scope.values[name] if name else None for name in node.input)
@@ -404,7 +394,7 @@ def by_body(c: Call) -> Outputs:
     """Import the node by ONNX's function body for the operator; raises GraphError if ONNX defines no function."""
     domain = DOMAINS.get(c.node.domain, c.node.domain)
     prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
-    body = body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
+    body = fallback.body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
     if body is None:
         raise GraphError("graphq has no operation for it")
     return by_function(c, body, c.inputs, c.outputs)
@@ -417,7 +407,7 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
     inner = Scope(opsets, values, c.scope.folder)
     for node in body.node:
-        leave_out(node, absent)
+        fallback.leave_out(node, absent)
         import_node(c.graph, node, inner)
     return [inner.values[name] for name in body.output[:outputs]]
 

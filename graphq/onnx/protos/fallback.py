@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    ValueInfoProto,
-    helper,
-    numpy_helper,
-    shape_inference,
-)
+from onnx import helper, numpy_helper, shape_inference
 
 from graphq.base.budget import expect
 from graphq.base.sizes import Later, Size, assumed, later, number, parts, plain, recorded
@@ -29,19 +19,19 @@ if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
 
-def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix: str) -> FunctionProto | None:
+def body_of(node: onnx.NodeProto, opset: int, inputs: Sequence[Value | None], prefix: str) -> onnx.FunctionProto | None:
     """ONNX's function body for `node`, or None if ONNX defines no function for these operands.
 
     Names in the body begin with `prefix`. References to attributes of `node` are replaced by the attributes' values.
     """
     schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # the type stub lacks these methods
-    function = FunctionProto()
+    function = onnx.FunctionProto()
     fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
     if fixed:  # one body per operator set; any will do, because each names its operator set
         function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
     elif dependent:
         types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
-        whole = NodeProto()
+        whole = onnx.NodeProto()
         whole.CopyFrom(node)  # name all outputs, because the body would omit outputs without names
         whole.output[:] = [name or f"output {k}" for k, name in enumerate(node.output)]
         try:
@@ -60,7 +50,7 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
     return function
 
 
-def name_within(node: NodeProto, prefix: str) -> None:
+def name_within(node: onnx.NodeProto, prefix: str) -> None:
     """Prepend the prefix to the names of the node and its values, also in graphs among its attributes."""
     for names in (node.input, node.output):
         names[:] = [prefix + name if name else "" for name in names]
@@ -72,7 +62,7 @@ def name_within(node: NodeProto, prefix: str) -> None:
             name_within(inner, prefix)
 
 
-def leave_out(node: NodeProto, absent: Collection[str]) -> None:
+def leave_out(node: onnx.NodeProto, absent: Collection[str]) -> None:
     """Remove the inputs that `absent` names, also in graphs among the node's attributes."""
     node.input[:] = ["" if name in absent else name for name in node.input]
     for graph in bodies(node):
@@ -80,7 +70,7 @@ def leave_out(node: NodeProto, absent: Collection[str]) -> None:
             leave_out(inner, absent)
 
 
-def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:
+def _fill(node: onnx.NodeProto, given: dict[str, onnx.AttributeProto]) -> None:
     """Replace references to attributes by the values in `given`; drop references to attributes without a value."""
     own = list(node.attribute)
     del node.attribute[:]
@@ -96,10 +86,10 @@ EMBEDDED = 4096
 """Constants of at most this many elements become initializers of a node's model, for shape inference to see."""
 
 
-def single(node: NodeProto, opsets: Mapping[str, int],
+def single(node: onnx.NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
     """The operands and attributes of an operation `onnx_node` that runs `node`; `values` has values by name."""
-    graph = GraphProto(name=node.op_type or "node")
+    graph = onnx.GraphProto(name=node.op_type or "node")
     graph.node.add().CopyFrom(node)
     operands = []
     for name in dict.fromkeys(used_names(node)):
@@ -111,7 +101,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
             graph.input.add().CopyFrom(value_info(name, value.type, symbols=True))
             operands.append(value)
     for name in filter(None, node.output):
-        graph.output.add().CopyFrom(ValueInfoProto(name=name))
+        graph.output.add().CopyFrom(onnx.ValueInfoProto(name=name))
     domains = {n.domain for n in nodes_of(node)} | {""}
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()
                                                     if d in domains])
@@ -120,7 +110,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
     return operands, {"op_type": title, "model": text}
 
 
-def used_names(node: NodeProto) -> Iterator[str]:
+def used_names(node: onnx.NodeProto) -> Iterator[str]:
     """The names of the values that the node reads, also in graphs among its attributes."""
     yield from filter(None, node.input)
     for graph in bodies(node):
@@ -131,7 +121,7 @@ def used_names(node: NodeProto) -> Iterator[str]:
         yield from (v.name for v in graph.output if v.name not in own)
 
 
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs among a node's attributes."""
     for a in node.attribute:
         if a.HasField("g"):
@@ -139,7 +129,7 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
         yield from a.graphs
 
 
-def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
+def nodes_of(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """The node itself, and all nodes of graphs among its attributes."""
     yield node
     for graph in bodies(node):
@@ -147,9 +137,9 @@ def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
             yield from nodes_of(inner)
 
 
-def parsed(model: bytes) -> ModelProto:
+def parsed(model: bytes) -> onnx.ModelProto:
     """Parse the model of an onnx_node; raises GraphError if it does not have exactly one node."""
-    proto = ModelProto()
+    proto = onnx.ModelProto()
     try:
         proto.ParseFromString(model)
     except Exception as e:  # the class of DecodeError depends on protobuf's version
@@ -167,7 +157,7 @@ def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]
     return _inferred(proto)
 
 
-def _set_types(proto: ModelProto, types: Sequence[TensorType]) -> None:
+def _set_types(proto: onnx.ModelProto, types: Sequence[TensorType]) -> None:
     where = f"ONNX {proto.graph.node[0].op_type}"
     if len(types) != len(proto.graph.input):
         raise GraphError(f"{where}: takes {len(proto.graph.input)} operands, got {len(types)}")
@@ -175,12 +165,12 @@ def _set_types(proto: ModelProto, types: Sequence[TensorType]) -> None:
         slot.CopyFrom(value_info(slot.name, type, symbols=True))
 
 
-def _inferred(proto: ModelProto) -> tuple[TensorType, ...]:
+def _inferred(proto: onnx.ModelProto) -> tuple[TensorType, ...]:
     where = f"ONNX {proto.graph.node[0].op_type}"
     return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in _outputs(proto))
 
 
-def _outputs(proto: ModelProto) -> Sequence[ValueInfoProto]:
+def _outputs(proto: onnx.ModelProto) -> Sequence[onnx.ValueInfoProto]:
     """The outputs of a one-node model, with the types that ONNX infers; dimensions may be symbols.
 
     The defaults of attributes are written into the node first, because ONNX's inference assumes another default for
@@ -284,7 +274,7 @@ COPIES = 4
 """Estimated peak memory of the reference evaluator for a node, as a multiple of the bytes of the node's results."""
 
 
-def _result_bytes(proto: ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
+def _result_bytes(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray | None], types: Sequence[TensorType]) -> int:
     """Bytes of the node's results; a result whose shape ONNX cannot infer counts as 0.
 
     If `types` lacks a shape, ONNX infers it again from the values of short integer operands.
