@@ -13,40 +13,32 @@ from graphq.errors import GraphqError
 from graphq.ir.names import suggestion
 
 COMMANDS = {
-    "compile": "compile a model, and save it: a file that runs without compilation",
-    "run": "run a model on random or given inputs: speed, outputs, distance from the reference",
-    "bench": "time a model at several thread counts and ISA levels and in other engines, in turns",
-    "explain": "explain what fused, what did not and why, and which kernels run",
-    "report": "write an HTML page: the graph before and after the passes, reasons, times, memory",
-    "profile": "time each step of a run, and show which thread ran which piece",
-    "show": "print a graph in text form, checked",
-    "passes": "run passes, print the graph, and check that the passes are right",
-    "reduce": "shrink a failing graph",
-    "partitions": "print the partitions that oneDNN Graph would make",
-    "quantize": "quantize an f32 model to int8",
-    "compare": "compare a quantized model's tensors with f32, and show which layers cost most",
-    "fingerprint": "print a digest of all that decides a model's outputs, equal on every machine",
-    "cache": "show where the cache of kernels and models is and how much it holds, or empty it",
+    "compile": ("compile a model, and save it: a file that runs without compilation", "model.onnx -o model.graphq"),
+    "run": ("run a model on random or given inputs: speed, outputs, distance from the reference",
+            "model.onnx --shape x=1x3x224x224 --threads 2"),
+    "bench": ("time a model at several thread counts and ISA levels and in other engines, in turns",
+              "model.onnx --threads 1,2 --peer ort,openvino"),
+    "explain": ("explain what fused, what did not and why, and which kernels run",
+                "model.onnx --profile --shape x=1x3x224x224"),
+    "report": ("write an HTML page: the graph before and after the passes, reasons, times, memory",
+               "model.onnx -o model.html --profile"),
+    "profile": ("time each step of a run, and show which thread ran which piece",
+                "model.onnx --peaks --trace run.json"),
+    "show": ("print a graph in text form, checked", "model.onnx --elide 8"),
+    "passes": ("run passes, print the graph, and check that the passes are right",
+               "model.onnx --print-after changed --verify numeric"),
+    "reduce": ("shrink a failing graph", "model.onnx --pass FuseMatmulBias --out least.txt"),
+    "partitions": ("print the partitions that oneDNN Graph would make", "model.json --json"),
+    "quantize": ("quantize an f32 model to int8", "model.onnx --data calibration/ --out int8.onnx"),
+    "compare": ("compare a quantized model's tensors with f32, and show which layers cost most",
+                "int8.onnx model.onnx --data calibration/ --page differences.html"),
+    "fingerprint": ("print a digest of all that decides a model's outputs, equal on every machine",
+                    "model.onnx --ranges rows"),
+    "verify": ("write digests of a model's results, or compare its results with those of another machine",
+               "model.onnx --digests digests.json --values"),
+    "cache": ("show where the cache of kernels and models is and how much it holds, or empty it", "info"),
 }
-"""The commands, each a module of `graphq.commands`, with a short description."""
-
-EXAMPLES = {
-    "compile": "model.onnx -o model.graphq",
-    "run": "model.onnx --shape x=1x3x224x224 --threads 2",
-    "bench": "model.onnx --threads 1,2 --peer ort,openvino",
-    "explain": "model.onnx --profile --shape x=1x3x224x224",
-    "report": "model.onnx -o model.html --profile",
-    "profile": "model.onnx --peaks --trace run.json",
-    "show": "model.onnx --elide 8",
-    "passes": "model.onnx --print-after changed --verify numeric",
-    "reduce": "model.onnx --pass FuseMatmulBias --out least.txt",
-    "partitions": "model.json --json",
-    "quantize": "model.onnx --data calibration/ --out int8.onnx",
-    "compare": "int8.onnx model.onnx --data calibration/ --page differences.html",
-    "fingerprint": "model.onnx --ranges rows",
-    "cache": "info",
-}
-"""An example of each command's arguments, which its --help shows."""
+"""The commands, each a module of `graphq.commands`: a short description, and an example of its arguments."""
 
 DESCRIPTION = "An operator graph compiler for int8 inference: run models, time them, see what fused and why."
 EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), a model that `graphq compile` saved
@@ -102,11 +94,11 @@ def parser_of(named: str | None) -> argparse.ArgumentParser:
                            formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"graphq {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
+    for name, (text, example) in COMMANDS.items():
         command = commands.add_parser(name, help=text, allow_abbrev=False, formatter_class=raw)
         if name == named:
             module = import_module(f"graphq.commands.{name}")
-            command.description, command.epilog = module.__doc__, f"example:\n  graphq {name} {EXAMPLES[name]}"
+            command.description, command.epilog = module.__doc__, f"example:\n  graphq {name} {example}"
             for add in module.ARGUMENTS:
                 add(command)
             command.set_defaults(run=module.run)

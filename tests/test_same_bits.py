@@ -12,6 +12,7 @@ from level_graphs import compressed, looked_up, numbers, padded, rows
 from levels import LEVELS
 
 import graphq as gq
+from graphq.model.digests import add_array
 
 
 def dense(x, act, out):
@@ -82,8 +83,8 @@ def digest(results):
     """The digest of outputs in which all NaN are one NaN."""
     results, found = results if isinstance(results, dict) else {"y": results}, hashlib.sha256()
     for name, x in sorted(results.items()):
-        x = np.where(np.isnan(x), np.float32("nan"), x) if x.dtype.kind == "f" else x
-        found.update(f"{name} {x.dtype} {x.shape}".encode() + np.ascontiguousarray(x).tobytes())
+        found.update(f"{name} ".encode())
+        add_array(found, x)
     return found.hexdigest()[:16]
 
 

@@ -19,7 +19,20 @@ INPUTS = tuple(option(name, action="append", default=[], metavar=metavar, help=t
     ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")))
 
 
-def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
+class SameDraws(np.random.Generator):
+    """Random numbers that are the same on every machine and with every NumPy: a bit generator's integers, scaled."""
+
+    def integers(self, low: int, high: int, size: tuple[int, ...]) -> np.ndarray:  # type: ignore[override]
+        """Integers from `low` to `high` - 1."""
+        raw = self.bit_generator.random_raw(math.prod(size))
+        return (np.asarray(raw, np.uint64).reshape(size) % np.uint64(high - low)).astype(np.int64) + low
+
+    def uniform(self, low: float, high: float, size: tuple[int, ...]) -> np.ndarray:  # type: ignore[override]
+        """Numbers from `low` to below `high`, in steps of 2^-24 of the range."""
+        return low + (high - low) * (self.integers(0, 1 << 24, size) * 2.0**-24)
+
+
+def accepted_inputs(graph: Graph, seed: int | np.random.Generator, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Make random arrays for all inputs of a graph with known shapes; the same seed gives the same arrays.
 
     Floats are in [-spread, spread]. Integers narrower than 32 bits are around their zero point: they cover the share
@@ -103,11 +116,12 @@ def realistic(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, np.nd
     return out
 
 
-def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndarray]:
+def input_arrays(graph: Graph, options: argparse.Namespace, seed: int | None = None) -> dict[str, np.ndarray]:
     """The arrays of all inputs, in the order of the inputs.
 
     Random floats are in [-1, 1], and random 8-bit integers cover their whole range. Wider integers and booleans are 0
     or 1: they are valid indices and masks. Random arrays have the shapes of --shape; without it, open dimensions are 1.
+    If a `seed` is given, every machine and every NumPy gives the same arrays.
 
     Raises InputError for an unknown name and for a file that does not hold the input's array, GraphError if shapes do
     not fit.
@@ -117,7 +131,7 @@ def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndar
     check_names("input", [*paths, *shapes], [str(v.name) for v in graph.inputs])
     given = {str(v.name): check_array(str(v.name), v.type, _read(str(v.name), paths[str(v.name)]))
              for v in graph.inputs if v.name in paths}
-    return {**_random(graph, given, shapes), **given}
+    return {**_random(graph, given, shapes, seed), **given}
 
 
 def check_names(word: str, given: Iterable[str], names: Sequence[str]) -> None:
@@ -160,14 +174,15 @@ def _of(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
     return arrays.get(name, numbered_batches(arrays).get("0", {}).get(name))
 
 
-def _random(graph: Graph, given: Mapping[str, np.ndarray],
-            shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+def _random(graph: Graph, given: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]],
+            seed: int | None) -> dict[str, np.ndarray]:
     """Make random arrays for all inputs. An array in `given` determines the shape for its input."""
     dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}
+    draws = 0 if seed is None else SameDraws(np.random.PCG64(seed % 2**64))
     try:
-        return small_integers(accepted_inputs(graph.specialize(types), seed=0))
+        return small_integers(accepted_inputs(graph.specialize(types), draws))
     except GraphError as e:
         chosen = ", ".join(f"{n}={'x'.join(map(str, d))}" for n, d in dims.items())
         raise GraphError(f"{e} (for inputs of shape {chosen}; choose others with --shape)") from None
