@@ -96,12 +96,13 @@ class CastIntegers(OfWeights):
     def candidate(self, node: Node) -> bool:
         (w,), y = node.operands, node.output
         return y.dtype == f32 and w.dtype in (s8, u8) and w.node is not None and all(
-            v.data is not None for v in (w.node.operands if w.data is None else ()))
+            v.data is not None for v in w.node.operands)
 
     def replace(self, g: Graph, match: Match) -> Value:
-        w = match.root.operand(0)
-        moved = match.nodes[1].op.reference(*(v.data for v in match.nodes[1].operands), **match.nodes[1].attrs)
-        return g.dequantize(moved if w.data is None else w, scales=[1.0])
+        w, source = match.root.operand(0), match.nodes[1]
+        if w.data is None:
+            w = g.constant(source.op.reference(*(v.data for v in source.operands), **source.attrs))
+        return g.dequantize(w, scales=[1.0])
 
 
 class ScaleIntegers(OfWeights):
@@ -114,39 +115,37 @@ class ScaleIntegers(OfWeights):
     operations, others = ("multiply", "subtract"), (Var("numbers"),)
     candidate = Rewrite.candidate
 
-    def check(self, match: Match) -> str | None:
-        return "" if _scaled(match) is None else None
+    def check(self, match: Match, notes: dict[str, list[np.ndarray]]) -> str | None:
+        """The scales must have been 1, and zero points must be integers of the weights' type."""
+        root, source = match.root, match.nodes[1]
+        numbers = constant_array(root.operand(int(root.operand(0) is source.output)))
+        fixed, dtype = all(v.data is not None for v in source.operands), source.operand(0).dtype
+        if numbers is None or not fixed or source.attrs.get("group_axis") is not None or dtype not in (s8, u8):
+            return ""
+        w, scales, *zps = _constants(source)
+        if root.output.type != source.output.type or (scales != 1).any() or numbers.dtype != np.float32 \
+                or not np.isfinite(numbers).all():
+            return ""
+        numbers = numbers.reshape((1,) * (w.ndim - numbers.ndim) + numbers.shape)
+        if root.op.name == "multiply":
+            scales = numbers
+        elif zps or root.operand(0) is not source.output or (
+                np.clip(np.rint(numbers), dtype.min, dtype.max) != numbers).any():
+            return ""
+        else:
+            zps = [numbers.astype(w.dtype)]
+        counts = np.broadcast_shapes(*(x.shape for x in (scales, *zps)))
+        notes["scales and zps"] = [np.broadcast_to(x, counts) for x in (scales, *zps)]
+        return "" if w.ndim > 1 and counts == w.shape else None
 
-    def replace(self, g: Graph, match: Match) -> Value:
-        found, w = _scaled(match), match.nodes[1].operand(0)
-        assert found is not None
-        groups = [d // n for d, n in zip(w.type.dims, found[0].shape, strict=True)]
-        axes = [k for k, n in enumerate(found[0].shape) if n > 1]
+    def replace(self, g: Graph, match: Match, notes: dict[str, list[np.ndarray]]) -> Value:
+        w, numbers = match.nodes[1].operand(0), notes["scales and zps"]
+        groups = [d // n for d, n in zip(w.type.dims, numbers[0].shape, strict=True)]
+        axes = [k for k, n in enumerate(numbers[0].shape) if n > 1]
         if len(axes) > 1:
-            return g.dynamic_dequantize(w, *found, qtype="per_group", group_shape=groups)
-        return g.dynamic_dequantize(w, *(x.reshape(-1) for x in found), axis=axes[0] if axes else 0,
+            return g.dynamic_dequantize(w, *numbers, qtype="per_group", group_shape=groups)
+        return g.dynamic_dequantize(w, *(x.reshape(-1) for x in numbers), axis=axes[0] if axes else 0,
                                     qtype="per_channel" if axes else "per_tensor")
-
-
-def _scaled(match: Match) -> list[np.ndarray] | None:
-    """The scales, and zero points if any, of integers that are scaled or shifted; None if dequantize cannot do it."""
-    root, source = match.root, match.nodes[1]
-    numbers = constant_array(root.operand(int(root.operand(0) is source.output)))
-    if numbers is None or any(v.data is None for v in source.operands) or source.attrs.get("group_axis") is not None:
-        return None
-    w, scales, *zps = _constants(source)
-    if root.output.type != source.output.type or w.dtype not in (np.int8, np.uint8) or (scales != 1).any() \
-            or numbers.dtype != np.float32 or not np.isfinite(numbers).all():
-        return None
-    numbers = numbers.reshape((1,) * (w.ndim - numbers.ndim) + numbers.shape)
-    if root.op.name == "multiply":
-        scales = numbers
-    elif zps or root.operand(0) is not source.output or (np.rint(numbers).astype(w.dtype) != numbers).any():
-        return None
-    else:
-        zps = [numbers.astype(w.dtype)]
-    counts = np.broadcast_shapes(*(x.shape for x in (scales, *zps)))
-    return None if w.ndim > 1 and counts == w.shape else [np.broadcast_to(x, counts) for x in (scales, *zps)]
 
 
 class GatherWeights(Rewrite):

@@ -60,7 +60,8 @@ def test_zero_points_and_scales_of_groups():
 
 @pytest.mark.parametrize("numbers, rest", [
     ("f32[2,3]{1, 2, 3, 4, 5, 6}", "multiply(%0, %s)"), ("f32[1]{inf}", "multiply(%0, %s)"),
-    ("f32[1]{0.5}", "subtract(%0, %s)"), ("f32[1]{200}", "subtract(%0, %s)"), ("f32[1]{2}", "subtract(%s, %0)"),
+    ("f32[1]{0.5}", "subtract(%0, %s)"), ("f32[1]{200}", "subtract(%0, %s)"), ("f32[1]{1e20}", "subtract(%0, %s)"),
+    ("f32[1]{2}", "subtract(%s, %0)"),
     ("f32[2,1,3]{1, 1, 1, 2, 2, 2}", "multiply(%0, %s)")])
 def test_numbers_that_are_no_scales_or_zero_points_stay(numbers, rest):
     check_pass(ScaleIntegers(), count=0, before=f"""graph() {{ {W}
