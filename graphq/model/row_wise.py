@@ -48,18 +48,12 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
     Axis 0 of each input has the rows. An input that is a single number is the same for all rows. The analysis runs the
     passes that may change numbers, and those before them: all up to the last one that PIPELINE does not have.
     """
-    types = {str(v.name): v.type for v in graph.inputs}
-    if any(t.shape is None for t in types.values()):
+    if any(v.shape is None for v in graph.inputs):
         return "the ranks of inputs are not known"
     try:
-        graph = graph.specialize({name: TensorType(t.dtype, tuple(
-            d if d is not None else OTHER if k else ROWS for k, d in enumerate(t.shape or ())))
-            for name, t in types.items() if not t.known})
+        graph = with_sizes(graph, passes, ROWS, OTHER)
     except GraphqError as e:
         return f"the graph rejects {ROWS} rows: {e}"
-    graph.prune()  # removes nodes that computed shapes
-    others = [k for k, step in enumerate(passes) if step not in PIPELINE and step is not leave_ties]
-    run_passes(graph, passes[:max(others, default=-1) + 1])
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, RowAxis | None] = {v: RowAxis(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
@@ -73,6 +67,17 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
             places.update(dict.fromkeys(node.outputs))
     wrong = [name for name, v in zip(graph.output_names, graph.outputs, strict=True) if places[v] != RowAxis(0)]
     return f"axis 0 of output '{wrong[0]}' does not have the rows" if wrong else None
+
+
+def with_sizes(graph: Graph, passes: Sequence[Pass], rows: int, length: int) -> Graph:
+    """A copy with these sizes for open axes 0 and 1 of the inputs, after the passes that may change numbers."""
+    graph = graph.specialize({str(v.name): TensorType(v.dtype, tuple(
+        d if d is not None else OTHER if k > 1 else length if k else rows for k, d in enumerate(v.shape or ())))
+        for v in graph.inputs if not v.type.known})
+    graph.prune()  # removes nodes that computed shapes
+    others = [k for k, step in enumerate(passes) if step not in PIPELINE and step is not leave_ties]
+    run_passes(graph, passes[:max(others, default=-1) + 1])
+    return graph
 
 
 def _result(node: Node, given: Sequence[RowAxis | None], rows: int) -> RowAxis | None:
@@ -151,31 +156,22 @@ def _first_alone(node: Node, axes: Axes) -> bool:
     return axes[0] is not None and all(a is None for a in axes[1:])
 
 
+def axes_of(node: Node) -> set[int] | None:
+    """The axes along which a softmax, norm, reduction or the like computes; None if only the run determines them."""
+    a, rank = node.attrs, _rank(node.inputs[0])
+    if "axes" in a and len(node.inputs) > 1 and node.inputs[1] is not None:
+        given = node.inputs[1].data
+        return None if given is None else {int(k) % rank for k in given.ravel()}
+    over = a["axes"] if "axes" in a else [a["axis"]] if "axis" in a else range(a["begin_norm_axis"] % rank, rank)
+    return {k % rank for k in over}
+
+
 def _along(node: Node, axes: Axes) -> int | None:
-    """The rule of operations along one axis. This axis must not be the row axis."""
-    return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
-
-
-def _picked(node: Node, axes: Axes) -> int | None:
-    """The rule of operations that reduce one axis. Without `keep_dims` the result lacks this axis."""
-    axis = node.attrs["axis"] % _rank(node.inputs[0])
-    p = _along(node, axes)
-    return p if p is None or node.attrs["keep_dims"] else p - (axis < p)
-
-
-def _normed(node: Node, axes: Axes) -> int | None:
-    """The rule of normalizations over the last axes; the row axis must come before these axes."""
-    p, begin = axes[0], node.attrs["begin_norm_axis"] % _rank(node.inputs[0])
-    return p if p is not None and p < begin and _first_alone(node, axes) else None
-
-
-def _reduced(node: Node, axes: Axes) -> int | None:
-    rank, p = _rank(node.inputs[0]), axes[0]
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    over = node.attrs["axes"] if given is None else None if given.data is None else given.data.ravel().tolist()
-    if p is None or not over or not _first_alone(node, axes) or p in (gone := {a % rank for a in over}):
+    """The rule of operations along some axes, of which none may be the row axis. Reductions may drop these axes."""
+    p, over = axes[0], axes_of(node)
+    if p is None or not over or p in over or not _first_alone(node, axes):
         return None
-    return p if node.attrs["keep_dims"] else p - sum(a < p for a in gone)
+    return p if node.attrs.get("keep_dims", True) else p - sum(k < p for k in over)
 
 
 def _transposed(node: Node, axes: Axes) -> int:
@@ -235,9 +231,9 @@ def _product(node: Node, axes: Axes) -> int | None:
 
 
 RULES: dict[str, Rule] = {
-    "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "along_axis": _along, "picked": _picked,
+    "broadcast": _broadcast, "kept": lambda node, axes: axes[0], "along": _along,
     # operations that compute each image of a batch (axis 0) separately
     "images": lambda node, axes: 0 if _first_alone(node, axes) and axes[0] == 0 else None,
-    "normed": _normed, "reduced": _reduced, "product": _product, "transposed": _transposed,
-    "joined": _joined, "sliced": _sliced, "padded": _padded, "gathered": _gathered}
+    "product": _product, "transposed": _transposed, "joined": _joined, "sliced": _sliced, "padded": _padded,
+    "gathered": _gathered}
 """The rules, by the name that `Op.rows` states."""

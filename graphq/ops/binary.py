@@ -15,31 +15,19 @@ from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.ir.op import Curve, register_op
 from graphq.kernels.lanes import elementary, expression
-from graphq.ops.rules import (
-    FLOATS,
-    Array,
-    binary_rule,
-    broadcast,
-    channel_axis,
-    combine,
-    expect_dtype,
-    expect_same_dtype,
-    in_f32,
-    quiet,
-    show,
-    widened,
-)
+from graphq.ops import rules
+from graphq.ops.rules import Array
 
 AutoBroadcast: TypeAlias = Literal["none", "numpy"]
 
-infer_arithmetic = binary_rule(mixed=True)
-infer_sum = binary_rule(mixed=True, integer=True)
-infer_same = binary_rule()
-infer_compare = binary_rule(integer=True, result=boolean)
+infer_arithmetic = rules.binary_rule(mixed=True)
+infer_sum = rules.binary_rule(mixed=True, integer=True)
+infer_same = rules.binary_rule()
+infer_compare = rules.binary_rule(integer=True, result=boolean)
 
 
 @register_op(infer=infer_sum, commutative=True, elementwise=True, lanes=lambda a, b: a + b, bound="sum", onnx="Add")
-@in_f32
+@rules.in_f32
 def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
         dtype: DType | None = None) -> Array:
     """`src_0 + src_1` (oneDNN Add). s32 wraps."""
@@ -47,7 +35,7 @@ def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
 
 
 @register_op(infer=infer_sum, elementwise=True, lanes=lambda a, b: a - b, bound="sum", onnx="Sub")
-@in_f32
+@rules.in_f32
 def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
     """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
@@ -56,7 +44,7 @@ def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
 
 @register_op(infer=infer_arithmetic, commutative=True, elementwise=True, lanes=lambda a, b: a * b, bound="product",
              onnx="Mul")
-@in_f32
+@rules.in_f32
 def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
              dtype: DType | None = None) -> Array:
     """`src_0 * src_1` (oneDNN Multiply)."""
@@ -64,7 +52,7 @@ def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "num
 
 
 @register_op(infer=infer_arithmetic, elementwise=True, lanes=lambda a, b: a / b, bound="quotient", onnx="Div")
-@in_f32
+@rules.in_f32
 def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
            dtype: DType | None = None) -> Array:
     """`src_0 / src_1` (oneDNN Divide). Division by zero gives an infinity, or NaN for 0 / 0."""
@@ -73,7 +61,7 @@ def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy
 
 @register_op(infer=infer_same, commutative=True, elementwise=True,
              lanes=partial(elementary.extreme, expression.maximum, "and"), bound="extreme", onnx="Max")
-@in_f32
+@rules.in_f32
 def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
     # The sign of np.maximum(-0, +0) depends on the CPU. The sum has the right sign: -0 + +0 is +0, and -0 + -0 is -0.
@@ -82,7 +70,7 @@ def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "nump
 
 @register_op(infer=infer_same, commutative=True, elementwise=True,
              lanes=partial(elementary.extreme, expression.minimum, "or"), bound="extreme", onnx="Min")
-@in_f32
+@rules.in_f32
 def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
     # Zeros as in `maximum`, by min(a, b) = -max(-a, -b).
@@ -90,26 +78,26 @@ def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "nump
 
 
 @register_op(infer=infer_same, elementwise=True, lanes=lambda a, b: (a - b) * (a - b))
-@in_f32
+@rules.in_f32
 def squared_difference(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`(src_0 - src_1)**2` (oneDNN SquaredDifference)."""
     return (src_0 - src_1) * (src_0 - src_1)
 
 
 @register_op(infer=infer_compare, elementwise=True, lanes=lambda a, b: a >= b, onnx="GreaterOrEqual")
-@quiet
+@rules.quiet
 def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
     """`src_0 >= src_1` as boolean (oneDNN GreaterEqual). False when either is NaN."""
-    return np.asarray(widened(src_0) >= widened(src_1))
+    return np.asarray(rules.widened(src_0) >= rules.widened(src_1))
 
 
 def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
     """`cond` is boolean, `src_0` and `src_1` have the same float dtype, and all three shapes broadcast."""
-    expect_dtype("cond", cond, (boolean,))
-    expect_dtype("src_0", src_0, FLOATS)
-    expect_dtype("src_1", src_1, FLOATS)
-    expect_same_dtype(src_0=src_0, src_1=src_1)
-    return TensorType(src_0.dtype, combine(auto_broadcast, cond.shape, src_0.shape, src_1.shape))
+    rules.expect_dtype("cond", cond, (boolean,))
+    rules.expect_dtype("src_0", src_0, rules.FLOATS)
+    rules.expect_dtype("src_1", src_1, rules.FLOATS)
+    rules.expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(src_0.dtype, rules.combine(auto_broadcast, cond.shape, src_0.shape, src_1.shape))
 
 
 @register_op(infer=infer_select, elementwise=True, lanes=expression.select, onnx="Where")
@@ -120,27 +108,27 @@ def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroad
 
 def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
     """Both operands have the same float dtype. A 1-D slope is for the channel or last axis; other slopes broadcast."""
-    expect_dtype("src", src, FLOATS)
-    expect_same_dtype(src=src, slope=slope)
+    rules.expect_dtype("src", src, rules.FLOATS)
+    rules.expect_same_dtype(src=src, slope=slope)
     dims, given = src.shape, slope.shape
     if dims is None or given is None:
         return src
     if per_channel_broadcast and len(given) == 1:
-        axis = channel_axis(data_format, dims)
+        axis = rules.channel_axis(data_format, dims)
         if given[0] not in (1, None) and dims[axis] not in (given[0], None):
-            raise GraphError(f"a slope per channel must have 1 or {dims[axis]} elements (axis {axis} of {show(dims)} "
-                             f"in {data_format}), got {show(given)}")
+            raise GraphError(f"a slope per channel must have 1 or {dims[axis]} elements (axis {axis} of "
+                             f"{rules.show(dims)} in {data_format}), got {rules.show(given)}")
         return src
-    out = broadcast(dims, given)
+    out = rules.broadcast(dims, given)
     if out is None or len(out) != len(dims) or any(a == 1 and b not in (1, None)
                                                    for a, b in zip(dims, out, strict=True)):
-        raise GraphError(f"slope must broadcast to src {show(dims)}, got {show(given)}")
+        raise GraphError(f"slope must broadcast to src {rules.show(dims)}, got {rules.show(given)}")
     return src
 
 
 @register_op(infer=infer_prelu, elementwise=True, lanes=lambda src, slope: expression.select(src < 0, slope * src, src),
              bound=lambda slope: Curve(max(1.0, slope), ulps=1), layout="sloped")
-@in_f32
+@rules.in_f32
 def prelu(src: Array, slope: Array, *, data_format: Literal["NCX", "NXC"] = "NXC",
           per_channel_broadcast: bool = True) -> Array:
     """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays NaN.

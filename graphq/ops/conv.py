@@ -11,19 +11,8 @@ from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
-from graphq.ops import window
-from graphq.ops.rules import (
-    FLOATS,
-    SUMS,
-    Array,
-    Shape,
-    expect_dtype,
-    expect_same_dtype,
-    output_dtype,
-    quiet,
-    rounded,
-    show,
-)
+from graphq.ops import rules, window
+from graphq.ops.rules import Array, Shape
 
 COLUMNS = 2**22
 """The approximate number of elements in an im2col matrix of `correlate`: 32 MB of f64."""
@@ -43,18 +32,18 @@ def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, .
     if weights is None:
         return (None,) * (count + 2)
     if len(weights) != count + 2:
-        raise GraphError(f"'weights' must have the rank of src, {count + 2}, got {show(weights)}")
+        raise GraphError(f"'weights' must have the rank of src, {count + 2}, got {rules.show(weights)}")
     dims = tuple(weights[k] for k in weight_axes(weights_format, count))
     if 0 in dims[2:]:
-        raise GraphError(f"the kernel must have at least one element along each axis, got weights {show(weights)} "
-                         f"in {weights_format}")
+        raise GraphError(f"the kernel must have at least one element along each axis, got weights "
+                         f"{rules.show(weights)} in {weights_format}")
     return dims
 
 
 def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None, groups: int) -> None:
     """Check that operands have the same float dtype, the bias is one-dimensional, and `groups` is positive."""
-    expect_dtype("src", src, FLOATS)
-    expect_same_dtype(src=src, weights=weights, bias=bias)
+    rules.expect_dtype("src", src, rules.FLOATS)
+    rules.expect_same_dtype(src=src, weights=weights, bias=bias)
     if groups < 1:
         raise GraphError(f"groups must be positive, got {groups}")
     if bias is not None and bias.shape is not None and len(bias.shape) != 1:
@@ -88,12 +77,12 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
         raise GraphError(f"output channels must be a multiple of groups, got {o} and {groups}")
     spans = [window.span(k, d) for k, d in zip(taps, dilations, strict=True)]
     out = window.output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad)
-    return TensorType(output_dtype(src.dtype, dtype, SUMS),
+    return TensorType(rules.output_dtype(src.dtype, dtype, rules.SUMS),
                       window.in_format((n, known_channels(o, bias), *out), data_format))
 
 
 @register_op(infer=infer_convolution, layout="anchor", rows="images")
-@quiet
+@rules.quiet
 def convolution(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                 pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none", groups: int = 1,
                 data_format: window.DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO",
@@ -111,7 +100,7 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
             in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
     y = correlate(x, w, tuple(strides), tuple(dilations), pads, groups)
     y = window.from_channels_first(with_bias(y, bias), data_format)
-    return rounded(y, src.dtype if dtype is None else dtype.numpy)
+    return rules.rounded(y, src.dtype if dtype is None else dtype.numpy)
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
@@ -198,17 +187,17 @@ def infer_conv_transpose(src: TensorType, weights: TensorType, bias: TensorType 
     window.check_channels("channels of 'src'", c, i, src.shape, f"as I of weights {weights} in {weights_format}")
     channels = i if c is None else c
     if channels is not None and channels % groups != 0:
-        raise GraphError(f"channels of 'src' must be a multiple of groups, got {channels} in {show(src.shape)} "
+        raise GraphError(f"channels of 'src' must be a multiple of groups, got {channels} in {rules.show(src.shape)} "
                          f"and {groups}")
     out = tuple(_output_size(size, window.span(k, d), s, (b, e), auto_pad, m) for size, k, d, s, b, e, m
                 in zip(sizes, taps, dilations, strides, pads_begin, pads_end, more_at_end(output_padding, count),
                        strict=True))
     o = known_channels(None if o is None else o * groups, bias)
-    return TensorType(output_dtype(src.dtype, dtype, SUMS), window.in_format((n, o, *out), data_format))
+    return TensorType(rules.output_dtype(src.dtype, dtype, rules.SUMS), window.in_format((n, o, *out), data_format))
 
 
 @register_op(infer=infer_conv_transpose, layout="anchor", rows="images")
-@quiet
+@rules.quiet
 def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
                    pads_end: list[int], dilations: list[int], auto_pad: window.AutoPad = "none",
                    output_padding: list[int] | None = None, groups: int = 1, data_format: window.DataFormat = "NXC",
@@ -241,4 +230,4 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
         y[(slice(None), slice(None), *place)] += part
     kept = [slice(b, size - e) for (b, e), size in zip(cuts, full, strict=True)]
     y = with_bias(y[(slice(None), slice(None), *kept)].astype(np.float32), bias)
-    return rounded(window.from_channels_first(y, data_format), src.dtype if dtype is None else dtype.numpy)
+    return rules.rounded(window.from_channels_first(y, data_format), src.dtype if dtype is None else dtype.numpy)

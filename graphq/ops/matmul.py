@@ -8,23 +8,9 @@ from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.numbers.observed import u8_range
+from graphq.ops import rules
 from graphq.ops.conv import correlate, infer_convolution
-from graphq.ops.rules import (
-    FLOATS,
-    ONE,
-    SUMS,
-    Array,
-    Shape,
-    broadcast,
-    channel_axis,
-    expect_dtype,
-    expect_same_dtype,
-    in_f32,
-    output_dtype,
-    quiet,
-    rounded,
-    show,
-)
+from graphq.ops.rules import Array, Shape
 from graphq.ops.window import AutoPad, padding
 
 
@@ -32,15 +18,15 @@ def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None =
                  transpose_b: bool, accumulation_mode: str, dtype: DType | None) -> TensorType:
     """Shapes are as in numpy.matmul: equal k, batches broadcast, and a 1-D operand adds no dimension to the result."""
     for name, t in (("src", src), ("weights", weights)):
-        expect_dtype(name, t, FLOATS)
+        rules.expect_dtype(name, t, rules.FLOATS)
         if t.shape == ():
             raise GraphError(f"'{name}' must have at least one dimension, got {t}")
-    expect_same_dtype(src=src, weights=weights, bias=bias)
+    rules.expect_same_dtype(src=src, weights=weights, bias=bias)
     a, b = _transposed(src.shape, transpose_a), _transposed(weights.shape, transpose_b)
     shape = _product(a, b)
     if bias is not None:
         _check_bias(bias, b, shape)
-    return TensorType(output_dtype(src.dtype, dtype, SUMS), shape)
+    return TensorType(rules.output_dtype(src.dtype, dtype, rules.SUMS), shape)
 
 
 def _transposed(shape: Shape, transpose: bool) -> Shape:
@@ -54,11 +40,12 @@ def _product(a: Shape, b: Shape) -> Shape:
         return None
     ka, kb = a[-1], b[0] if len(b) == 1 else b[-2]
     if ka is not None and kb is not None and ka != kb:
-        raise GraphError(f"k must agree, got {ka} and {kb} in {show(a)} times {show(b)} (after transposition)")
+        raise GraphError(f"k must agree, got {ka} and {kb} in {rules.show(a)} times {rules.show(b)} "
+                         "(after transposition)")
     try:
-        batch = broadcast(a[:-2], b[:-2])
+        batch = rules.broadcast(a[:-2], b[:-2])
     except GraphError as e:
-        raise GraphError(f"batch dimensions of {show(a)} times {show(b)}: {e}") from None
+        raise GraphError(f"batch dimensions of {rules.show(a)} times {rules.show(b)}: {e}") from None
     assert batch is not None
     rows: tuple[Dim, ...] = a[-2:-1]
     columns: tuple[Dim, ...] = b[-1:] if len(b) > 1 else ()
@@ -67,7 +54,7 @@ def _product(a: Shape, b: Shape) -> Shape:
 
 def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
     if weights is not None and len(weights) == 1:
-        raise GraphError(f"'bias' needs weights with columns, got weights {show(weights)}")
+        raise GraphError(f"'bias' needs weights with columns, got weights {rules.show(weights)}")
     shape = bias.shape
     if shape == ():
         raise GraphError(f"'bias' must have at least one dimension, got {bias}")
@@ -76,11 +63,12 @@ def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
     places = zip(shape[::-1], (weights[-1:] if out is None else out)[::-1], strict=False)
     too_long = out is not None and len(shape) > len(out)
     if too_long or any(d not in (1, None) and n not in (d, None) for d, n in places):
-        raise GraphError(f"'bias' must broadcast to the output {show(out)}, as {show(weights[-1:])} does, got {bias}")
+        raise GraphError(f"'bias' must broadcast to the output {rules.show(out)}, as {rules.show(weights[-1:])} does, "
+                         f"got {bias}")
 
 
 @register_op(infer=infer_matmul, rows="product", onnx="MatMul")
-@quiet
+@rules.quiet
 def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a: bool = False,
            transpose_b: bool = False,
            accumulation_mode: Literal["strict", "relaxed", "any", "f32", "s32", "f16"] = "strict",
@@ -97,19 +85,19 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
         a = a.swapaxes(-1, -2)
     if transpose_b and b.ndim > 1:
         b = b.swapaxes(-1, -2)
-    y = rounded(a @ b, np.dtype(np.float32))
-    return rounded(y if bias is None else y + bias.astype(np.float32), out_dtype)
+    y = rules.rounded(a @ b, np.dtype(np.float32))
+    return rules.rounded(y if bias is None else y + bias.astype(np.float32), out_dtype)
 
 
 def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> TensorType:
     """Both operands have the same float dtype. The bias has one element for each channel."""
-    expect_dtype("src", src, FLOATS)
-    expect_same_dtype(src=src, bias=bias)
+    rules.expect_dtype("src", src, rules.FLOATS)
+    rules.expect_same_dtype(src=src, bias=bias)
     if bias.shape is not None and len(bias.shape) != 1:
         raise GraphError(f"'bias' must be one-dimensional, got {bias}")
     if src.shape is None:
         return src
-    axis = channel_axis(data_format, src.shape)
+    axis = rules.channel_axis(data_format, src.shape)
     channels, elements = src.shape[axis], None if bias.shape is None else bias.shape[0]
     if None not in (channels, elements) and channels != elements:
         raise GraphError(f"'bias' must be [{channels}], the channels at axis {axis} of {src} in {data_format}, "
@@ -119,7 +107,7 @@ def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> Te
 
 
 @register_op(infer=infer_bias_add, elementwise=True, lanes=lambda src, bias: src + bias, bound="sum", layout="anchor")
-@in_f32
+@rules.in_f32
 def bias_add(src: Array, bias: Array, *, data_format: Literal["NCX", "NXC"] = "NXC") -> Array:
     """`src + bias`, with one element of `bias` for each channel: axis 1 in NCX, the last in NXC (oneDNN BiasAdd)."""
     if data_format == "NCX":
@@ -132,7 +120,7 @@ def _as_f32(type: TensorType) -> TensorType:
 
 
 def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
-    expect_dtype(name, src, (s8, u8))
+    rules.expect_dtype(name, src, (s8, u8))
     if zero_point is not None and zero_point.dtype != src.dtype:
         raise GraphError(f"the zero point of '{name}' must be {src.dtype}, got {zero_point}")
 
@@ -158,7 +146,7 @@ def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> No
         z = tuple(z[0] if k == axis % len(src) else 1 for k in range(len(src)))
     padded = (1,) * (len(src) - len(z)) + z
     if len(z) > len(src) or any(q not in (1, d, None) and d is not None for q, d in zip(padded, src, strict=True)):
-        raise GraphError(f"the zero point of '{name}' must broadcast to {show(src)}, got {zero_point}")
+        raise GraphError(f"the zero point of '{name}' must broadcast to {rules.show(src)}, got {zero_point}")
 
 
 def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType | None = None,
@@ -190,7 +178,7 @@ def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: Ten
     """Shapes are as in a channels-first convolution. Weights may have a zero point for each output channel."""
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
-    if src_zero_point is not None and src_zero_point.shape not in ONE:
+    if src_zero_point is not None and src_zero_point.shape not in rules.ONE:
         raise GraphError(f"the zero point of 'src' must be one number, got {src_zero_point}")
     _fits(weights.shape, weights_zero_point, 0, "weights")
     out = infer_convolution(_as_f32(src), _as_f32(weights), strides=strides, pads_begin=pads_begin, pads_end=pads_end,
@@ -215,7 +203,7 @@ def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None
 
 def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
     """`src` is f32. The results are one scale and one zero point."""
-    expect_dtype("src", src, (f32,))
+    rules.expect_dtype("src", src, (f32,))
     return TensorType(f32, ()), TensorType(u8, ())
 
 

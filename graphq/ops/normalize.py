@@ -9,21 +9,8 @@ from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
-from graphq.ops.rules import (
-    FLOATS,
-    Array,
-    Shape,
-    channel_axis,
-    expect_dtype,
-    expect_same_dtype,
-    finite_f32,
-    infer_unary,
-    normal_axis,
-    output_dtype,
-    quiet,
-    rounded,
-    show,
-)
+from graphq.ops import rules
+from graphq.ops.rules import Array, Shape
 from graphq.ops.window import DataFormat
 
 # oneDNN's tables: the possible dtypes of gamma, beta and statistics, by the dtype of `src`.
@@ -35,16 +22,16 @@ Normed: TypeAlias = "TensorType | tuple[TensorType, TensorType, TensorType]"
 
 def _check_parameters(src: TensorType, allowed: dict[DType, tuple[DType, ...]],
                       **parameters: TensorType | None) -> None:
-    expect_dtype("src", src, FLOATS)
+    rules.expect_dtype("src", src, rules.FLOATS)
     for name, t in parameters.items():
         if t is not None:
-            expect_dtype(name, t, allowed[src.dtype])
-    expect_same_dtype(**parameters)
+            rules.expect_dtype(name, t, allowed[src.dtype])
+    rules.expect_same_dtype(**parameters)
 
 
 def _check_elements(name: str, got: Shape, want: tuple[Dim, ...], why: str) -> None:
     if not shapes_agree(got, want):
-        raise GraphError(f"'{name}' must be {show(want)}, {why}, got {show(got)}")
+        raise GraphError(f"'{name}' must be {rules.show(want)}, {why}, got {rules.show(got)}")
 
 
 def _check_affine(src: TensorType, use_affine: bool, gamma: TensorType | None, beta: TensorType | None) -> None:
@@ -56,7 +43,7 @@ def _check_affine(src: TensorType, use_affine: bool, gamma: TensorType | None, b
 
 
 def _check_epsilon(epsilon: float) -> None:
-    if finite_f32("epsilon", epsilon) < 0:
+    if rules.finite_f32("epsilon", epsilon) < 0:
         raise GraphError(f"epsilon must not be negative, got {epsilon}")
 
 
@@ -72,7 +59,7 @@ def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorT
     parameters = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
     _check_parameters(src, PARAMETERS, **parameters)
     _check_epsilon(epsilon)
-    axis = None if src.shape is None else channel_axis(data_format, src.shape)
+    axis = None if src.shape is None else rules.channel_axis(data_format, src.shape)
     channels = None if src.shape is None or axis is None else src.shape[axis]
     for name, t in parameters.items():
         _check_elements(name, t.shape, (channels,), f"the channels of {src} in {data_format}")
@@ -83,14 +70,14 @@ def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorT
 
 
 @register_op(infer=infer_batch_norm_inference, layout="anchor", rows="images")
-@quiet
+@rules.quiet
 def batch_norm_inference(src: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, epsilon: float,
                          data_format: DataFormat = "NXC") -> Array:
     """`gamma * (src - mean) / sqrt(variance + epsilon) + beta` for each channel (oneDNN BatchNormInference)."""
     tail = src.ndim - 2 if data_format == "NCX" else 0
     g, b, m, v = (p.astype(np.float64).reshape(-1, *[1] * tail) for p in (gamma, beta, mean, variance))
     scale = g / np.sqrt(v + np.float32(epsilon).astype(np.float64))
-    return rounded((src.astype(np.float64) - m) * scale + b, src.dtype)
+    return rules.rounded((src.astype(np.float64) - m) * scale + b, src.dtype)
 
 
 def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *,
@@ -108,7 +95,7 @@ def _check_normalized(src: TensorType, axis: int, **parameters: TensorType | Non
     """The dimensions before `axis`. Raises GraphError if `axis` is out of range or a parameter does not fit."""
     if src.shape is None:
         return None
-    k = normal_axis(axis, src.shape, "begin_norm_axis")
+    k = rules.normal_axis(axis, src.shape, "begin_norm_axis")
     tail = src.shape[k:]
     flat = None if None in tail else math.prod(d for d in tail if d is not None)
     for name, t in parameters.items():
@@ -118,8 +105,8 @@ def _check_normalized(src: TensorType, axis: int, **parameters: TensorType | Non
     return src.shape[:k]
 
 
-@register_op(infer=infer_layer_norm, exact=False, rows="normed")
-@quiet
+@register_op(infer=infer_layer_norm, exact=False, rows="along")
+@rules.quiet
 def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, keep_stats: bool = True,
                begin_norm_axis: int = -1, use_affine: bool = True,
                epsilon: float = 1e-5) -> Array | tuple[Array, Array, Array]:
@@ -134,7 +121,7 @@ def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
     y, mean, variance = _standardized(src.reshape(*head, math.prod(rest)), epsilon)
     if use_affine and gamma is not None and beta is not None:
         y = y * gamma.astype(np.float64).reshape(-1) + beta.astype(np.float64).reshape(-1)
-    return _with_stats(rounded(y, src.dtype).reshape(src.shape), mean, variance, gamma, keep_stats)
+    return _with_stats(rules.rounded(y, src.dtype).reshape(src.shape), mean, variance, gamma, keep_stats)
 
 
 def _standardized(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
@@ -153,7 +140,7 @@ def _with_stats(y: Array, mean: Array, variance: Array, gamma: Array | None,
     if not keep_stats:
         return y
     dtype = np.dtype(np.float32) if gamma is None else gamma.dtype
-    return y, rounded(mean, dtype), rounded(variance, dtype)
+    return y, rules.rounded(mean, dtype), rules.rounded(variance, dtype)
 
 
 def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *, groups: int,
@@ -165,7 +152,7 @@ def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
     if src.shape is not None:
         if len(src.shape) < 2:
             raise GraphError(f"'src' must have a batch and a channel axis, got {src}")
-        n, channels = src.shape[0], src.shape[channel_axis(data_format, src.shape)]
+        n, channels = src.shape[0], src.shape[rules.channel_axis(data_format, src.shape)]
     if groups < 1 or channels is not None and (channels % groups != 0 or channels < groups):
         raise GraphError(f"groups must be positive and divide the channels, got {groups} for {src} in {data_format}")
     for name, t in (("gamma", gamma), ("beta", beta)):
@@ -174,7 +161,7 @@ def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: Ten
 
 
 @register_op(infer=infer_group_norm, layout="anchor", rows="images")
-@quiet
+@rules.quiet
 def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, groups: int,
                keep_stats: bool = True, use_affine: bool = True, epsilon: float = 1e-5,
                data_format: DataFormat = "NXC") -> Array | tuple[Array, Array, Array]:
@@ -190,7 +177,7 @@ def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None
         g, b = (p.astype(np.float64).reshape(-1, *[1] * (src.ndim - 2)) for p in (gamma, beta))
         y = y * g + b
     y = np.ascontiguousarray(y if data_format == "NCX" else np.moveaxis(y, 1, -1))
-    return _with_stats(rounded(y, src.dtype), mean, variance, gamma, keep_stats)
+    return _with_stats(rules.rounded(y, src.dtype), mean, variance, gamma, keep_stats)
 
 
 def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon: float,
@@ -202,8 +189,8 @@ def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon:
     return src
 
 
-@register_op(infer=infer_rms_norm, exact=False, rows="normed")
-@quiet
+@register_op(infer=infer_rms_norm, exact=False, rows="along")
+@rules.quiet
 def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, begin_norm_axis: int = -1) -> Array:
     """`src / sqrt(mean(src**2) + epsilon)` over the axes from `begin_norm_axis` on, times gamma (oneDNN RMSNorm)."""
     rest = src.shape[begin_norm_axis % src.ndim:]
@@ -212,7 +199,7 @@ def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, b
     y = x / np.sqrt(square + np.float32(epsilon).astype(np.float64))
     if gamma is not None:
         y = y * gamma.astype(np.float64).reshape(-1)
-    return rounded(y.reshape(src.shape), src.dtype)
+    return rules.rounded(y.reshape(src.shape), src.dtype)
 
 
 def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: float, data_format: str) -> TensorType:
@@ -220,12 +207,12 @@ def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: fl
     if size < 1:
         raise GraphError(f"size must be positive, got {size}")
     if src.shape is not None:
-        channel_axis(data_format, src.shape)
-    return infer_unary(src, alpha=alpha, beta=beta, bias=bias)
+        rules.channel_axis(data_format, src.shape)
+    return rules.infer_unary(src, alpha=alpha, beta=beta, bias=bias)
 
 
 @register_op(infer=infer_lrn, rows="images")
-@quiet
+@rules.quiet
 def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0,
         data_format: DataFormat = "NXC") -> Array:
     """`src / (bias + alpha * mean(src**2))**beta`: local response normalization across channels (ONNX LRN).
@@ -233,7 +220,7 @@ def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias:
     The mean is over `size` channels, from `(size - 1) // 2` before the element's channel to `size // 2` after it.
     Channels that do not exist count as zeros.
     """
-    x = np.moveaxis(src, channel_axis(data_format, src.shape), 0).astype(np.float64)
+    x = np.moveaxis(src, rules.channel_axis(data_format, src.shape), 0).astype(np.float64)
     channels = len(x)
     before, after = min((size - 1) // 2, channels), min(size // 2, channels)
     squares = np.pad(np.square(x), [(before, after), *[(0, 0)] * (x.ndim - 1)])
@@ -242,7 +229,7 @@ def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias:
         total += squares[k:k + channels]
     a, b, c = (np.float64(np.float32(value)) for value in (alpha, beta, bias))
     y = x / np.power(c + a * (total / size), b)
-    return rounded(np.ascontiguousarray(np.moveaxis(y, 0, channel_axis(data_format, src.shape))), src.dtype)
+    return rules.rounded(np.ascontiguousarray(np.moveaxis(y, 0, rules.channel_axis(data_format, src.shape))), src.dtype)
 
 
 # oneDNN's table of SoftMax: the possible dtypes of the output, by the dtype of `src`.
@@ -252,19 +239,19 @@ OUTPUTS: dict[DType, tuple[DType, ...]] = {f32: (f32, bf16, f16), bf16: (f32, bf
 def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
                   keep_stats: bool) -> TensorType | tuple[TensorType, TensorType]:
     """The output has the shape of `src`. The statistics are f32 and have size 1 along the axis."""
-    expect_dtype("src", src, FLOATS)
+    rules.expect_dtype("src", src, rules.FLOATS)
     if mode == "stepwise" and (src.dtype == f32 or keep_stats or dtype not in (None, src.dtype)):
         raise GraphError(f"mode stepwise is for f16 and bf16, without another dtype or statistics, got {src}")
-    out = TensorType(output_dtype(src.dtype, dtype, OUTPUTS), src.shape)
+    out = TensorType(rules.output_dtype(src.dtype, dtype, OUTPUTS), src.shape)
     stats = None
     if src.shape is not None:
-        k = normal_axis(axis, src.shape)
+        k = rules.normal_axis(axis, src.shape)
         stats = (*src.shape[:k], 1, *src.shape[k + 1:])
     return (out, TensorType(f32, stats)) if keep_stats else out
 
 
-@register_op(infer=infer_softmax, exact=False, layout="softmax", rows="along_axis")
-@quiet
+@register_op(infer=infer_softmax, exact=False, layout="softmax", rows="along")
+@rules.quiet
 def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "stepwise"] = "none",
             dtype: DType | None = None, keep_stats: bool = False) -> Array | tuple[Array, Array]:
     """`exp(src - max) / sum(exp(src - max))` along `axis`, in f64, rounded to f32 once (oneDNN SoftMax).
@@ -277,31 +264,31 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "
     """
     x = src.astype(np.float64)
     if mode == "stepwise":
-        less = rounded(x - x.max(axis=axis, keepdims=True, initial=-np.inf), src.dtype)
-        e = rounded(np.exp(less.astype(np.float64)), src.dtype)
-        total = rounded(e.astype(np.float64).sum(axis=axis, keepdims=True), src.dtype)
-        return rounded(e.astype(np.float32) / total.astype(np.float32), src.dtype)
+        less = rules.rounded(x - x.max(axis=axis, keepdims=True, initial=-np.inf), src.dtype)
+        e = rules.rounded(np.exp(less.astype(np.float64)), src.dtype)
+        total = rules.rounded(e.astype(np.float64).sum(axis=axis, keepdims=True), src.dtype)
+        return rules.rounded(e.astype(np.float32) / total.astype(np.float32), src.dtype)
     top = x.max(axis=axis, keepdims=True, initial=-np.inf)
     if mode == "inf_as_zero":
         x, top = np.where(top == -np.inf, -np.inf, x), np.where(top == -np.inf, 0, top)
     e = np.exp(x - top)
     total = e.sum(axis=axis, keepdims=True)
     y = e / np.where(total == 0, 1, total)  # the sum is zero only for a row of -inf in mode inf_as_zero
-    out = rounded(y, src.dtype if dtype is None else dtype.numpy)
-    return (out, rounded(top + np.log(total), np.dtype(np.float32))) if keep_stats else out
+    out = rules.rounded(y, src.dtype if dtype is None else dtype.numpy)
+    return (out, rules.rounded(top + np.log(total), np.dtype(np.float32))) if keep_stats else out
 
 
 def infer_log_softmax(src: TensorType, *, axis: int) -> TensorType:
     """`src` is a float tensor with the axis `axis`, and the result has the type of `src`."""
     if src.shape is not None:
-        normal_axis(axis, src.shape)
-    return infer_unary(src)
+        rules.normal_axis(axis, src.shape)
+    return rules.infer_unary(src)
 
 
-@register_op(infer=infer_log_softmax, exact=False, layout="softmax", rows="along_axis")
-@quiet
+@register_op(infer=infer_log_softmax, exact=False, layout="softmax", rows="along")
+@rules.quiet
 def log_softmax(src: Array, *, axis: int = -1) -> Array:
     """`src - max - log(sum(exp(src - max)))` along `axis`, in f64, rounded to f32 once (oneDNN LogSoftmax)."""
     x = src.astype(np.float64)
     x = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
-    return rounded(x - np.log(np.exp(x).sum(axis=axis, keepdims=True)), src.dtype)
+    return rules.rounded(x - np.log(np.exp(x).sum(axis=axis, keepdims=True)), src.dtype)

@@ -32,13 +32,13 @@ def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, las
     return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
 
 
-@register_op(infer=infer_arg, rows="picked", onnx="ArgMax")
+@register_op(infer=infer_arg, rows="along", onnx="ArgMax")
 def arg_max(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the greatest element along `axis` (ONNX ArgMax): the first or the last of equal elements."""
     return _arg(np.argmax, src, axis, keep_dims, select_last_index)
 
 
-@register_op(infer=infer_arg, rows="picked", onnx="ArgMin")
+@register_op(infer=infer_arg, rows="along", onnx="ArgMin")
 def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
     """The index of the least element along `axis` (ONNX ArgMin): the first or the last of equal elements."""
     return _arg(np.argmin, src, axis, keep_dims, select_last_index)
@@ -57,7 +57,7 @@ def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[T
     return TensorType(src.dtype, shape), TensorType(s64, shape)
 
 
-@register_op(infer=infer_top_k, rows="along_axis", onnx="TopK")
+@register_op(infer=infer_top_k, rows="along", onnx="TopK")
 def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
     """The `k` greatest or least elements along `axis`, sorted stably, and their indices (ONNX TopK, sorted=1)."""
     if largest:  # sort the flipped array and read it backwards, so that equal elements keep their order
@@ -76,7 +76,7 @@ def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool)
     return src
 
 
-@register_op(infer=infer_cum_sum, rows="along_axis", onnx="CumSum")
+@register_op(infer=infer_cum_sum, rows="along", onnx="CumSum")
 @quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
     """Cumulative sums along `axis`, in the dtype of `src` (ONNX CumSum).

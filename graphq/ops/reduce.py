@@ -66,14 +66,14 @@ def over_axes(f: Body) -> Body:
     return quiet(run)
 
 
-@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
+@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="along")
 @over_axes
 def reduce_sum(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The sum over `axes` (oneDNN ReduceSum), 0 if there are no elements. Without axes the result is `src`."""
     return src.sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
+@register_op(infer=infer_reduce, layout="reduced", rows="along")
 @over_axes
 def reduce_mean(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements."""
@@ -85,21 +85,21 @@ def reduce_mean(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     return np.expand_dims(means, reduced) if keep_dims else means
 
 
-@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
+@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="along")
 @over_axes
 def reduce_l1(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes the result is `src`."""
     return np.abs(src).sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
-@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="reduced")
+@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="along")
 @over_axes
 def reduce_l2(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes the result is `src`."""
     return np.sqrt(np.square(src, dtype=WIDE).sum(axis=axes, keepdims=keep_dims))
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
+@register_op(infer=infer_reduce, layout="reduced", rows="along")
 @over_axes
 def reduce_prod(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The product over `axes` (oneDNN ReduceProd), 1 if there are no elements. Without axes the result is `src`."""
@@ -113,14 +113,14 @@ def _greatest(x: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     return np.where(top == 0, np.where(plus, np.float32(0), np.float32(-0.0)), top)
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
+@register_op(infer=infer_reduce, layout="reduced", rows="along")
 @over_axes
 def reduce_max(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements."""
     return _greatest(src.astype(np.float32, copy=False), axes, keep_dims)
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="reduced")
+@register_op(infer=infer_reduce, layout="reduced", rows="along")
 @over_axes
 def reduce_min(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements."""
@@ -133,7 +133,7 @@ def infer_integer_sum(src: TensorType, *, axes: tuple[int, ...], keep_dims: bool
     return _along(src, axes, keep_dims)
 
 
-@register_op(infer=infer_integer_sum, rows="reduced")
+@register_op(infer=infer_integer_sum, rows="along")
 def integer_sum(src: Array, *, axes: tuple[int, ...] = (), keep_dims: bool = False) -> Array:
     """The sum of integers along `axes` (ONNX ReduceSum). The sum wraps. Without axes the result is `src`."""
     return np.asarray(src.sum(axis=axes, keepdims=keep_dims, dtype=src.dtype)) if axes else src

@@ -12,20 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels.family.epilogue import OperandSource
+from graphq.kernels.lanes import expression
 from graphq.kernels.lanes.epilogues import Epilogue, evaluate
-from graphq.kernels.lanes.expression import (
-    STORAGE,
-    TABLE,
-    Expr,
-    load,
-    lower,
-    maximum,
-    minimum,
-    op,
-    substitute,
-    walk,
-    with_args,
-)
+from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.quantizing import byte_type
 
 Origins = Mapping[Expr, frozenset[Expr]]
@@ -37,7 +26,7 @@ def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Or
     A byte (a node in `bytes_`) maps to itself, unless a single other byte determines it.
     """
     of: dict[Expr, frozenset[Expr]] = {}
-    for node in walk(*exprs):
+    for node in expression.walk(*exprs):
         if node.op == "const" or node in known:
             of[node] = frozenset()
             continue
@@ -49,7 +38,7 @@ def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Or
 
 def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
     """Whether at most one byte determines x. Nodes in `known` do not count."""
-    bytes_ = {node for node in walk(x) if byte_type(node) is not None}
+    bytes_ = {node for node in expression.walk(x) if byte_type(node) is not None}
     decides = origins(x, bytes_=bytes_, known=known)[x]
     return len(decides) <= 1 and decides <= bytes_
 
@@ -70,26 +59,26 @@ def tabulate(epilogue: Epilogue, sources: Sequence[OperandSource], constants: Se
         count = _operations(chain.expr, chain.byte)
         return count >= least or count > 2 and chain.bounds(operands) is not None
 
-    known = {load(*x) for x in epilogue.loads if x[0] in constant_numbers}
+    known = {expression.load(*x) for x in epilogue.loads if x[0] in constant_numbers}
     chains = _chains(epilogue, bytes_, known, len(sources), worth)
     if not chains:
         return epilogue, sources, part
     tables: dict[tuple[str, bytes], OperandSource] = {}
     new: dict[Expr, Expr] = {}
-    for node in walk(epilogue.expr):
+    for node in expression.walk(epilogue.expr):
         if node not in chains:
-            new[node] = with_args(node, tuple([new[a] for a in node.args]))
+            new[node] = expression.with_args(node, tuple([new[a] for a in node.args]))
             continue
         chain = chains[node]
         bounds = chain.bounds(operands)
         if bounds is not None and _operations(chain.expr, chain.byte) < least:
-            new[node] = minimum(maximum(new[chain.origin], bounds[0]), bounds[1])
+            new[node] = expression.minimum(expression.maximum(new[chain.origin], bounds[0]), bounds[1])
             continue
         data = chain.table(operands)
         key = chain.dtype, data.tobytes()
         tables.setdefault(key, OperandSource("table", key[0], (), data=data))
         slot = len(sources) + list(tables).index(key)
-        new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
+        new[node] = expression.op("lookup", expression.load(slot, key[0], expression.TABLE), new[chain.origin])
     looked_up = {node: new[node] for node in chains}
     return epilogue.renamed(looked_up), [*sources, *tables.values()], None if part is None else new[part]
 
@@ -120,14 +109,14 @@ class _Chain(NamedTuple):
 
     def table(self, operands: Sequence[np.ndarray | None]) -> np.ndarray:
         """The chain's results for the bytes 0 to 255. `operands` has the constant numbers by slot."""
-        index = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]])
+        index = np.arange(256, dtype=np.uint8).view(expression.STORAGE[self.byte.value[1]])
         return evaluate(Epilogue(self.expr, self.dtype), None, [*operands, index])
 
     def bounds(self, operands: Sequence[np.ndarray | None]) -> tuple[int, int] | None:
         """If the chain only clamps the byte, the smallest and the largest number of the range; otherwise None."""
         results = self.table(operands)
         low, high = int(results.min()), int(results.max())
-        values = np.arange(256, dtype=np.uint8).view(STORAGE[self.byte.value[1]]).astype(np.int32)
+        values = np.arange(256, dtype=np.uint8).view(expression.STORAGE[self.byte.value[1]]).astype(np.int32)
         return (low, high) if (results == values.clip(low, high)).all() else None
 
 
@@ -148,8 +137,8 @@ def _chains(epilogue: Epilogue, bytes_: Mapping[Expr, str], known: Set[Expr], sl
         seen.add(node)
         if node in bytes_ and of[node] not in (set(), {node}):
             (origin,) = of[node]
-            byte = load(slot, bytes_[origin], "vector")
-            chain = _Chain(substitute(node, {origin: byte}), bytes_[node], byte, origin)
+            byte = expression.load(slot, bytes_[origin], "vector")
+            chain = _Chain(expression.substitute(node, {origin: byte}), bytes_[node], byte, origin)
             if worth(chain):
                 chains[node] = chain
                 todo.append(origin)
@@ -162,6 +151,6 @@ def _chains(epilogue: Epilogue, bytes_: Mapping[Expr, str], known: Set[Expr], sl
 def _operations(chain: Expr, byte: Expr) -> int:
     """Count the basic operations per element of a chain; operations on constants do not count."""
     varies: dict[Expr, bool] = {}
-    for node in walk(lower(chain)):
+    for node in expression.walk(expression.lower(chain)):
         varies[node] = node is byte or any(varies[a] for a in node.args)
     return sum(varies[node] and bool(node.args) for node in varies)
