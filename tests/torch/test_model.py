@@ -6,6 +6,7 @@ import graphq as gq
 from graphq.errors import GraphError, InputError, ParseError
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
+pytest.importorskip("onnx", reason="needs the package onnx")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
