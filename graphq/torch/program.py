@@ -13,7 +13,7 @@ from graphq.ir import Graph, Value
 from graphq.ir.node import ONNX_NAME
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.torch.calling import CALLING, Calling
-from graphq.torch.operators.importer import OPERATORS, Call, constant_of, dtype_of
+from graphq.torch.operators.importer import OPERATORS, AtenCall, constant_of, dtype_of
 
 SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
                      "aten.sym_constrain_range", "aten.sym_constrain_range_for_size"})
@@ -154,7 +154,7 @@ class _Conversion:
                              "open an issue that names the operator")
         first = len(self.graph.nodes)
         op, named = name.rpartition(".")[2].strip("_"), self.names.get(node, node.name)
-        result = importer(Call(self.graph, node, args, kwargs, op, named))
+        result = importer(AtenCall(self.graph, node, args, kwargs, op, named))
         self._label(node, result, first)
         if _changed(node):
             self.values[node.args[0]] = result

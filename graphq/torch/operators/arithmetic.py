@@ -10,7 +10,7 @@ import torch
 from graphq.dtypes import DType, boolean, f32, s8, s64, u8
 from graphq.ir import Value
 from graphq.ops.rules import FLOATS
-from graphq.torch.operators.importer import Call, Result, dtype_of, imports, imports_each
+from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports, imports_each
 
 UNARY = {"abs": "Abs", "acos": "Acos", "asin": "Asin", "atan": "Atan", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh",
          "erf": "Erf", "exp": "Exp", "floor": "Floor", "isinf": "IsInf", "isnan": "IsNaN", "log": "Log", "neg": "Neg",
@@ -29,7 +29,7 @@ BITWISE = {"bitwise_and": "And", "bitwise_or": "Or", "bitwise_xor": "Xor", "__an
            "__xor__": "Xor"}
 
 
-def unary(op_type: str, c: Call) -> Result:
+def unary(op_type: str, c: AtenCall) -> Result:
     """Import an operator of one operand; an integer becomes a float if the result is one."""
     x = c.input(0)
     if op_type in LOGICAL:
@@ -38,7 +38,7 @@ def unary(op_type: str, c: Call) -> Result:
     return c.onnx(op_type, c.cast(x) if c.dtype() != boolean else x)
 
 
-def common(c: Call, *ks: int) -> list[Value]:
+def common(c: AtenCall, *ks: int) -> list[Value]:
     """Operands converted to the dtype that PyTorch computes in."""
     fakes = [c.fake(k) for k in ks]
     wanted = fakes[0].dtype if isinstance(fakes[0], torch.Tensor) else None
@@ -48,11 +48,11 @@ def common(c: Call, *ks: int) -> list[Value]:
     return [_operand(c, c.args[k], dtype) for k in ks]
 
 
-def _operand(c: Call, x: Any, dtype: DType) -> Value:
+def _operand(c: AtenCall, x: Any, dtype: DType) -> Value:
     return c.cast(x, dtype) if isinstance(x, Value) else c.number(x, dtype)
 
 
-def binary(op_type: str, c: Call) -> Result:
+def binary(op_type: str, c: AtenCall) -> Result:
     """Import an operator of two operands that broadcast; add and sub multiply the second by `alpha`."""
     a, b = common(c, 0, 1)
     if op_type in LOGICAL:
@@ -63,7 +63,7 @@ def binary(op_type: str, c: Call) -> Result:
     return c.onnx(op_type, a, b, **({"fmod": 1} if op_type == "Mod" else {}))
 
 
-def _bitwise(op_type: str, c: Call) -> Result:
+def _bitwise(op_type: str, c: AtenCall) -> Result:
     return binary(op_type if c.dtype() == boolean else f"Bitwise{op_type}", c)
 
 
@@ -92,13 +92,13 @@ imports_each({
 })
 
 
-def _scaled(c: Call, x: Value) -> Value:
+def _scaled(c: AtenCall, x: Value) -> Value:
     value = c.kwargs.get("value", 1)
     return x if value == 1 else c.onnx("Mul", x, c.number(value, x.dtype))
 
 
 @imports("dropout", "native_dropout", "feature_dropout", "dropout_")
-def dropout(c: Call) -> Result:
+def dropout(c: AtenCall) -> Result:
     """Import dropout of a module in eval mode: its operand. Refuses training."""
     if c.arg(2, "train", False) and c.arg(1, "p", 0.5):
         c.refuse("dropout in training mode is random: export module.eval()")
@@ -106,7 +106,7 @@ def dropout(c: Call) -> Result:
 
 
 @imports("to", "_to_copy", "type_as", "prims.convert_element_type", "quantized_decomposed.convert_element_type")
-def to(c: Call) -> Result:
+def to(c: AtenCall) -> Result:
     """Import a conversion to the result's dtype; the device and layout do not matter.
 
     A conversion of 8-bit integers is a dequantize with the scale 1, because fusions match it.
@@ -118,7 +118,7 @@ def to(c: Call) -> Result:
 
 
 @imports("div", "true_divide", "floor_divide")
-def div(c: Call) -> Result:
+def div(c: AtenCall) -> Result:
     """Import a division: exact, rounded down (`floor`) or towards zero (`trunc`)."""
     name = c.op
     mode = "floor" if "floor_divide" in name else c.kwargs.get("rounding_mode")
@@ -132,14 +132,14 @@ def div(c: Call) -> Result:
     return floored(c, a, b) if mode == "floor" else c.onnx("Div", a, b)
 
 
-def floored(c: Call, a: Value, b: Value) -> Value:
+def floored(c: AtenCall, a: Value, b: Value) -> Value:
     """The quotient of integers, rounded down: `(a - a mod b) / b`, because ONNX rounds towards zero."""
     quotient: Value = c.onnx("Div", c.onnx("Sub", a, c.onnx("Mod", a, b)), b)
     return quotient
 
 
 @imports("remainder")
-def remainder(c: Call) -> Result:
+def remainder(c: AtenCall) -> Result:
     """Import the remainder with the divisor's sign: `a - floor(a / b) * b` for floats."""
     a, b = common(c, 0, 1)
     if a.dtype not in FLOATS:
@@ -148,7 +148,7 @@ def remainder(c: Call) -> Result:
 
 
 @imports("pow")
-def pow_(c: Call) -> Result:
+def pow_(c: AtenCall) -> Result:
     """Import a power; a square of integers stays exact."""
     a, b = common(c, 0, 1)
     if c.args[1] == 2 and isinstance(c.args[1], int | float):
@@ -157,7 +157,7 @@ def pow_(c: Call) -> Result:
 
 
 @imports("clamp", "clamp_min", "clamp_max", "hardtanh", "relu6")
-def clamp(c: Call) -> Result:
+def clamp(c: AtenCall) -> Result:
     """Import limits, which may be numbers or tensors."""
     name = c.op
     low, high = {"clamp_min": (c.arg(1, "min"), None), "clamp_max": (None, c.arg(1, "max")), "relu6": (0, 6),
@@ -171,7 +171,7 @@ def clamp(c: Call) -> Result:
 
 
 @imports("prelu", "_prelu_kernel")
-def prelu(c: Call) -> Result:
+def prelu(c: AtenCall) -> Result:
     """Import PReLU with one slope, or one for each channel (axis 1)."""
     x, slope = c.input(0), c.input(1)
     rank = len(c.dims(x))
@@ -181,14 +181,14 @@ def prelu(c: Call) -> Result:
 
 
 @imports("glu")
-def glu(c: Call) -> Result:
+def glu(c: AtenCall) -> Result:
     """Import GLU: the first half along an axis times the sigmoid of the second."""
     a, b = c.onnx("Split", c.input(0), outputs=2, axis=c.arg(1, "dim", -1), num_outputs=2)
     return c.onnx("Mul", a, c.onnx("Sigmoid", b))
 
 
 @imports("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax")
-def softmax(c: Call) -> Result:
+def softmax(c: AtenCall) -> Result:
     """Import softmax and its logarithm; with a `dtype`, the operand is converted first."""
     op_type = "LogSoftmax" if "log" in c.op else "Softmax"
     return c.onnx(op_type, c.cast(c.input(0)), axis=c.arg(1, "dim"))
@@ -198,7 +198,7 @@ REDUCTIONS = {"mean": "ReduceMean", "sum": "ReduceSum", "amax": "ReduceMax", "am
               "logsumexp": "ReduceLogSumExp"}
 
 
-def reduction(op_type: str, c: Call, x: Value | None = None) -> Any:
+def reduction(op_type: str, c: AtenCall, x: Value | None = None) -> Any:
     """Import a reduction over the axes in argument 1, or all axes, of `x` or the first operand."""
     axes, keep = c.arg(1, "dim"), bool(c.arg(2, "keepdim", False))
     axes = [axes] if isinstance(axes, int) else axes
@@ -211,7 +211,7 @@ imports_each({name: partial(reduction, op_type) for name, op_type in REDUCTIONS.
 
 
 @imports("max", "min")
-def extreme(c: Call) -> Result:
+def extreme(c: AtenCall) -> Result:
     """Import an extreme of all elements, of two tensors, or along an axis with the place of the first extreme."""
     name = "Max" if "max" in c.op else "Min"
     if len(c.args) > 1 and isinstance(c.args[1], Value):
@@ -220,13 +220,13 @@ def extreme(c: Call) -> Result:
     return values if len(c.args) < 2 else [values, _place_of(c, f"Arg{name}")]
 
 
-def _place_of(c: Call, op_type: str) -> Value:
+def _place_of(c: AtenCall, op_type: str) -> Value:
     place: Value = c.onnx(op_type, c.input(0), axis=c.arg(1, "dim"), keepdims=int(c.arg(2, "keepdim", False)))
     return place
 
 
 @imports("argmax", "argmin")
-def place_of_extreme(c: Call) -> Result:
+def place_of_extreme(c: AtenCall) -> Result:
     """Import the place of the first extreme along an axis, or among all elements."""
     op_type = "ArgMax" if "max" in c.op else "ArgMin"
     if c.arg(1, "dim") is not None:
@@ -235,14 +235,14 @@ def place_of_extreme(c: Call) -> Result:
 
 
 @imports("any", "all")
-def any_or_all(c: Call) -> Result:
+def any_or_all(c: AtenCall) -> Result:
     """Import `any` and `all` as extremes of 0 and 1."""
     ones = c.cast(c.cast(c.input(0), boolean), dtype_of(torch.int32))
     return c.cast(reduction("ReduceMax" if "any" in c.op else "ReduceMin", c, ones))
 
 
 @imports("var", "std", "var_mean")
-def variance(c: Call) -> Result:
+def variance(c: AtenCall) -> Result:
     """Import the variance over axes, its root, or variance and mean."""
     x, name = c.cast(c.input(0)), c.op
     axes, keep = c.arg(1, "dim"), int(c.arg(3 if "dim" in name else 2, "keepdim", False))
@@ -266,7 +266,7 @@ def variance(c: Call) -> Result:
 
 
 @imports("linalg_vector_norm")
-def vector_norm(c: Call) -> Result:
+def vector_norm(c: AtenCall) -> Result:
     """Import the norms of order 1 and 2."""
     order = c.arg(1, "ord", 2)
     if order not in (1, 2):
@@ -277,13 +277,13 @@ def vector_norm(c: Call) -> Result:
 
 
 @imports("cumsum")
-def cumsum(c: Call) -> Result:
+def cumsum(c: AtenCall) -> Result:
     """Import sums of all elements up to each one, along an axis."""
     return c.onnx("CumSum", c.cast(c.input(0)), np.asarray(c.arg(1, "dim"), np.int64))
 
 
 @imports("topk")
-def topk(c: Call) -> Result:
+def topk(c: AtenCall) -> Result:
     """Import the greatest or least elements along an axis and their places, sorted."""
     k = c.arg(1, "k")
     return c.onnx("TopK", c.input(0), k if isinstance(k, Value) else np.asarray([k], np.int64), outputs=2,
@@ -297,7 +297,7 @@ SYMBOLIC: dict[str, tuple[Callable[..., Any], str]] = {
     "lt": (operator.lt, "Less")}
 
 
-def symbolic(function: Callable[..., Any], op_type: str, c: Call) -> Result:
+def symbolic(function: Callable[..., Any], op_type: str, c: AtenCall) -> Result:
     """Import arithmetic of Python on symbolic integers."""
     if not any(isinstance(x, Value) for x in c.args):
         return function(*c.args)
@@ -308,7 +308,7 @@ imports_each({f".{name}": partial(symbolic, *how) for name, how in SYMBOLIC.item
 
 
 @imports(".floordiv")
-def floordiv(c: Call) -> Result:
+def floordiv(c: AtenCall) -> Result:
     """Import the floor of a quotient of symbolic integers."""
     if not any(isinstance(x, Value) for x in c.args):
         return c.args[0] // c.args[1]

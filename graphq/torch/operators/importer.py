@@ -1,4 +1,4 @@
-"""The table of ATen operators: each has a function that takes a `Call` and returns the values of its results."""
+"""The table of ATen operators: each has a function that takes a `AtenCall` and returns the values of its results."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
@@ -15,13 +15,13 @@ from graphq.ir.op import lookup
 from graphq.onnx.importers.importer import Scope, import_node
 
 Result: TypeAlias = "Value | int | float | bool | None | Sequence[Result]"
-Importer: TypeAlias = "Callable[[Call], Result]"
+Importer: TypeAlias = "Callable[[AtenCall], Result]"
 
 OPERATORS: dict[str, Importer] = {}
 """The importers by the names of operators without overloads, such as "aten.add"."""
 
 OPSET = 23
-"""The version of ONNX's operator set in which `Call.onnx` writes nodes."""
+"""The version of ONNX's operator set in which `AtenCall.onnx` writes nodes."""
 
 DTYPES = {torch.bool: t.boolean, torch.float32: t.f32, torch.float64: t.f64, torch.bfloat16: t.bf16,
           torch.float16: t.f16, torch.float8_e4m3fn: t.f8_e4m3, torch.float8_e5m2: t.f8_e5m2, torch.int64: t.s64,
@@ -73,7 +73,7 @@ def constant_of(graph: Graph, tensor: torch.Tensor) -> Value:
 
 
 @dataclass
-class Call:
+class AtenCall:
     """A call of an operator: the graph, the node of the program, and its arguments.
 
     Tensors are Values. Symbolic integers are numbers if they are known, otherwise Values s64[1]. `op` is the operator's

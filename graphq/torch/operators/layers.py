@@ -7,10 +7,10 @@ import numpy as np
 from graphq.dtypes import boolean
 from graphq.ir import Value
 from graphq.ir.op import lookup
-from graphq.torch.operators.importer import Call, Result, imports, imports_each
+from graphq.torch.operators.importer import AtenCall, Result, imports, imports_each
 
 
-def product(c: Call, a: Value, b: Value, bias: Value | None = None) -> Value:
+def product(c: AtenCall, a: Value, b: Value, bias: Value | None = None) -> Value:
     """The matrix product; a transpose of the second operand's last axes becomes an attribute."""
     node = b.node
     if node is not None and node.op.name == "static_transpose" and node.attrs["order"] == (1, 0):
@@ -19,7 +19,7 @@ def product(c: Call, a: Value, b: Value, bias: Value | None = None) -> Value:
 
 
 @imports("linear")
-def linear(c: Call) -> Result:
+def linear(c: AtenCall) -> Result:
     """Import a dense layer: weights have one row per output."""
     return c.graph.matmul(c.input(0), c.input(1), c.arg(2, "bias"), transpose_b=True)
 
@@ -30,7 +30,7 @@ imports_each({"bmm": lambda c: product(c, c.input(0), c.input(1)), "mm": lambda 
 
 
 @imports("addmm", "baddbmm")
-def addmm(c: Call) -> Result:
+def addmm(c: AtenCall) -> Result:
     """Import `beta * bias + alpha * (a @ b)`; a bias per column is part of the product."""
     bias, alpha, beta = c.input(0), c.kwargs.get("alpha", 1), c.kwargs.get("beta", 1)
     if alpha == beta == 1 and len(c.dims(bias)) == 1:
@@ -48,7 +48,7 @@ def each(x: Any, count: int) -> list[int]:
 
 
 @imports("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def convolution(c: Call) -> Result:
+def convolution(c: AtenCall) -> Result:
     """Import convolutions, transposed ones too; `padding` may be "same" or "valid"."""
     x, w, bias = c.input(0), c.input(1), c.arg(2, "bias")
     count, name = len(c.dims(w)) - 2, c.op
@@ -77,7 +77,7 @@ def convolution(c: Call) -> Result:
     return c.graph.static_reshape(y, shape=c.dims(y)[1:]) if unbatched else y
 
 
-def _window(c: Call, first: int = 1) -> dict[str, Any]:
+def _window(c: AtenCall, first: int = 1) -> dict[str, Any]:
     """Kernel, strides and pads of a pool as ONNX's attributes."""
     count = len(c.dims(c.input(0))) - 2
     kernel = each(c.arg(first, "kernel_size"), count)
@@ -86,7 +86,7 @@ def _window(c: Call, first: int = 1) -> dict[str, Any]:
 
 
 @imports("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
-def max_pool(c: Call) -> Result:
+def max_pool(c: AtenCall) -> Result:
     """Import a maximum pool without its indices."""
     how = _window(c)
     how |= {"dilations": each(c.arg(4, "dilation", 1), len(how["kernel_shape"])),
@@ -95,7 +95,7 @@ def max_pool(c: Call) -> Result:
 
 
 @imports("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def avg_pool(c: Call) -> Result:
+def avg_pool(c: AtenCall) -> Result:
     """Import an average pool."""
     if c.arg(6, "divisor_override") is not None:
         c.refuse("divisor_override is not supported")
@@ -105,7 +105,7 @@ def avg_pool(c: Call) -> Result:
 
 @imports("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool1d",
          "adaptive_max_pool2d")
-def adaptive_pool(c: Call) -> Result:
+def adaptive_pool(c: AtenCall) -> Result:
     """Import an adaptive pool: the whole image, or equal windows whose number divides the size."""
     name, x = c.op, c.input(0)
     dims = c.dims(x)
@@ -124,7 +124,7 @@ def adaptive_pool(c: Call) -> Result:
     return c.results(y)
 
 
-def _over_image(c: Call, x: Value, kind: str, sizes: Sequence[int | None]) -> Value:
+def _over_image(c: AtenCall, x: Value, kind: str, sizes: Sequence[int | None]) -> Value:
     """Pool whole images."""
     kernel = [n for n in sizes if n is not None]
     if len(kernel) < len(sizes):
@@ -134,7 +134,7 @@ def _over_image(c: Call, x: Value, kind: str, sizes: Sequence[int | None]) -> Va
         c.graph.avg_pool(x, kernel=kernel, exclude_pad=True, data_format="NCX")
 
 
-def _uneven(c: Call, x: Value, kind: str, sizes: Sequence[int | None], wanted: Sequence[int]) -> Value:
+def _uneven(c: AtenCall, x: Value, kind: str, sizes: Sequence[int | None], wanted: Sequence[int]) -> Value:
     """Pool windows of several sizes: window k of n goes from floor(k * size / n) up to ceil((k + 1) * size / n)."""
     axes = list(zip(range(len(c.dims(x)) - len(sizes), len(c.dims(x))), sizes, wanted, strict=True))
     for axis, size, n in axes:
@@ -149,7 +149,7 @@ def _uneven(c: Call, x: Value, kind: str, sizes: Sequence[int | None], wanted: S
 
 
 @imports("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm", "_batch_norm_with_update")
-def batch_norm(c: Call) -> Result:
+def batch_norm(c: AtenCall) -> Result:
     """Import batch normalization for inference; missing factors are 1, missing offsets 0."""
     x, gamma, beta, mean, variance = (c.arg(k) for k in range(5))
     legit = "no_training" in c.op
@@ -164,7 +164,7 @@ def batch_norm(c: Call) -> Result:
 
 
 @imports("_native_batch_norm_legit")
-def norm_of_images(c: Call) -> Result:
+def norm_of_images(c: AtenCall) -> Result:
     """Import what instance normalization becomes in core ATen: batch normalization of one image by its statistics."""
     x, gamma, beta = c.args[:3]
     size = c.dims(x)[1]
@@ -176,7 +176,7 @@ def norm_of_images(c: Call) -> Result:
 
 
 @imports("layer_norm", "native_layer_norm")
-def layer_norm(c: Call) -> Result:
+def layer_norm(c: AtenCall) -> Result:
     """Import layer normalization over the last axes, without its statistics."""
     x, shape = c.input(0), c.arg(1, "normalized_shape")
     gamma, beta = (c.arg(k, name) for k, name in ((2, "weight"), (3, "bias")))
@@ -186,7 +186,7 @@ def layer_norm(c: Call) -> Result:
 
 
 @imports("rms_norm", "_fused_rms_norm")
-def rms_norm(c: Call) -> Result:
+def rms_norm(c: AtenCall) -> Result:
     """Import RMS normalization over the last axes; the default epsilon is that of the dtype."""
     x, shape, epsilon = c.input(0), c.arg(1, "normalized_shape"), c.arg(3, "eps")
     gamma = c.arg(2, "weight") if c.arg(2, "weight") is not None else c.number(np.ones(shape), x.dtype)
@@ -196,7 +196,7 @@ def rms_norm(c: Call) -> Result:
 
 
 @imports("group_norm", "native_group_norm", "instance_norm")
-def group_norm(c: Call) -> Result:
+def group_norm(c: AtenCall) -> Result:
     """Import group normalization, and instance normalization: one group per channel."""
     x, name = c.input(0), c.op
     native, instance = "native" in name, "instance" in name
@@ -217,7 +217,7 @@ def group_norm(c: Call) -> Result:
 
 @imports("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
          "_scaled_dot_product_efficient_attention")
-def attention(c: Call) -> Result:
+def attention(c: AtenCall) -> Result:
     """Import attention by ONNX's Attention; a mask has booleans (true: seen) or numbers to add."""
     flash = "flash" in c.op
     mask, dropout = (c.kwargs.get("attn_mask"), c.arg(3, "dropout_p", 0.0)) if flash else \
@@ -242,7 +242,7 @@ ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 @imports("lstm", "gru", "rnn_tanh")
-def recurrent(c: Call) -> Result:
+def recurrent(c: AtenCall) -> Result:
     """Import layers of LSTM, GRU and RNN, in one or both directions: one ONNX node for each layer."""
     kind = c.op.upper().removesuffix("_TANH")
     if isinstance(c.args[1], Value) and kind == "LSTM":
@@ -274,7 +274,7 @@ def recurrent(c: Call) -> Result:
     return [x, *(c.graph.concat(*(ends[k] for ends in last), axis=0) for k in range(len(states)))]
 
 
-def _stacked(c: Call, parts: Sequence[Value], kind: str) -> Value:
+def _stacked(c: AtenCall, parts: Sequence[Value], kind: str) -> Value:
     """Weights or biases of all directions, with gates in ONNX's order."""
     arrays = []
     for p in parts:
@@ -287,7 +287,7 @@ def _stacked(c: Call, parts: Sequence[Value], kind: str) -> Value:
 
 @imports("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d", "upsample_linear1d",
          "_upsample_bilinear2d_aa", "upsample_trilinear3d")
-def upsample(c: Call) -> Result:
+def upsample(c: AtenCall) -> Result:
     """Import nearest and linear interpolation to sizes that the program states."""
     name, x = c.op, c.input(0)
     linear = "linear" in name

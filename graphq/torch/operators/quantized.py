@@ -14,7 +14,7 @@ from graphq import dtypes as t
 from graphq.dtypes import DType
 from graphq.ir import Value
 from graphq.ops.quant import QUANTIZED
-from graphq.torch.operators.importer import Call, Result, dtype_of, imports, imports_each
+from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports, imports_each
 
 NARROW = {(-8, 7): t.s4, (0, 15): t.u4}
 """The 4-bit types that constants with these limits become."""
@@ -26,7 +26,7 @@ def along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
 
 
 @imports("quantized_decomposed.quantize_per_tensor", "quantized_decomposed.quantize_per_channel")
-def quantize(c: Call) -> Result:
+def quantize(c: AtenCall) -> Result:
     """Import `clamp(round(x * (1 / scale)) + zero_point, low, high)`, with scales that are known or computed."""
     per_channel = "channel" in c.op
     axis, (low, high, dtype) = c.args[3] if per_channel else 0, c.args[-3:]
@@ -45,7 +45,7 @@ def numbers(x: Any) -> np.ndarray | None:
     return x.data if isinstance(x, Value) else np.asarray(x)
 
 
-def by_inverse(c: Call, x: Value, inverse: np.ndarray, zp: np.ndarray, axis: int, limits: tuple[int, int],
+def by_inverse(c: AtenCall, x: Value, inverse: np.ndarray, zp: np.ndarray, axis: int, limits: tuple[int, int],
                dtype: DType) -> Value:
     """Quantize by constant reciprocals of scales; a constant is quantized at once."""
     rank, (low, high) = len(c.dims(x)), limits
@@ -65,7 +65,7 @@ def by_inverse(c: Call, x: Value, inverse: np.ndarray, zp: np.ndarray, axis: int
     return c.graph.quantize(x, dtype=dtype, qtype="per_channel", axis=axis, scales=[1.0] * len(zp), zps=zp.tolist())
 
 
-def rounded(c: Call, y: Value, zp: Value | None, low: float, high: float, dtype: DType) -> Value:
+def rounded(c: AtenCall, y: Value, zp: Value | None, low: float, high: float, dtype: DType) -> Value:
     """`clamp(round(y) + zp, low, high)` as integers."""
     units = c.onnx("Round", y)
     units = units if zp is None else c.onnx("Add", units, zp)
@@ -75,7 +75,7 @@ def rounded(c: Call, y: Value, zp: Value | None, low: float, high: float, dtype:
 
 
 @imports("quantized_decomposed.dequantize_per_tensor", "quantized_decomposed.dequantize_per_channel")
-def dequantize(c: Call) -> Result:
+def dequantize(c: AtenCall) -> Result:
     """Import `(x - zero_point) * scale`, with scales that are known or computed."""
     x, axis = c.input(0), c.args[3] if "channel" in c.op else 0
     scale, zp = numbers(c.args[1]), None if c.args[2] is None else numbers(c.args[2])
@@ -95,7 +95,7 @@ def dequantize(c: Call) -> Result:
                                             y.dtype)))
 
 
-def ranges(c: Call, x: Value, axes: Sequence[int] | None) -> tuple[Value, Value]:
+def ranges(c: AtenCall, x: Value, axes: Sequence[int] | None) -> tuple[Value, Value]:
     """The least and the greatest element over axes (None: all), at most and at least 0."""
     chosen = np.asarray(axes, np.int64) if axes is not None else None
     zero = np.float32(0)
@@ -103,7 +103,7 @@ def ranges(c: Call, x: Value, axes: Sequence[int] | None) -> tuple[Value, Value]
             c.onnx("Max", c.onnx("ReduceMax", x, chosen, keepdims=int(axes is not None)), np.asarray(zero)))
 
 
-def chosen(c: Call, x: Value, axes: Sequence[int] | None, low: float, high: float, epsilon: float,
+def chosen(c: AtenCall, x: Value, axes: Sequence[int] | None, low: float, high: float, epsilon: float,
            symmetric: bool) -> tuple[Value, Value]:
     """The scale (f32) and zero point (f32) that a range needs; a symmetric range has the zero point in its middle."""
     least, most = ranges(c, x, axes)
@@ -119,7 +119,7 @@ def chosen(c: Call, x: Value, axes: Sequence[int] | None, low: float, high: floa
 
 
 @imports("quantized_decomposed.choose_qparams", "quantized_decomposed.choose_qparams_symmetric")
-def choose_qparams(c: Call) -> Result:
+def choose_qparams(c: AtenCall) -> Result:
     """Import the scale [1] and zero point [1] of a tensor's range; scales are f32 here, and f64 in the program."""
     x, low, high, epsilon, dtype = c.args
     symmetric = "symmetric" in c.op
@@ -132,7 +132,7 @@ def choose_qparams(c: Call) -> Result:
 
 @imports("quantized_decomposed.choose_qparams_per_token", "quantized_decomposed.choose_qparams_per_token_asymmetric",
          "quantized_decomposed._choose_qparams_per_token_asymmetric_impl")
-def choose_per_token(c: Call) -> Result:
+def choose_per_token(c: AtenCall) -> Result:
     """Import a scale and a zero point for each row. Asymmetric scales are f64, and quantize in f64, as in PyTorch."""
     x, last = c.cast(c.input(0), t.f32), [-1]
     if "asymmetric" not in c.op:
@@ -151,7 +151,7 @@ def choose_per_token(c: Call) -> Result:
 
 
 @imports("quantized_decomposed.quantize_per_token")
-def quantize_per_token(c: Call) -> Result:
+def quantize_per_token(c: AtenCall) -> Result:
     """Import `clamp(round(x * (1 / scale) + zero_point), low, high)` in the dtype of the scales."""
     x, scale, zp, low, high, dtype = c.args
     wide = t.f64 if scale.dtype == t.f64 else t.f32
@@ -160,13 +160,13 @@ def quantize_per_token(c: Call) -> Result:
 
 
 @imports("quantized_decomposed.dequantize_per_token")
-def dequantize_per_token(c: Call) -> Result:
+def dequantize_per_token(c: AtenCall) -> Result:
     """Import `(x - zero_point) * scale` with a scale for each row."""
     x, scale, zp = c.args[:3]
     return blocks_dequantized(c, x, [1] * (len(c.dims(x)) - 1) + [c.dims(x)[-1]], scale, zp, None)
 
 
-def blocks_dequantized(c: Call, x: Value, block: Sequence[int], scale: Value, zp: Value | None,
+def blocks_dequantized(c: AtenCall, x: Value, block: Sequence[int], scale: Value, zp: Value | None,
                        limits: tuple[int, int] | None) -> Value:
     """Dequantize with a scale for each block; constants with the limits of 4 bits become 4-bit constants."""
     dims = c.dims(x)
@@ -184,14 +184,14 @@ def blocks_dequantized(c: Call, x: Value, block: Sequence[int], scale: Value, zp
 
 
 @imports("torchao.dequantize_affine")
-def dequantize_affine(c: Call) -> Result:
+def dequantize_affine(c: AtenCall) -> Result:
     """Import torchao's dequantize with a scale for each block."""
     x, block, scale, zp = c.args[:4]
     low, high = c.arg(5, "quant_min"), c.arg(6, "quant_max")
     return blocks_dequantized(c, x, block, scale, zp, None if low is None else (int(low), int(high)))
 
 
-def _axes(c: Call, x: Value, block: Sequence[int]) -> list[int]:
+def _axes(c: AtenCall, x: Value, block: Sequence[int]) -> list[int]:
     """The axes that a block covers. Raises GraphError for a block that covers an axis in part."""
     fake = c.fake(0).shape
     axes = [k for k, (d, b) in enumerate(zip(fake, block, strict=True)) if not (isinstance(b, int) and b == 1)]
@@ -201,7 +201,7 @@ def _axes(c: Call, x: Value, block: Sequence[int]) -> list[int]:
 
 
 @imports("torchao.quantize_affine")
-def quantize_affine(c: Call) -> Result:
+def quantize_affine(c: AtenCall) -> Result:
     """Import torchao's quantize with a scale per tensor or per row."""
     x, block, scale, zp, dtype, low, high = (c.arg(k) for k in range(7))
     axes, rank = _axes(c, x, block), len(c.dims(x))
@@ -214,7 +214,7 @@ def quantize_affine(c: Call) -> Result:
 
 
 @imports("torchao.choose_qparams_affine")
-def choose_affine(c: Call) -> Result:
+def choose_affine(c: AtenCall) -> Result:
     """Import torchao's scale and zero point of ranges per tensor or per row."""
     x, mapping, block, dtype, low, high, epsilon, scale_dtype, zp_dtype, keep = (c.arg(k) for k in range(10))
     if mapping not in ("SYMMETRIC", "ASYMMETRIC"):

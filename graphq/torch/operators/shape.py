@@ -8,13 +8,13 @@ import numpy as np
 
 from graphq.dtypes import DType, s64
 from graphq.ir import Value
-from graphq.torch.operators.importer import Call, Result, imports, imports_each
+from graphq.torch.operators.importer import AtenCall, Result, imports, imports_each
 
 END = 2**63 - 1
 """What `slice` has for "up to the end"."""
 
 
-def reshaped(c: Call, x: Value, old: Sequence[Any], new: Sequence[Any], given: Any = None) -> Value:
+def reshaped(c: AtenCall, x: Value, old: Sequence[Any], new: Sequence[Any], given: Any = None) -> Value:
     """Reshape `x` from `old` to `new`, shapes with the program's symbols; `given` may have the new sizes as values.
 
     A dimension with the same symbol at the same place is copied, and one other open dimension follows from the others.
@@ -32,7 +32,7 @@ def reshaped(c: Call, x: Value, old: Sequence[Any], new: Sequence[Any], given: A
 
 
 @imports("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "ravel")
-def view(c: Call) -> Result:
+def view(c: AtenCall) -> Result:
     """Import a change of shape that the program's own types state.
 
     Integers are reshaped before they are dequantized at run time, because fusions match a product of dequantized
@@ -44,7 +44,7 @@ def view(c: Call) -> Result:
     return _viewed(c, x)
 
 
-def _viewed(c: Call, x: Value) -> Value:
+def _viewed(c: AtenCall, x: Value) -> Value:
     old, new = c.fake(0).shape, c.fake().shape
     if c.op == "unsqueeze" and sum(not isinstance(n, int) for n in old) > 1:
         wide: Value = c.onnx("Unsqueeze", x, np.asarray([c.args[1]], np.int64))  # keeps the other dimensions' sizes
@@ -53,7 +53,7 @@ def _viewed(c: Call, x: Value) -> Value:
 
 
 @imports("permute", "transpose", "t", "numpy_T", "swapaxes", "movedim")
-def permute(c: Call) -> Result:
+def permute(c: AtenCall) -> Result:
     """Import a permutation of axes, or an exchange of two axes (of a matrix by default)."""
     x = c.input(0)
     order = list(range(len(c.dims(x))))
@@ -68,7 +68,7 @@ def permute(c: Call) -> Result:
 
 
 @imports("expand", "expand_as", "broadcast_to")
-def expand(c: Call) -> Result:
+def expand(c: AtenCall) -> Result:
     """Import a broadcast; -1 and equal dimensions stay."""
     x, old, new = c.input(0), c.fake(0).shape, c.fake().shape
     wanted = c.arg(1)
@@ -85,21 +85,21 @@ def expand(c: Call) -> Result:
 
 
 @imports("cat", "concat", "concatenate")
-def cat(c: Call) -> Result:
+def cat(c: AtenCall) -> Result:
     """Import a concatenation; PyTorch skips empty vectors."""
     parts = [c.cast(v) for v in c.args[0] if v.shape != (0,)]
     return c.graph.concat(*parts, axis=c.arg(1, "dim", 0)) if len(parts) > 1 else parts[0]
 
 
 @imports("stack")
-def stack(c: Call) -> Result:
+def stack(c: AtenCall) -> Result:
     """Import a concatenation along a new axis."""
     axis = c.arg(1, "dim", 0) % len(c.fake().shape)
     parts = [c.onnx("Unsqueeze", c.cast(v), np.asarray([axis], np.int64)) for v in c.args[0]]
     return c.graph.concat(*parts, axis=axis)
 
 
-def cut(c: Call, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Value:
+def cut(c: AtenCall, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Value:
     """The elements from `start` up to `end` along an axis; `end` may be open."""
     start, end = 0 if start is None else start, END if end is None else end
     if start == 0 and end == END and step == 1:
@@ -112,20 +112,20 @@ def cut(c: Call, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Va
 
 
 @imports("slice")
-def slice_(c: Call) -> Result:
+def slice_(c: AtenCall) -> Result:
     """Import a slice with a step along one axis."""
     return cut(c, c.input(0), c.arg(1, "dim", 0), c.arg(2, "start"), c.arg(3, "end"), c.arg(4, "step", 1))
 
 
 @imports("narrow")
-def narrow(c: Call) -> Result:
+def narrow(c: AtenCall) -> Result:
     """Import `length` elements from `start` on."""
     start, length = c.args[2:4]
     return cut(c, c.input(0), c.args[1], start, start + length)
 
 
 @imports("diff")
-def diff(c: Call) -> Result:
+def diff(c: AtenCall) -> Result:
     """Import differences of neighbors along an axis, `n` times; `prepend` and `append` are joined first."""
     axis = c.arg(2, "dim", -1)
     parts = [v for v in (c.arg(3, "prepend"), c.input(0), c.arg(4, "append")) if v is not None]
@@ -136,7 +136,7 @@ def diff(c: Call) -> Result:
 
 
 @imports("select")
-def select(c: Call) -> Result:
+def select(c: AtenCall) -> Result:
     """Import one element of an axis, without the axis."""
     index = c.args[2]
     place = c.graph.add_constant(np.asarray(index, np.int64)) if isinstance(index, int) else \
@@ -145,7 +145,7 @@ def select(c: Call) -> Result:
 
 
 @imports("split", "split_with_sizes", "chunk", "unbind", "tensor_split")
-def split(c: Call) -> Result:
+def split(c: AtenCall) -> Result:
     """Import consecutive parts along an axis, as many and as large as the program's types state."""
     x, fakes, name = c.input(0), c.fake(), c.op
     axis = c.arg(1, "dim", 0) if "unbind" in name else c.arg(2, "dim", 0)
@@ -167,19 +167,19 @@ def split(c: Call) -> Result:
 
 
 @imports("embedding")
-def embedding(c: Call) -> Result:
+def embedding(c: AtenCall) -> Result:
     """Import rows of a table."""
     return c.graph.gather(c.input(0), c.input(1), axis=0)
 
 
 @imports("index_select")
-def index_select(c: Call) -> Result:
+def index_select(c: AtenCall) -> Result:
     """Import the elements at indices along an axis."""
     return c.graph.gather(c.input(0), c.input(2), axis=c.args[1])
 
 
 @imports("index")
-def index(c: Call) -> Result:
+def index(c: AtenCall) -> Result:
     """Import indexing by tensors: one tensor, or several for consecutive axes, which broadcast; or one mask."""
     x, places = c.input(0), list(c.args[1])
     axes = [k for k, p in enumerate(places) if p is not None]
@@ -222,7 +222,7 @@ imports_each({
 })
 
 
-def expanded_like(c: Call, x: Value, like: Value) -> Value:
+def expanded_like(c: AtenCall, x: Value, like: Value) -> Value:
     """Broadcast `x` to the shape of another value."""
     if x.shape == like.shape and x.type.known:
         return x
@@ -230,7 +230,7 @@ def expanded_like(c: Call, x: Value, like: Value) -> Value:
 
 
 @imports("scatter")
-def scatter(c: Call) -> Result:
+def scatter(c: AtenCall) -> Result:
     """Import a scatter of a tensor or a number along an axis."""
     updates = c.args[3]
     if not isinstance(updates, Value):
@@ -239,7 +239,7 @@ def scatter(c: Call) -> Result:
 
 
 @imports("slice_scatter")
-def slice_scatter(c: Call) -> Result:
+def slice_scatter(c: AtenCall) -> Result:
     """Import a copy with other elements between `start` and `end` along an axis."""
     x, new, axis = c.input(0), c.input(1), c.arg(2, "dim", 0)
     start, end, step = c.arg(3, "start"), c.arg(4, "end"), c.arg(5, "step", 1)
@@ -252,7 +252,7 @@ def slice_scatter(c: Call) -> Result:
 
 
 @imports("select_scatter")
-def select_scatter(c: Call) -> Result:
+def select_scatter(c: AtenCall) -> Result:
     """Import a copy with another element at one index of an axis."""
     x, axis, at = c.input(0), c.args[2], c.args[3]
     new = c.onnx("Unsqueeze", c.input(1), np.asarray([axis % len(c.dims(x))], np.int64))
@@ -262,7 +262,7 @@ def select_scatter(c: Call) -> Result:
 
 
 @imports("repeat")
-def repeat(c: Call) -> Result:
+def repeat(c: AtenCall) -> Result:
     """Import repetitions along each axis; missing axes are added in front."""
     x, times = c.input(0), c.args[1]
     more = len(times) - len(c.dims(x))
@@ -272,7 +272,7 @@ def repeat(c: Call) -> Result:
 
 
 @imports("repeat_interleave")
-def repeat_interleave(c: Call) -> Result:
+def repeat_interleave(c: AtenCall) -> Result:
     """Import `times` copies of each element along an axis, next to each other."""
     x, times, axis = c.input(0), c.args[1], c.arg(2, "dim")
     rank = len(c.dims(x))
@@ -293,7 +293,7 @@ PADDING: dict[str, Any] = {
 
 
 @imports("constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
-def pad(c: Call) -> Result:
+def pad(c: AtenCall) -> Result:
     """Import padding; PyTorch lists the last axis first."""
     x, pads, name = c.input(0), c.args[1], c.op
     given = c.arg(2, "mode", "constant") if name == "pad" else name.rpartition("_pad")[0]
@@ -308,7 +308,7 @@ def pad(c: Call) -> Result:
 
 
 @imports("flip")
-def flip(c: Call) -> Result:
+def flip(c: AtenCall) -> Result:
     """Import the reverse order along axes."""
     axes = c.args[1]
     return c.graph.slice(c.input(0), axes=axes, starts=[END] * len(axes), ends=[-END] * len(axes),
@@ -316,7 +316,7 @@ def flip(c: Call) -> Result:
 
 
 @imports("roll")
-def roll(c: Call) -> Result:
+def roll(c: AtenCall) -> Result:
     """Import a cyclic shift along axes."""
     x = c.input(0)
     axes = c.arg(2, "dims", [])
@@ -331,7 +331,7 @@ def roll(c: Call) -> Result:
 
 
 @imports("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
-def shuffle(c: Call) -> Result:
+def shuffle(c: AtenCall) -> Result:
     """Import an exchange of channels and pixels, or of channels among groups."""
     x, n, name = c.input(0), c.args[1], c.op
     _, channels, *sizes = c.dims(x)
@@ -345,7 +345,7 @@ def shuffle(c: Call) -> Result:
     return c.onnx("DepthToSpace", x, blocksize=n, mode="CRD")
 
 
-def filled(c: Call, sizes: Sequence[Any], value: Any, dtype: DType) -> Value:
+def filled(c: AtenCall, sizes: Sequence[Any], value: Any, dtype: DType) -> Value:
     """A tensor of one value."""
     known = all(isinstance(n, int) for n in sizes)
     if known and not isinstance(value, Value):
@@ -355,7 +355,7 @@ def filled(c: Call, sizes: Sequence[Any], value: Any, dtype: DType) -> Value:
     return full
 
 
-def _like(value: Any, c: Call) -> Result:
+def _like(value: Any, c: AtenCall) -> Result:
     x = c.input(0)
     return filled(c, [c.size(x, k) for k in range(len(c.dims(x)))], c.args[1] if value is None else value, c.dtype())
 
@@ -374,7 +374,7 @@ imports_each({
 
 
 @imports("arange")
-def arange(c: Call) -> Result:
+def arange(c: AtenCall) -> Result:
     """Import a range of numbers; open ends are computed when shapes are known."""
     given = list(c.args)
     start, end, step = {1: (0, *given, 1), 2: (*given, 1), 3: tuple(given)}[len(given)]

@@ -1,0 +1,29 @@
+"""Write from_torch_operators.md: which operators of PyTorch `from_torch` converts.
+
+Run `python docs/from_torch.py > docs/from_torch_operators.md`; this needs the packages torch and onnx.
+"""
+import textwrap
+
+from graphq.torch.operators import importer
+
+HEAD = """# Operators of `from_torch`
+
+`python docs/from_torch.py` writes this page from graphq's table of importers. All overloads of an operator are
+converted, and the form that changes its first argument (`relu_`). PyTorch decomposes other operators, if it can.
+"""
+
+TITLES = {"aten": "ATen", "quantized_decomposed": "PT2E (`quantized_decomposed`)", "torchao": "torchao"}
+
+
+def page() -> str:
+    """The text of the page."""
+    lines = [HEAD]
+    for namespace, title in TITLES.items():
+        names = sorted(name.partition(".")[2] for name in importer.OPERATORS if name.startswith(f"{namespace}."))
+        listing = textwrap.fill(", ".join(names), 120, break_long_words=False, break_on_hyphens=False)
+        lines.append(f"## {title}: {len(names)}\n\n```text\n{listing}\n```\n")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
