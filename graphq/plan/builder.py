@@ -20,24 +20,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.target.level import Level
 from graphq.kernels.threads import team
 from graphq.kernels.threads.strips import STRIPS, strips_module
-from graphq.plan.plan import (
-    VIEWS,
-    AnyStep,
-    Buffer,
-    Part,
-    Plan,
-    PythonStep,
-    Ref,
-    Reference,
-    ReportedError,
-    Slot,
-    Step,
-    Target,
-    Word,
-    pieces,
-    rows_of_block,
-    touched,
-)
+from graphq.plan import plan as plans
 
 ROOM = 600_000
 """The most bytes for a strip's rows of all values between its steps.
@@ -65,27 +48,28 @@ class Strips(NamedTuple):
     each: int
     pieces: int
     rooms: Mapping[int, int]
-    steps: list[Step]
+    steps: list[plans.Step]
 
     @property
     def blocks(self) -> int:
         """The number of strips."""
         return self.batch * -(-self.m // self.each)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: plans.Step) -> None:
         """Add a step that has one block per strip."""
         assert assumed(step.blocks) == assumed(self.blocks)
         self.steps.append(step)
 
-    def step(self, target: Target) -> Step:
+    def step(self, target: plans.Target) -> plans.Step:
         """Make the step that runs all added steps strip by strip. Each strip is one block of work for the threads."""
         block = modules.load("strips", strips_module, cache=target.cache).block
-        parts = [Part(step, tuple([(k, self.rooms[w.buffer]) for k, w in enumerate(step.block)
-                                   if isinstance(w, Ref) and w.buffer in self.rooms])) for step in self.steps]
+        parts = [plans.Part(step, tuple([
+            (k, self.rooms[w.buffer]) for k, w in enumerate(step.block)
+            if isinstance(w, plans.Ref) and w.buffer in self.rooms])) for step in self.steps]
         words = STRIPS.named({
             "steps": len(parts), "batch": self.batch, "m": self.m, "each": self.each,
             "room_count": largest(1, self.pieces), "room_bytes": 8 * max(len(step.block) for step in self.steps)})
-        return Step(later(_joined, [step.kernel for step in self.steps]), block, words, self.blocks, self.pieces,
+        return plans.Step(later(_joined, [step.kernel for step in self.steps]), block, words, self.blocks, self.pieces,
                     macs=sum(step.macs for step in self.steps), parts=tuple(parts))
 
 
@@ -107,14 +91,14 @@ def plan_strips(rows: tuple[int, int], strides: Sequence[int], threads: int) -> 
     """The rows of a strip, and the number of pieces; `strides` has the bytes per row of the values between steps."""
     batch, m = rows
     each = number(_strip, batch, m, sum(strides), threads)
-    return each, pieces(batch * -(-m // each), threads, threads)
+    return each, plans.pieces(batch * -(-m // each), threads, threads)
 
 
 @recorded("builder.strip")
 def _strip(batch: int, m: int, stride: int, threads: int) -> int:
     most = ROOM // max(1, stride)
     unit = next((unit for unit in UNITS if unit <= most), UNITS[-1])
-    return min(max(unit, most // unit * unit), rows_of_block(m, batch, threads, UNITS[-1]))
+    return min(max(unit, most // unit * unit), plans.rows_of_block(m, batch, threads, UNITS[-1]))
 
 
 MOST_AHEAD = 1 << 18
@@ -130,22 +114,22 @@ class PlanBuilder:
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool, arrays: Arrays | None = None) -> None:
-        self.graph, self.target = graph, Target(level, threads, cache)
+        self.graph, self.target = graph, plans.Target(level, threads, cache)
         team.modules_of_team(threads, cache)  # early, so that the modules of the thread team compile in the background
         self._arrays = Arrays() if arrays is None else arrays
         self._constants: dict[int, int] = {}
-        self.buffers: list[Buffer] = []
-        self.steps: list[AnyStep] = []
-        self.errors: list[ReportedError] = []
+        self.buffers: list[plans.Buffer] = []
+        self.steps: list[plans.AnyStep] = []
+        self.errors: list[plans.ReportedError] = []
         self.strips: Strips | None = None
         self.strip_rows: int | None = None
         self._in_place: list[tuple[int, int]] = []
         self.strides: dict[Value, Sequence[int]] = {}
         self.of: dict[Value, int] = {}
         for k, v in enumerate(graph.inputs):
-            self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
+            self.of[v] = self.add(plans.Buffer("input", v.type.nbytes, v.type, k))
 
-    def add(self, buffer: Buffer) -> int:
+    def add(self, buffer: plans.Buffer) -> int:
         """Add a buffer to the plan; returns its index."""
         self.buffers.append(buffer)
         return len(self.buffers) - 1
@@ -156,11 +140,11 @@ class PlanBuilder:
         Equal arrays share one buffer. The buffer's array is contiguous and aligned to a cache line.
         """
         if isinstance(data, Later):
-            return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
+            return self.add(plans.Buffer("constant", number(_nbytes, data), type, data=data))
         one = self._arrays.one_for(data, aligned=True)
         if id(one) not in self._constants:
             reserve(one.nbytes, "packed weights and tables")
-            self._constants[id(one)] = self.add(Buffer("constant", one.nbytes, data=one))
+            self._constants[id(one)] = self.add(plans.Buffer("constant", one.nbytes, data=one))
         return self._constants[id(one)]
 
     def packed(self, pack: Callable[..., np.ndarray], weights: np.ndarray, *args: Any) -> int:
@@ -170,25 +154,25 @@ class PlanBuilder:
     def temporary(self, nbytes: int) -> int:
         """Add a buffer in the arena that one step writes and a later step reads; returns its index."""
         expect(nbytes, "a buffer between steps")
-        return self.add(Buffer("arena", nbytes))
+        return self.add(plans.Buffer("arena", nbytes))
 
     def report(self, kind: str, node: Node, *values: Any) -> int:
         """Add a buffer of one s64 for errors of a step; returns its index.
 
         If the step stores a number other than 0, the run raises the `ReportedError` of this kind for the number.
         """
-        self.errors.append(ReportedError(kind, self.graph.describe(node), values))
-        return self.add(Buffer("report", 8, index=len(self.errors) - 1))
+        self.errors.append(plans.ReportedError(kind, self.graph.describe(node), values))
+        return self.add(plans.Buffer("report", 8, index=len(self.errors) - 1))
 
     def may_share(self, source: int, target: int) -> None:
         """Allow a step to read buffer `source` and write buffer `target` in the same memory."""
         self._in_place.append((source, target))
 
-    def table(self, offsets: np.ndarray | Later | None) -> Word:
+    def table(self, offsets: np.ndarray | Later | None) -> plans.Word:
         """Add a table of offsets to the plan as a constant. Returns the table's argument word; 0 for None."""
-        return 0 if offsets is None else Ref(self.constant(offsets))
+        return 0 if offsets is None else plans.Ref(self.constant(offsets))
 
-    def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
+    def run(self, step: plans.Step, words: Mapping[str, plans.Word], slots: Sequence[plans.Slot] = ()) -> None:
         """Add a kernel's step with these argument words and slots. A step without blocks is skipped.
 
         If the argument block has the field `rooms`, each piece of the step gets scratch memory in the arena. Raises
@@ -196,13 +180,13 @@ class PlanBuilder:
         """
         if step.blocks > 0:
             strips = self.strips
-            if strips is not None and not any(isinstance(w, Ref) and w.buffer in strips.rooms
+            if strips is not None and not any(isinstance(w, plans.Ref) and w.buffer in strips.rooms
                                               for w in chain(words.values(), *slots)):
                 strips = None  # the step touches no value between two steps of the strips
             if strips is not None:
                 step = step.shared(strips.pieces)
             if is_open(step.room) or step.room:
-                words = {**words, "rooms": Ref(self.temporary(step.room))}
+                words = {**words, "rooms": plans.Ref(self.temporary(step.room))}
             if strips is None:
                 self.steps.append(step.filled(words, slots))
             else:
@@ -231,24 +215,24 @@ class PlanBuilder:
         self.strips, self.strip_rows = None, None
         self.run(strips.step(self.target), {})
 
-    def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
+    def plan(self, nodes: Sequence[int | None] = ()) -> plans.Plan:
         """Make the plan. For each step, `nodes` has the index of the step's node in the graph.
 
         A step whose argument block has the field `ahead` prefetches the constant weights of the next such step, at most
         MOST_AHEAD bytes.
         """
         steps = list(self.steps)
-        prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
+        prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, plans.Step) and "ahead" in s.words]
         for (k, step), (_, following) in pairwise(prefetching):
             weights = following.words["w"]
-            if isinstance(weights, Ref) and (buffer := self.buffers[weights.buffer]).storage == "constant":
+            if isinstance(weights, plans.Ref) and (buffer := self.buffers[weights.buffer]).storage == "constant":
                 nbytes = min(buffer.nbytes - weights.offset, MOST_AHEAD)
                 steps[k] = step.filled({"ahead": weights, "ahead_bytes": nbytes})
-        readers = Counter(b for step in steps for b in set(touched(step)))
+        readers = Counter(b for step in steps for b in set(plans.touched(step)))
         pairs = [(self.buffers[a], self.buffers[b]) for a, b in self._in_place if readers[a] == 1]
-        return Plan(tuple(self.buffers), tuple(steps), tuple(v.type for v in self.graph.outputs), self.target.threads,
-                    self.target.level.name, tuple(self.errors), tuple(nodes),
-                    tuple((a.index, b.index) for a, b in pairs if (a.storage, b.storage) == ("input", "output")))
+        return plans.Plan(tuple(self.buffers), tuple(steps), tuple(v.type for v in self.graph.outputs),
+                          self.target.threads, self.target.level.name, tuple(self.errors), tuple(nodes),
+                          tuple((a.index, b.index) for a, b in pairs if (a.storage, b.storage) == ("input", "output")))
 
     def result(self, value: Value) -> int:
         """The index of the buffer that a node writes `value` to; the first call adds the buffer.
@@ -260,8 +244,8 @@ class PlanBuilder:
             outputs = self.graph.outputs
             places = [k for k, v in enumerate(outputs) if v is value] or \
                 [k for k, v in enumerate(outputs) if _viewed(v) is value]
-            self.of[value] = self.add(Buffer("output" if places else "arena", value.type.nbytes, value.type,
-                                             places[0] if places else 0))
+            self.of[value] = self.add(plans.Buffer("output" if places else "arena", value.type.nbytes, value.type,
+                                                   places[0] if places else 0))
         return self.of[value]
 
 
@@ -271,7 +255,7 @@ def _nbytes(array: np.ndarray) -> int:
 
 
 def _viewed(value: Value) -> Value:
-    while value.node is not None and value.node.op.name in VIEWS:
+    while value.node is not None and value.node.op.name in plans.VIEWS:
         value = next(value.node.operands)
     return value
 
@@ -281,5 +265,5 @@ def reference_steps(b: PlanBuilder, node: Node) -> None:
     inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
     shapes = tuple(None if v is None else v.type.dims for v in node.inputs)
     where = b.graph.describe(node)
-    b.steps.append(PythonStep(where, Reference(node.op, node.attrs, where, shapes), inputs,
-                              tuple(b.result(v) for v in node.outputs)))
+    b.steps.append(plans.PythonStep(where, plans.Reference(node.op, node.attrs, where, shapes), inputs,
+                                    tuple(b.result(v) for v in node.outputs)))

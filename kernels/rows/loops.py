@@ -18,18 +18,7 @@ from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, l
 from graphq.kernels.lanes.epilogue_code import BESIDE
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.vector import Columns, emit, emit_each
-from graphq.kernels.numbers.rows import (
-    EXTREME_LANES,
-    EXTREMES,
-    GROUP,
-    LANES,
-    LOGARITHM,
-    POWER,
-    ROUNDED,
-    TERMS,
-    X,
-    rounded_power,
-)
+from graphq.kernels.numbers import rows
 
 INFINITY = float("inf")
 
@@ -49,25 +38,25 @@ class RowEmitter:
 
         Each iteration replaces the values `carried` by the result of `turn`. Returns the last values.
         """
-        b, whole = self.b, self.n // LANES
+        b, whole = self.b, self.n // rows.LANES
         together = whole // beside
         with Loop(b, together, carried) as loop:
-            first = loop.k * (beside * LANES)
-            loop.update(turn([Columns(b, LANES, first + n * LANES) for n in range(beside)], loop.values))
+            first = loop.k * (beside * rows.LANES)
+            loop.update(turn([Columns(b, rows.LANES, first + n * rows.LANES) for n in range(beside)], loop.values))
         if beside > 1:
             done = together * beside
             with Loop(b, whole - done, loop.values) as loop:
-                loop.update(turn([Columns(b, LANES, (done + loop.k) * LANES)], loop.values))
-        done = whole * LANES
+                loop.update(turn([Columns(b, rows.LANES, (done + loop.k) * rows.LANES)], loop.values))
+        done = whole * rows.LANES
         left = self.n - done
         with Loop(b, (left > 0).zext(I64), loop.values) as last:
-            last.update(turn([Columns(b, LANES, done, left)], last.values))
+            last.update(turn([Columns(b, rows.LANES, done, left)], last.values))
         return last.values
 
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
-        """Fold all elements by `take(new, so far)`, in the order of EXTREME_LANES; `first` is the start value."""
-        b, low, step = self.b, constant(vector(F32, LANES), first), EXTREME_LANES
-        places = range(0, step, LANES)
+        """Fold all elements by `take(new, so far)`, in the order of rows.EXTREME_LANES; `first` is the start value."""
+        b, low, step = self.b, constant(vector(F32, rows.LANES), first), rows.EXTREME_LANES
+        places = range(0, step, rows.LANES)
 
         def turn(vectors: list[Columns], have: list[Value]) -> list[Value]:
             loads = [columns.load(self.address, F32, 4) for columns in vectors]
@@ -75,11 +64,11 @@ class RowEmitter:
             return [take(x, y) for x, y in zip(new, have, strict=True)]
 
         with Loop(b, self.n // step, [low] * len(places)) as loop:
-            loop.update(turn([Columns(b, LANES, loop.k * step + k) for k in places], loop.values))
+            loop.update(turn([Columns(b, rows.LANES, loop.k * step + k) for k in places], loop.values))
         done = self.n // step * step
         left = self.n - done
         with Loop(b, (left > 0).zext(I64), loop.values) as last:
-            last.update(turn([Columns(b, LANES, done + k, left - k) for k in places], last.values))
+            last.update(turn([Columns(b, rows.LANES, done + k, left - k) for k in places], last.values))
         values = last.values
         while len(values) > 1:
             values = [take(y, x) for x, y in zip(values, values[len(values) // 2:], strict=False)]
@@ -88,8 +77,8 @@ class RowEmitter:
     def groups(self, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
         """Emit a loop over the whole vectors of 8. `turn(vector, old value)` emits the new value."""
         b = self.b
-        with Loop(b, self.n // GROUP, [start]) as loop:
-            x = (self.address + loop.k * (4 * GROUP)).load(vector(F32, GROUP))
+        with Loop(b, self.n // rows.GROUP, [start]) as loop:
+            x = (self.address + loop.k * (4 * rows.GROUP)).load(vector(F32, rows.GROUP))
             loop.update([turn(x, loop.values[0])])
         return loop.values[0]
 
@@ -103,7 +92,7 @@ class RowEmitter:
 
     def after_groups(self) -> tuple[Value, Value]:
         """The end of the whole vectors of 8, and the end of one more vector of 4 if 4 elements remain."""
-        first = self.n // GROUP * GROUP
+        first = self.n // rows.GROUP * rows.GROUP
         return first, first + (self.n & 4)
 
 
@@ -128,7 +117,7 @@ def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False
 
 
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
-    low = constant(vector(F32, LANES), -INFINITY)
+    low = constant(vector(F32, rows.LANES), -INFINITY)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         (columns,) = group
@@ -140,13 +129,13 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
     return highest
 
 
-def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None, power: Expr = POWER) -> Value:
+def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None, power: Expr = rows.POWER) -> Value:
     """Emit the sum of the powers exp(x - highest), and stores of the powers at `room`, if given."""
-    tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
+    tops, zero = highest.splat(rows.LANES), constant(vector(F32, rows.LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
-        total, rows = have[0], [(columns.load(row.address, F32, 4), tops) for columns in group]
-        powers = emit_each(b, power, LANES, [partial(_operand, x) for x in rows])
+        total, loaded = have[0], [(columns.load(row.address, F32, 4), tops) for columns in group]
+        powers = emit_each(b, power, rows.LANES, [partial(_operand, x) for x in loaded])
         for columns, e in zip(group, powers, strict=True):
             if room is not None:
                 columns.store(e, room, F32, 4)
@@ -154,12 +143,12 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
         return [total]
 
     lanes = row.lanes([zero], turn, BESIDE)[0]
-    return fold(fold(lanes, operator.add, to=GROUP), operator.add, pairs=True)
+    return fold(fold(lanes, operator.add, to=rows.GROUP), operator.add, pairs=True)
 
 
 def _squares(b: Builder, row: RowEmitter, mean: Value | None = None) -> Value:
     def less(x: Value) -> Value:
-        return x if mean is None else x - mean.splat(1 if x.type == F32 else GROUP)
+        return x if mean is None else x - mean.splat(1 if x.type == F32 else rows.GROUP)
 
     def fused(x: Value, have: Value) -> Value:
         d = less(x)
@@ -169,7 +158,7 @@ def _squares(b: Builder, row: RowEmitter, mean: Value | None = None) -> Value:
         d = less(x)
         return have + d * d
 
-    total = fold(row.groups(constant(vector(F32, GROUP), 0.0), fused), operator.add)
+    total = fold(row.groups(constant(vector(F32, rows.GROUP), 0.0), fused), operator.add)
     first, after = row.after_groups()
     return row.rest(after, row.n, row.rest(first, after, total, unfused), fused)
 
@@ -180,11 +169,11 @@ def _inverse(b: Builder, row: RowEmitter, total: Value, epsilon: Value) -> Value
 
 
 def _mean(b: Builder, row: RowEmitter) -> Value:
-    zero = constant(vector(F64, LANES), -0.0)
+    zero = constant(vector(F64, rows.LANES), -0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         (columns,) = group
-        x = columns.load(row.address, F32, 4).to_float(vector(F64, LANES))
+        x = columns.load(row.address, F32, 4).to_float(vector(F64, rows.LANES))
         return [have[0] + columns.where(x, zero)]
 
     total = fold(row.lanes([zero], turn)[0], operator.add)
@@ -194,12 +183,12 @@ def _mean(b: Builder, row: RowEmitter) -> Value:
 def _sum(b: Builder, row: RowEmitter, term: Expr) -> Value:
     """Emit the sum of `term`, which is 0 for 0, over all elements. Zeros at the end of the row change no bit of it."""
     def add(x: Value, have: Value) -> Value:
-        return have + computed(b, term, GROUP, x)
+        return have + computed(b, term, rows.GROUP, x)
 
-    total = row.groups(constant(vector(F32, GROUP), 0.0), add)
-    done = row.n // GROUP * GROUP
+    total = row.groups(constant(vector(F32, rows.GROUP), 0.0), add)
+    done = row.n // rows.GROUP * rows.GROUP
     with Loop(b, (row.n > done).zext(I64), [total]) as last:
-        last.update([add(Columns(b, GROUP, done, row.n - done).load(row.address, F32, 4), last.values[0])])
+        last.update([add(Columns(b, rows.GROUP, done, row.n - done).load(row.address, F32, 4), last.values[0])])
     return fold(last.values[0], operator.add)
 
 
@@ -208,7 +197,7 @@ def _ordered_sum(b: Builder, row: RowEmitter) -> Value:
     def add(x: Value, have: Value) -> Value:
         return have + x
 
-    four = fold(row.groups(constant(vector(F32, GROUP), -0.0), add), operator.add, to=4)
+    four = fold(row.groups(constant(vector(F32, rows.GROUP), -0.0), add), operator.add, to=4)
     first, after = row.after_groups()
     with Loop(b, (after > first).zext(I64), [four]) as loop:
         loop.update([add((row.address + first * 4).load(vector(F32, 4)), loop.values[0])])
@@ -225,13 +214,13 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, inf_as
 
 def _stepwise_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, dtype: str) -> list[Value]:
     """Emit the sum of powers, and stores of the powers at `room`; both are rounded to `dtype`."""
-    total = _powers(b, row, _highest(b, row), room, rounded_power(dtype))
-    return [computed(b, ROUNDED[dtype](X), 1, total)]
+    total = _powers(b, row, _highest(b, row), room, rows.rounded_power(dtype))
+    return [computed(b, rows.ROUNDED[dtype](rows.X), 1, total)]
 
 
 def _log_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
     highest = _highest(b, row)
-    return [highest, computed(b, LOGARITHM, 1, _powers(b, row, highest))]
+    return [highest, computed(b, rows.LOGARITHM, 1, _powers(b, row, highest))]
 
 
 def _layer_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
@@ -240,21 +229,21 @@ def _layer_norm(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> lis
 
 
 def _reduction(b: Builder, row: RowEmitter, room: Value, epsilon: Value, *, how: str) -> list[Value]:
-    if how in EXTREMES:
+    if how in rows.EXTREMES:
         return [row.extreme(-INFINITY if how == "max" else INFINITY, lambda new, have: computed(
-            b, EXTREMES[how], getattr(new.type, "count", 1), new, have))]
+            b, rows.EXTREMES[how], getattr(new.type, "count", 1), new, have))]
     if how == "mean":
         return [_ordered_sum(b, row) / row.n.to_float(F32)]
-    total = _sum(b, row, TERMS[how])
+    total = _sum(b, row, rows.TERMS[how])
     return [total.math("sqrt") if how == "l2" else total]
 
 
 LOOPS: dict[str, Callable[..., list[Value]]] = {
     "softmax": _softmax, "softmax_inf_as_zero": partial(_softmax, inf_as_zero=True), "log_softmax": _log_softmax,
-    **{f"softmax_stepwise_{dtype}": partial(_stepwise_softmax, dtype=dtype) for dtype in ROUNDED},
+    **{f"softmax_stepwise_{dtype}": partial(_stepwise_softmax, dtype=dtype) for dtype in rows.ROUNDED},
     "layer_norm": _layer_norm,
     "rms_norm": lambda b, row, room, epsilon: [_inverse(b, row, _squares(b, row), epsilon)],
-    **{f"reduce_{how}": partial(_reduction, how=how) for how in (*TERMS, *EXTREMES)},
+    **{f"reduce_{how}": partial(_reduction, how=how) for how in (*rows.TERMS, *rows.EXTREMES)},
 }
 """For each row operation, the function that emits the numbers of a row."""
 
