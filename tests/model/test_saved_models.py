@@ -117,8 +117,8 @@ def test_round_trip(name, tmp_path):
 
 def test_a_fixed_plan_is_used_as_it_is(tmp_path):
     for name in ("images", "tables", "dense", "dtypes"):
-        gq.compile(graph_of(name)).save(tmp_path / "m")
-        assert gq.load_compiled(tmp_path / "m").origin == f"loaded from {tmp_path / 'm'}", name
+        gq.compile(graph_of(name)).save(tmp_path / name)
+        assert gq.load_compiled(tmp_path / name).origin == f"loaded from {tmp_path / name}", name
 
 
 def test_every_level(level, tmp_path, monkeypatch):
@@ -126,8 +126,8 @@ def test_every_level(level, tmp_path, monkeypatch):
     for g in (images(), graph_of("dense")):
         model = gq.compile(g, isa=level, threads=2)
         feeds = feeds_of(g)
-        model.save(tmp_path / "m")
-        again = gq.load_compiled(tmp_path / "m")
+        model.save(tmp_path / g.name)
+        again = gq.load_compiled(tmp_path / g.name)
         assert again.level.name == level and "anew" not in again.origin
         assert same(again(feeds), model(feeds))
 
@@ -265,18 +265,18 @@ def test_a_graph_in_stages_and_one_with_a_constant_input(tmp_path):
     scores = h.input("scores", dtype="f32", shape=(1, 1, 6))
     chosen = h.non_max_suppression(boxes, scores, h.constant(np.array(3, np.int64)))
     h.output(h.relu(h.cast(chosen, dtype="f32")), name="y")
-    for graph in (g, h):
+    for file, graph in ((tmp_path / "g", g), (tmp_path / "h", h)):
         model, feeds = gq.compile(graph), feeds_of(graph)
-        model.save(tmp_path / "m")
-        assert same(gq.load_compiled(tmp_path / "m")(feeds), model(feeds))
+        model.save(file)
+        assert same(gq.load_compiled(file)(feeds), model(feeds))
 
 
 def test_passes_of_the_pipeline_alone_can_be_saved(tmp_path):
     g = graph_of("dense")
     gq.compile(g, passes=gq.passes.PIPELINE[:3]).save(tmp_path / "m")
     assert len(gq.load_compiled(tmp_path / "m").options.passes) == 3
-    pickle.loads(pickle.dumps(gq.compile(g))).save(tmp_path / "m")
-    assert gq.load_compiled(tmp_path / "m").options.pipeline == gq.passes.PIPELINE
+    pickle.loads(pickle.dumps(gq.compile(g))).save(tmp_path / "all")
+    assert gq.load_compiled(tmp_path / "all").options.pipeline == gq.passes.PIPELINE
 
     def mine(graph):
         return 0
@@ -296,11 +296,12 @@ def test_a_model_that_was_loaded_can_be_saved(tmp_path):
 def test_what_is_saved_again_is_the_same_file(tmp_path):
     """Graph and plan share arrays before and after."""
     for name in ("images", "dtypes", "perceptron", "attention"):
-        gq.compile(graph_of(name)).save(tmp_path / "a")
-        gq.load_compiled(tmp_path / "a").save(tmp_path / "b")
-        gq.load_compiled(tmp_path / "b").save(tmp_path / "c")
-        assert (tmp_path / "a").stat().st_size == (tmp_path / "b").stat().st_size, name
-        assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes(), name
+        a, b, c = (tmp_path / f"{name}.{k}" for k in range(3))
+        gq.compile(graph_of(name)).save(a)
+        gq.load_compiled(a).save(b)
+        gq.load_compiled(b).save(c)
+        assert a.stat().st_size == b.stat().st_size, name
+        assert b.read_bytes() == c.read_bytes(), name
 
 
 def test_whether_rows_mix_is_saved(tmp_path):

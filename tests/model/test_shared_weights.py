@@ -128,9 +128,10 @@ def test_weights_are_packed_and_saved_once(family, copies, tmp_path):
         model = gq.compile(g, threads=1)
         inputs = random_inputs(g, seed=1)
         assert np.array_equal(model(**inputs), model.formula(**inputs), equal_nan=True)
-        model.save(tmp_path / "m.graphq")
-        assert np.array_equal(gq.load_compiled(tmp_path / "m.graphq", threads=1)(**inputs), model(**inputs))
-        index = Saved(tmp_path / "m.graphq").file.index
+        file = tmp_path / f"{uses}.graphq"
+        model.save(file)
+        assert np.array_equal(gq.load_compiled(file, threads=1)(**inputs), model(**inputs))
+        index = Saved(file).file.index
         found.append((large(constants(model)), large([index["sections"][k][1] for *_, k in index["arrays"]])))
     assert found[0] == found[1]
 
