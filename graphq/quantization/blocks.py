@@ -7,14 +7,12 @@ from graphq.compile import compile
 from graphq.dtypes import s4, s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
+from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batches, Units, checked_batches, in_unit
 from graphq.quantization.insert import kept, replace_operand
 from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import scales_of
 from graphq.quantization.scheme import Scheme
-
-DAMPING = 0.01
-"""This share of the mean of a Hessian's diagonal is added to the diagonal, so that the Hessian can be inverted."""
 
 
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
@@ -79,10 +77,8 @@ def hessians(graph: Graph, chosen: list[LinearLayer], batches: Batches) -> Mappi
         if product.name not in names or product.node.attrs["transpose_a"] or x.shape is None:
             continue
         if x not in made:
-            rows = g.static_reshape(x, shape=[-1, int(product.weights.shape[product.weight_axes()[1]])]) \
-                if product.weights is not None else x
             made[x] = f"hessian{len(made)}"
-            (rows,) = in_unit(g, made[x], rows)
+            (rows,) = in_unit(g, made[x], g.static_reshape(x, shape=[-1, product.channels()]))
             outputs[made[x]] = g.matmul(rows, rows, transpose_a=True)
         of_layers[product.name] = made[x]
     if not outputs:
@@ -109,7 +105,7 @@ def gptq(w: np.ndarray, scales: np.ndarray, block: int, limit: int, hessian: np.
     accurate post-training quantization for generative pre-trained transformers", algorithm 1, in one block.)
     """
     k = len(w)
-    h = hessian + np.eye(k) * (DAMPING * float(np.mean(np.diag(hessian))) or 1.0)
+    h = hessian + np.eye(k) * (tuned.DAMPING * float(np.mean(np.diag(hessian))) or 1.0)
     upper = np.linalg.cholesky(np.linalg.inv(h)).T
     left, q = w.astype(np.float64), np.zeros(w.shape)
     for i in range(k):

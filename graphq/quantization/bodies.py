@@ -46,13 +46,9 @@ def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:
         if owner.op.name == "scan":
             shape, axis = owner.operand(owner.attrs["states"]).shape, owner.attrs["input_axes"][0]
             count *= (None if shape is None else shape[axis]) or 1
-        elif owner.op.name == "loop" and (trips := owner.operand(0).data) is not None and trips < LONG:
-            count *= max(1, int(trips.reshape(())))
+        elif owner.op.name == "loop" and (trips := owner.operand(0).data) is not None and trips < 1 << 20:
+            count *= max(1, int(trips.reshape(())))  # larger numbers are only upper limits
     return count
-
-
-LONG = 1 << 20
-"""If a loop's number of trips is LONG or more, it is only an upper limit: the number of trips is then unknown."""
 
 
 def replaced(node: Node, operands: Sequence[Value | None], attrs: Mapping[str, Any], at: int = 0,

@@ -36,6 +36,20 @@ class DataReader(Protocol):
 
 Batches: TypeAlias = Iterable[Batch | Sequence[Any]] | DataReader
 
+
+class LazyBatches(Sequence[Batch]):
+    """A batch for each of `keys`; `read` makes the batch of a key each time that it is used."""
+
+    def __init__(self, keys: Sequence[Any], read: Callable[[Any], Batch]) -> None:
+        self.keys, self.read = keys, read
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, k: Any) -> Any:
+        return LazyBatches(self.keys[k], self.read) if isinstance(k, slice) else self.read(self.keys[k])
+
+
 UNIT = "unit/"
 """The prefix of the inputs that are units.
 
@@ -123,7 +137,13 @@ class Calibration:
         axes = {str(p.factors[0].name): p.source_axis() for p in products(graph, inside=False) if p.has_channels}
         self.axes = {name: axis for name, axis in axes.items() if channels and axis is not None}
         names = observed(graph) if tensors is None else check_names(tensors, "tensors")
-        self.values = _checked(graph, names)
+        values = values_by_name(graph, inside=True)
+        for name in names:
+            if name not in values:
+                raise GraphError(f"graph '{graph.name}' has no value named '{name}'")
+            if values[name].dtype != f32:
+                raise GraphError(f"only f32 values have statistics; '{name}' is {values[name].type}")
+        self.values = {name: values[name] for name in names}
         self.inside = {name for name, v in self.values.items() if v.graph is not graph}
         self.model = _observing(graph, self.values, self.axes, histograms) if names else None
         self.units = Units(name for name in self.axes if name in self.values)
@@ -146,11 +166,11 @@ class Calibration:
         if not all(counts):
             raise InputError("calibration needs at least one batch, got an empty iterable")
         for tensors, count in zip(found, counts, strict=True):
-            for name, t in tensors.items():
-                if t.low > t.high and name not in self.inside:
+            for name in [name for name, t in tensors.items() if t.low > t.high]:
+                if name not in self.inside:
                     raise InputError(f"tensor '{name}' had no elements in {count} batches")
-        return [Statistics({name: t for name, t in tensors.items() if t.low <= t.high}, count)
-                for tensors, count in zip(found, counts, strict=True)]
+                del tensors[name]
+        return [*map(Statistics, found, counts)]
 
     def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
         if self.model is None:
@@ -218,16 +238,6 @@ def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
     for first in range(0, count, most):
         chosen = np.minimum(np.arange(first, first + most), count - 1)
         yield {**batch, **{name: x[chosen] for name, x in rows.items()}}
-
-
-def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
-    values = values_by_name(graph, inside=True)
-    for name in names:
-        if name not in values:
-            raise GraphError(f"graph '{graph.name}' has no value named '{name}'")
-        if values[name].dtype != f32:
-            raise GraphError(f"only f32 values have statistics; '{name}' is {values[name].type}")
-    return {name: values[name] for name in names}
 
 
 def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool) -> CompiledGraph:

@@ -13,15 +13,14 @@ from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
-from graphq.quantization.calibrate import Batches, checked_batches
+from graphq.quantization import tuned
+from graphq.quantization.calibrate import Batch, Batches, checked_batches
 from graphq.quantization.comparison import GOOD_ENOUGH, Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, reached, right_after, values_by_name
 from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
 """The prefix of a layer's name in the name of a boolean input. If this input is true, the layer is computed in f32."""
-RANKED = 2
-"""The number of batches on which the cost of each layer is measured: the batches with the largest losses."""
 CHUNK = 1 << 15
 """The number of elements that are summed at a time in f64, so that they fit in the cache."""
 
@@ -65,15 +64,15 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
                 raise GraphError("tensor '{}' is f32[{}] in the quantized graph, f32[{}] in the other".format(
                     name, *shapes))
             sums[name].add(got[name], exact[name])
-        outs, exact_outs = (floats(dict([*found.items()][len(names):])) for found in (got, exact))
-        wanted.append(exact_outs)
-        losses.append(max(map(distance, outs, exact_outs), default=0.0))
+        outs, exact_outs = (dict([*found.items()][len(names):]) for found in (got, exact))
+        wanted.append(floats(exact_outs))
+        losses.append(farthest(wanted[-1], outs))
     del have, want  # keep only one model in memory
     if not any(s.count for s in sums.values()):
         raise InputError(f"no tensor had any elements in {len(kept)} batches")
     rows = [sums[n].row(n, made[n]) for n in names]
     if right.outputs and rank:
-        worst = np.argsort(losses)[::-1][:RANKED]
+        worst = np.argsort(losses)[::-1][:tuned.RANKED]
         costs = _costs(left, right, set(names), [kept[k] for k in worst], [wanted[k] for k in worst])
         for row in rows:
             row.cost = costs.get(row.name)
@@ -83,14 +82,13 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     return found
 
 
-def _tried(graph: Graph, batches: Sequence[Mapping[str, np.ndarray]], wanted: Sequence[Sequence[np.ndarray]],
+def _tried(graph: Graph, batches: Sequence[Batch], wanted: Sequence[Sequence[np.ndarray]],
            advised: Mapping[str, Any]) -> float:
     from graphq.quantization.quantize import quantize  # late, because `quantize` imports this module
 
     try:
         model = compile(quantize(graph, batches, Scheme(method="automatic", **advised)), cache="kernels")
-        return max(max(map(distance, want, floats(model(b))), default=0.0)
-                   for b, want in zip(batches, wanted, strict=True))
+        return max(farthest(want, model(batch)) for batch, want in zip(batches, wanted, strict=True))
     except GraphqError:
         return np.inf
 
@@ -110,6 +108,11 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
     """The dot product, computed in this thread, because BLAS's threads wait for one another on a busy machine."""
     return float(np.einsum("i,i->", x, y))
+
+
+def farthest(wanted: Sequence[np.ndarray], out: np.ndarray | Mapping[str, np.ndarray]) -> float:
+    """The largest distance of an output from `wanted`, the outputs of f32; 0 if there are no outputs."""
+    return max(map(distance, wanted, floats(out)), default=0.0)
 
 
 def floats(out: np.ndarray | Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -219,7 +222,7 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
     switches = {f"{SWITCH}{name}": np.zeros((), np.bool_) for name in names}
 
     def loss(k: int, **on: np.ndarray) -> float:
-        return max(map(distance, wanted[k], floats(model({**batches[k], **switches, **on}))), default=0.0)
+        return farthest(wanted[k], model({**batches[k], **switches, **on}))
 
     highest, noise = max(map(loss, range(len(batches)))), -np.inf
     costs = dict.fromkeys(names, np.inf)
@@ -263,7 +266,10 @@ def switch(g: Graph, product: LinearLayer, shared: Collection[str]) -> bool:
     place = result.node
     assert place is not None
     late = any(x.node is not None and x.node.position > place.position for x in known.values())
-    if late or not _dequantizes(result, known.values()) or result.type != product.node.output.type:
+    operands = set(known.values())
+    inside = reached([result], lambda x: () if x.node is None or x in operands else x.node.operands) - operands
+    quantized = any(x.node is not None and x.node.op.name in DEQUANTIZES for x in inside)
+    if late or not quantized or result.type != product.node.output.type:
         return False
     with right_after(g, result):
         for node in sorted(nodes, key=GRAPH_ORDER):
@@ -274,10 +280,3 @@ def switch(g: Graph, product: LinearLayer, shared: Collection[str]) -> bool:
         chosen = g.select(on, known[product.node.output], result)
     g.replace_uses(result, chosen, uses)
     return True
-
-
-def _dequantizes(result: Value, operands: Collection[Value]) -> bool:
-    """Whether a dequantize lies between the operands and the result."""
-    stop = set(operands)
-    found = reached([result], lambda x: () if x.node is None or x in stop else x.node.operands)
-    return any(x.node is not None and x.node.op.name in DEQUANTIZES for x in found - stop)

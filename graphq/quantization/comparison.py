@@ -14,8 +14,9 @@ from graphq.ir import Graph, Value
 from graphq.ir.names import quote
 from graphq.ir.outline import Box, Outline, outline
 from graphq.ops.quant import DEQUANTIZES
+from graphq.quantization import tuned
 from graphq.quantization.products import values_by_name
-from graphq.report.charts import bars, table
+from graphq.report.charts import SCROLLED, bars, table
 from graphq.report.details import Record
 from graphq.report.drawing import available, class_of, draw, shortened
 from graphq.report.page import HELP, document
@@ -48,13 +49,8 @@ class TensorDifference:
 
 SHOWN = 17
 """The largest number of tensors in the text of a comparison."""
-GOOD_ENOUGH = 0.002
+GOOD_ENOUGH = tuned.TARGET
 """A loss (1 - cosine of outputs) of at most this value gets no advice."""
-GAINED = 0.95
-"""Advice is given only if it reduces the loss to at most this share."""
-MUCH, ADVISED, CLIPPED = 0.1, 8, 0.001
-"""A layer costs much if it causes more than the share MUCH of the loss; at most ADVISED layers get advice. Tensors are
-mentioned if more than the share CLIPPED of their elements is out of range."""
 
 
 @dataclass(repr=False)
@@ -83,7 +79,7 @@ class Comparison:
     @property
     def better(self) -> bool:
         """Whether the advice reduces the loss clearly, or was not tried."""
-        return self.tried is None or self.tried <= GAINED * self.loss
+        return self.tried is None or self.tried <= tuned.GAINED * self.loss
 
     @property
     def summary(self) -> str:
@@ -97,8 +93,9 @@ class Comparison:
         chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
         if not self.better:
             return {}
-        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > MUCH * self.loss > MUCH * GOOD_ENOUGH]
-        for t in costly[:ADVISED]:
+        least = tuned.MUCH * self.loss
+        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > least > tuned.MUCH * GOOD_ENOUGH]
+        for t in costly[:tuned.ADVISED]:
             for part in ("exclude",) if self._has_16_bits(t) else ("wide", "wide_weights"):
                 chosen[part].append(t.name)
         return {part: names for part, names in chosen.items() if names}
@@ -108,7 +105,7 @@ class Comparison:
         """Advice if the loss is large: text, and a call to paste, for the layers that cost most."""
         if self.loss <= GOOD_ENOUGH:
             return f"outputs are close to f32 (1 - cosine at most {GOOD_ENOUGH:g}): nothing to do"
-        clipped = [t for t in self.tensors if (t.saturation or 0) > CLIPPED]
+        clipped = [t for t in self.tensors if (t.saturation or 0) > tuned.CLIPPED]
         lines = []
         if clipped:
             worst = max(clipped, key=lambda t: t.saturation or 0)
@@ -135,10 +132,7 @@ class Comparison:
                                            and any(map(_is_constant, value.node.operands)))
 
     def __getitem__(self, name: str) -> TensorDifference:
-        for t in self.tensors:
-            if t.name == name:
-                return t
-        raise KeyError(name)
+        return {t.name: t for t in self.tensors}[name]
 
     def __str__(self) -> str:
         """A table of at most 20 lines, with a line for each of the tensors that cost most; then the advice."""
@@ -166,8 +160,7 @@ class Comparison:
         path_of(path).write_bytes(differences_page(self).encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
-        return (f'<p>{escape(self.summary)}</p><div style="max-height:600px;overflow:auto">'
-                f'{_table(self.tensors, {})}</div>')
+        return f"<p>{escape(self.summary)}</p>{SCROLLED}{_table(self.tensors, {})}</div>"
 
 
 def _is_constant(value: Value) -> bool:

@@ -1,14 +1,13 @@
 """Calibration data for the command line: a folder of arrays, an .npz archive, or a Python function."""
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from graphq.base.paths import named_object, numbered_batches, read_arrays
 from graphq.errors import InputError
 from graphq.ir import Graph
-from graphq.quantization.calibrate import Batch, checked_batches
+from graphq.quantization.calibrate import Batch, LazyBatches, checked_batches
 
 
 def load_data(text: str, graph: Graph) -> Sequence[Batch]:
@@ -26,9 +25,9 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
         files = sorted((*path.glob("*.npz"), *path.glob("*.npy")))
         if not files:
             raise InputError(f"{path} holds no .npz or .npy files; write a function FILE.py:NAME to read other files")
-        return _Files(files, names)
+        return _files(files, names)
     if path.suffix == ".npy":
-        return _Files([path], names)
+        return _files([path], names)
     if path.suffix == ".npz":
         return _read(path, names)
     if ":" not in text:
@@ -41,23 +40,14 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
     return list(checked_batches(made, graph.inputs))
 
 
-class _Files(Sequence[Batch]):
-    """Batches in files, one per file; a file is read each time that its batch is used."""
-
-    def __init__(self, files: Sequence[Path], names: Sequence[str]) -> None:
-        self.files, self.names = files, names
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, k: Any) -> Any:
-        if isinstance(k, slice):
-            return _Files(self.files[k], self.names)
-        path = self.files[k]
-        found = _read(path, self.names)
+def _files(paths: Sequence[Path], names: Sequence[str]) -> Sequence[Batch]:
+    def read(path: Path) -> Batch:
+        found = _read(path, names)
         if len(found) > 1:
             raise InputError(f"{path} holds {len(found)} batches; in a folder each file is one: give only this file")
         return found[0]
+
+    return LazyBatches(paths, read)
 
 
 def _read(path: Path, names: Sequence[str]) -> list[Batch]:

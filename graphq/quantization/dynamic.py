@@ -21,29 +21,24 @@ from graphq.quantization.scheme import Scheme
 
 
 def insert_dynamic(graph: Graph, scheme: Scheme) -> None:
-    """Quantize the layers of a `prepared` graph in place, except those that `unheld` names as staying in f32.
-
-    Activations are quantized at run time. The state of an LSTM is quantized if the matmul of its input is
-    quantized.
-    """
+    """Quantize layers and states of LSTMs of a `prepared` graph in place; layers with small weights stay in f32."""
     insert_layers(graph, scheme)
     pairs: dict[Value, Value] = {}
     weights = insert.QuantizedWeights()
     for product in insert.kept(graph, scheme):
         if _is_small(product, scheme):
             continue
-        if scheme.rows and _has_rows(product):
+        # f32 must hold sums of a layer's weights times integers
+        if scheme.rows and product.node.op.name == "matmul" and product.weights is not None \
+                and not product.node.attrs["transpose_a"] and product.largest * product.channels() < MOST / 2**8:
             _by_rows(product, scheme, weights)
         else:
             _by_tensor(product, scheme, pairs, weights)
 
 
 def unheld(graph: Graph, scheme: Scheme) -> dict[str, str]:
-    """For each layer with too small weights, or with channels that become zeros: a sentence about it."""
-    kept = insert.kept(graph, scheme)
-    found = {p.name: f"stays in f32, because its weights are at most {p.largest:.1e}" for p in kept
-             if _is_small(p, scheme)}
-    return insert.channels_lost(graph, [p.name for p in kept if p.name not in found], scheme) | found
+    """A sentence about each layer with too small weights, or with channels that become zeros."""
+    return insert.unheld(graph, [p.name for p in insert.kept(graph, scheme) if not _is_small(p, scheme)], scheme)
 
 
 def _is_small(p: LinearLayer, scheme: Scheme) -> bool:
@@ -56,7 +51,7 @@ def insert_layers(graph: Graph, scheme: Scheme) -> None:
     pairs: dict[Value, Value] = {}
     weights = insert.QuantizedWeights()
     for product, layer in layers(graph, scheme):
-        quantize_states(layer, scheme)
+        _quantize_states(layer, scheme)
         _by_tensor(product, scheme, pairs, weights)
 
 
@@ -65,7 +60,7 @@ def layers(graph: Graph, scheme: Scheme) -> list[tuple[LinearLayer, Node]]:
 
     Raises GraphError if the scheme has states but the graph has no such LSTM.
     """
-    made = ((p, layer_of(p)) for p in insert.kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
+    made = ((p, _layer_of(p)) for p in insert.kept(graph, scheme) if p.name not in (*scheme.wide, *scheme.wide_weights))
     found = [(p, node) for p, node in made if node is not None]
     if scheme.states and not found:
         raise GraphError(f"scheme: states need an LSTM with constant weights whose input is multiplied in 8 bits; "
@@ -88,12 +83,6 @@ def _by_tensor(product: LinearLayer, scheme: Scheme, pairs: dict[Value, Value],
     insert.insert_weights(product, scheme, None, weights)
 
 
-def _has_rows(p: LinearLayer) -> bool:
-    """Whether a layer can have a range per row: f32 must hold sums of its weights times integers."""
-    return p.node.op.name == "matmul" and p.weights is not None and not p.node.attrs["transpose_a"] \
-        and p.largest * p.channels() < MOST / 2**8
-
-
 def _by_rows(product: LinearLayer, scheme: Scheme, weights: insert.QuantizedWeights) -> None:
     node, (x, w), bias = product.node, product.factors, product.bias
     graph = node.graph
@@ -108,7 +97,7 @@ def _by_rows(product: LinearLayer, scheme: Scheme, weights: insert.QuantizedWeig
     insert.insert_weights(LinearLayer(sums.node), scheme, None, weights)
 
 
-def layer_of(product: LinearLayer) -> Node | None:
+def _layer_of(product: LinearLayer) -> Node | None:
     """The LSTM whose gates this matmul computes, if the LSTM's state can be quantized."""
     (use, *others) = product.node.output.uses or (None,)
     node = None if use is None or others or use.number else use.node
@@ -118,7 +107,7 @@ def layer_of(product: LinearLayer) -> Node | None:
     return node if not quantizes_state(node) and node.inputs[6:7] in ((), (None,)) else None  # operand 6: peepholes
 
 
-def quantize_states(node: Node, scheme: Scheme) -> None:
+def _quantize_states(node: Node, scheme: Scheme) -> None:
     """lstm(gates, r, ...) -> lstm(gates, rint(r / scales), ..., scales), one scale for each row of r"""
     graph, weights = node.graph, node.operand(1).data
     assert weights is not None

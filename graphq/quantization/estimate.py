@@ -14,22 +14,8 @@ import numpy as np
 from graphq.errors import InputError
 from graphq.ir import Graph
 from graphq.ir.interpret import check_inputs
-from graphq.quantization.calibrate import Batch, Batches, checked_batches, is_plain
-
-SURE = 1.05
-"""Ranges count as well known if new data are expected to exceed them by at most this ratio."""
-LEAST_ASKED, MOST_ASKED = 4, 64
-"""The smallest number of batches that is advised, and the number above which a text only says "more than"."""
-ALIKE = 8.0
-"""Batches count as alike if the loss on changed copies is more than ALIKE times the loss on held-out batches."""
-SMALL = 1e-4
-"""Batches never count as alike if the loss on changed copies is at most SMALL."""
-MUCH = 0.002
-"""Above this loss, no number of batches makes the estimate sure, because new data can lose far more."""
-UNEVEN, EVEN_FROM = 2.0, 16
-"""If the losses of held-out batches differ by more than the ratio UNEVEN, EVEN_FROM batches are needed to be sure."""
-SIZES = (0.7, 1.3)
-"""The numbers by which some copies of the batches are multiplied."""
+from graphq.quantization import tuned
+from graphq.quantization.calibrate import Batch, Batches, LazyBatches, checked_batches, is_plain
 
 
 def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -40,7 +26,7 @@ def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # infinities become NaN; calibration rejects both
         near = x / unit
         mean = near.mean()
-        out = mean + CONTRAST * (near - mean) + NOISE * near.std() * rng.standard_normal(x.shape)
+        out = mean + tuned.CONTRAST * (near - mean) + tuned.NOISE * near.std() * rng.standard_normal(x.shape)
         return fitting(out * np.float64(unit), x.dtype)
 
 
@@ -72,18 +58,19 @@ class Estimate:
         """Whether the batches are so alike that the held-out batches say little about new data."""
         if self.changed is None or not self.losses:
             return False
-        return self.changed > max(SMALL, ALIKE * max(self.losses))
+        return self.changed > max(tuned.SMALL, tuned.ALIKE * max(self.losses))
 
     @property
     def uneven(self) -> bool:
         """Whether the losses of the held-out batches differ much, so that a new batch may lose far more."""
-        return max(self.losses, default=0.0) > max(SMALL, UNEVEN * min(self.losses, default=0.0))
+        return max(self.losses, default=0.0) > max(tuned.SMALL, tuned.UNEVEN * min(self.losses, default=0.0))
 
     @property
     def enough(self) -> int:
         """The number of batches needed, if data exceed the ranges of n batches by a share that falls as 1 / n."""
-        asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
-        return max(self.batches * (1 + self.alike), LEAST_ASKED + self.repeated, EVEN_FROM * self.uneven, asked)
+        asked = int(np.ceil(self.batches * (self.exceeded - 1) / (tuned.SURE - 1) - 1e-9))
+        asked = max(asked, tuned.LEAST_ASKED + self.repeated, tuned.EVEN_FROM * self.uneven)
+        return max(asked, self.batches * (1 + self.alike))
 
     @property
     def sure(self) -> bool:
@@ -93,12 +80,12 @@ class Estimate:
     @property
     def much(self) -> bool:
         """Whether the loss is so large that other data may lose far more."""
-        return max(self.losses, default=0.0) > MUCH
+        return max(self.losses, default=0.0) > tuned.TARGET
 
     @property
     def grows(self) -> bool:
         """Whether there are few batches, and the loss on their changed copies is large."""
-        return (self.changed or 0.0) > MUCH
+        return (self.changed or 0.0) > tuned.TARGET
 
     def json(self) -> dict[str, Any]:
         """The numbers for a report."""
@@ -115,43 +102,36 @@ class Estimate:
         if self.sized is not None:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
         if self.grows and not self.much:
-            why.append(f"copies of the batches lose more than {MUCH:g}")
-        if self.exceeded > SURE:
+            why.append(f"copies of the batches lose more than {tuned.TARGET:g}")
+        if self.exceeded > tuned.SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
-        why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - LEAST_ASKED)
-        why += ["the batches are alike"] * self.alike + ["the batches are few"] * (self.batches < LEAST_ASKED)
-        why += ["the losses of the batches differ"] * (self.uneven and self.batches < EVEN_FROM)
-        why += [f"the loss is above {MUCH:g}, and other data may lose far more"] * self.much
-        number = self.enough if self.enough <= MOST_ASKED else f"more than {MOST_ASKED}"
+        why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - tuned.LEAST_ASKED)
+        why += ["the batches are alike"] * self.alike + ["the batches are few"] * (self.batches < tuned.LEAST_ASKED)
+        why += ["the losses of the batches differ"] * (self.uneven and self.batches < tuned.EVEN_FROM)
+        why += [f"the loss is above {tuned.TARGET:g}, and other data may lose far more"] * self.much
+        number = self.enough if self.enough <= tuned.MOST_ASKED else f"more than {tuned.MOST_ASKED}"
         asked = f"; {number} would be enough" if self.enough > self.batches and not self.much else ""
         sure = f"sure: {self.batches} batches are enough for inputs like these" if self.sure else \
             f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}{asked}"
         return f"1 - cosine with f32: {', '.join(parts)}\n{sure}"
 
 
-CONTRAST, NOISE = 1.25, 0.05
-"""A changed copy has CONTRAST times the distance of elements from their array's mean, and noise of NOISE times the
-array's standard deviation."""
-
-
-@dataclass(frozen=True)
-class Extended:
-    """Batches, followed by as many changed copies, and by copies multiplied by each of SIZES.
+def extended(batches: Sequence[Batch]) -> LazyBatches:
+    """The batches, followed by as many changed copies, and by copies multiplied by each of SIZES.
 
     With n batches, index n + k is the changed copy of batch k, and index 2n + k is batch k times SIZES[0].
     """
-
-    batches: Sequence[Batch]
-
-    def __getitem__(self, k: int) -> Batch:
-        if k < len(self.batches):
-            return self.batches[k]
-        kind, number = divmod(k, len(self.batches))
-        batch, rng = {name: np.asarray(x) for name, x in self.batches[number].items()}, np.random.default_rng(k)
+    def read(k: int) -> Batch:
+        kind, number = divmod(k, len(batches))
+        if kind == 0:
+            return batches[number]
+        batch, rng = {name: np.asarray(x) for name, x in batches[number].items()}, np.random.default_rng(k)
         if kind == 1:
             return {name: changed(x, rng) for name, x in batch.items()}
-        return {name: fitting(x * np.float64(SIZES[kind - 2]), x.dtype) if x.dtype.kind == "f" else x
+        return {name: fitting(x * np.float64(tuned.SIZES[kind - 2]), x.dtype) if x.dtype.kind == "f" else x
                 for name, x in batch.items()}
+
+    return LazyBatches(range((2 + len(tuned.SIZES)) * len(batches)), read)
 
 
 def repeated(batches: Sequence[Batch]) -> int:
@@ -181,36 +161,18 @@ def halves(batch: Batch) -> list[Batch]:
     return [{name: x[np.resize(np.arange(first, rows, 2), rows)] for name, x in arrays.items()} for first in (0, 1)]
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The batches with the indices `numbers`; a batch is read when it is used."""
-
-    batches: Sequence[Batch] | Extended
-    numbers: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self.batches[k] for k in self.numbers)
-
-
 def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
     """The batches as a sequence; iterators, and batches that must be split, become a list.
 
     A single batch is split by `halves`. Raises InputError if there is no batch, or if the graph rejects a batch.
     """
-    def fitting(batches: Batches) -> Iterator[Batch]:
+    def checked() -> Iterator[Batch]:
         for batch in checked_batches(batches, graph.inputs):
             check_inputs(graph, batch)
             yield batch
 
-    found: Sequence[Batch]
-    if isinstance(batches, Sequence) and all(map(is_plain, batches)) and \
-            sum(1 for _ in fitting(batches)) <= len(batches):
-        found = cast("Sequence[Batch]", batches)
-    else:
-        found = list(fitting(batches))
+    plain = isinstance(batches, Sequence) and all(map(is_plain, batches)) and sum(1 for _ in checked()) <= len(batches)
+    found = cast("Sequence[Batch]", batches) if plain else list(checked())
     if not len(found):
         raise InputError("calibration needs at least one batch, got an empty iterable")
     return halves(found[0]) if len(found) == 1 else found

@@ -54,17 +54,6 @@ def _tops(weights: np.ndarray, axis: int | None) -> np.ndarray:
     return np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
 
 
-def channels_lost(graph: Graph, names: Collection[str], scheme: Scheme) -> dict[str, str]:
-    """A sentence for each of these layers that has channels with subnormal scales: the channels become zeros."""
-    found = {}
-    for p in kept(graph, scheme):
-        if p.name in names and p.weights is not None:
-            tops = _tops(p.weights, along(p, scheme)[0])
-            if (lost := int(((tops > 0) & (tops / LARGEST[scheme.weight_bits] < LEAST)).sum())):
-                found[p.name] = f"{lost} of {len(tops)} channels have weights below 1e-35 and become zeros"
-    return found
-
-
 def rest_of_weights(weights: np.ndarray, axis: int | None, most: int) -> np.ndarray:
     """The weights minus the numbers that their `integers` represent."""
     q, p = integers(weights, axis, most)
@@ -105,7 +94,7 @@ def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
                for name in quantized_between(graph, scheme)}
     between = {name: p for name, p in between.items() if holds(statistics[name], p)}
     chosen = by_statistics(graph, statistics, scheme)
-    left = unheld(graph, chosen, statistics, scheme)
+    left = unheld(graph, chosen, scheme, statistics)
     insert(graph, chosen, scheme, between)
     return left
 
@@ -147,16 +136,26 @@ def integers_hold(product: LinearLayer, activations: Mapping[int, Parameters], s
     return LEAST <= weights and LEAST <= step * weights <= MOST / 2**16
 
 
-def unheld(graph: Graph, chosen: Collection[str], statistics: Statistics, scheme: Scheme) -> dict[str, str]:
-    """For each layer with too large or too small numbers, or with channels that become zeros: a sentence about it."""
-    found = channels_lost(graph, chosen, scheme)
+def unheld(graph: Graph, chosen: Collection[str], scheme: Scheme,
+           statistics: Statistics | None = None) -> dict[str, str]:
+    """A sentence about each layer that is not `chosen`, or has channels of weights so small that they become zeros.
+
+    Layers are not chosen if their numbers are too small or too large. Without statistics, ranges are dynamic.
+    """
+    lost, stays = {}, {}
     for p in kept(graph, scheme):
-        if p.name not in chosen and all(name in statistics for name in p.sources):
-            tops = {f"'{name}'": max(-statistics[name].low, statistics[name].high) for name in p.sources}
-            tops |= {} if p.weights is None else {"its weights": p.largest}
-            sizes = " and ".join(f"{name} up to {top:.1e}" for name, top in tops.items())
-            found[p.name] = f"stays in f32, because scales in f32 cannot hold {sizes}"
-    return found
+        if p.name in chosen and p.weights is not None:
+            tops = _tops(p.weights, along(p, scheme)[0])
+            if (zeros := int(((tops > 0) & (tops / LARGEST[scheme.weight_bits] < LEAST)).sum())):
+                lost[p.name] = f"{zeros} of {len(tops)} channels have weights below 1e-35 and become zeros"
+        elif p.name not in chosen and statistics is None:
+            stays[p.name] = f"stays in f32, because its weights are at most {p.largest:.1e}"
+        elif p.name not in chosen and statistics is not None and all(name in statistics for name in p.sources):
+            largest = {f"'{name}'": max(-statistics[name].low, statistics[name].high) for name in p.sources}
+            largest |= {} if p.weights is None else {"its weights": p.largest}
+            sizes = " and ".join(f"{name} up to {top:.1e}" for name, top in largest.items())
+            stays[p.name] = f"stays in f32, because scales in f32 cannot hold {sizes}"
+    return lost | stays
 
 
 def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
@@ -186,8 +185,9 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
                 pairs[x, p] = pair(node, x, p)
             high = pairs[x, p]
             if q.wide:
+                smaller = Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
                 with own.before(node):
-                    rests[k] = pair(node, own.subtract(x, high), rest_of(p))
+                    rests[k] = pair(node, own.subtract(x, high), smaller)
             replace_operand(node, k, high)
         if q.wide_weights and product.weights is not None:
             rests[1] = _dequantized(product, *weights.quantized(product, 1, scheme, rest=True))
@@ -196,11 +196,6 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
             _add_rests(product, rests)
     for part in with_bodies(graph):
         share(part)
-
-
-def rest_of(p: Parameters) -> Parameters:
-    """The parameters of the remainder that rounding to 8 bits leaves: s8, with a step PART times smaller."""
-    return Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
 
 
 def _add_rests(product: LinearLayer, rests: Mapping[int, Value]) -> None:

@@ -106,8 +106,7 @@ class Parametrized:
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
              between: Mapping[str, Parameters] | None = None) -> Iterator[dict[str, np.ndarray]]:
         """The outputs of each batch; layers not in `chosen`, and values not in `between`, stay in f32."""
-        if self.model is None:
-            return
+        assert self.model is not None
         parameters = self.inputs(chosen, scheme, between)
         for batch in checked_batches(batches, self.graph.inputs):
             yield named_outputs(self.model.outputs, self.model({**batch, **parameters}))
@@ -133,9 +132,9 @@ class Parametrized:
                 steps, rest = self._steps(p, q, scheme)
                 made |= {f"{PREFIX}{name}/steps": steps, f"{PREFIX}{name}/rest": rest,
                          f"{PREFIX}{name}/on": np.array(q is not None)}
-            if takes_bias(p):
+            if (bias := bias_of(p)) is not None:
                 shift = None if q is None else q.shift
-                made[f"{PREFIX}{name}/bias"] = bias_of(p) if shift is None else (bias_of(p) + shift).astype(np.float32)
+                made[f"{PREFIX}{name}/bias"] = bias if shift is None else (bias + shift).astype(np.float32)
         taken = self.model.inputs
         return {name: x for name, x in made.items() if name in taken}
 
@@ -188,19 +187,13 @@ def _fake_inputs(name: str, k: int, parts: Mapping[str, np.ndarray] | None) -> d
         f"{name}/{part}{k}": x for part, x in (parts or BYPASS).items()}
 
 
-def takes_bias(p: LinearLayer) -> bool:
-    """Whether a constant bias, one number per output channel, can be added to the bias of a layer."""
+def bias_of(p: LinearLayer) -> np.ndarray | None:
+    """The constant bias of a layer, one number per output channel: zeros without a bias, None if it cannot have one."""
     if p.weights is None or p.node.op.name == "conv_transpose" and p.groups > 1:
-        return False
-    return p.bias is None or p.bias.data is not None and p.bias.data.shape == (p.weights.shape[p.weight_axes()[0]],)
-
-
-def bias_of(p: LinearLayer) -> np.ndarray:
-    """The bias of a layer; zeros if it has none."""
-    assert p.weights is not None
-    if p.bias is not None and p.bias.data is not None:
-        return p.bias.data
-    return np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
+        return None
+    zeros = np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
+    bias = zeros if p.bias is None else p.bias.data
+    return bias if bias is not None and bias.shape == zeros.shape else None
 
 
 def _parametrized(p: LinearLayer) -> Value:
@@ -219,8 +212,8 @@ def _parametrized(p: LinearLayer) -> Value:
             operands[k] = _fake(g, x, name, k)
         if p.weights is not None:
             operands[1] = _fake_weights(g, p, new)
-        if takes_bias(p):
-            operands[2:] = [new("bias", bias_of(p).shape)]
+        if (bias := bias_of(p)) is not None:
+            operands[2:] = [new("bias", bias.shape)]
         out: Value = g.add_node(node.op, operands, node.attrs)[0]
     return out
 

@@ -8,15 +8,12 @@ import numpy as np
 from graphq.base.locks import lazy_property
 from graphq.ir import Graph, Node, TensorType
 from graphq.kernels.target.level import Level
+from graphq.quantization import tuned
 from graphq.quantization.bodies import iterations, with_bodies
 from graphq.quantization.calibrate import Batch
 from graphq.quantization.products import LinearLayer, makers_of, products, reached, readers_of
 from graphq.quantization.scheme import Setting
 from graphq.report.coverage import MACS
-
-LEAST_SAVED = 0.5
-"""8 bits are assumed to save at least this share of the model's time with 8 bits. If they could save nothing, 16 bits
-would be allowed no time."""
 
 
 class Times(NamedTuple):
@@ -50,16 +47,6 @@ WITHOUT_DOT4 = 8.0
 
 This time and the other times are from x86 CPUs; Arm's are not measured.
 """
-
-LITTLE, LITTLE_MACS = 0.02, 0.1
-"""Layers of little work: if they are in f32, they together add at most the share LITTLE to the model's time. They have
-at most the share LITTLE_MACS of its multiply-accumulates."""
-MOST_FLOATS = 0.5
-"""The largest share of multiply-accumulates that may be in f32 instead of 16 bits."""
-FULL = 64
-"""The largest number of channels that an 8-bit depthwise kernel computes at a time."""
-MANY = 4e5
-"""With dot products of four bytes, an 8-bit depthwise convolution of MANY multiply-accumulates is faster than f32."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
 
@@ -95,26 +82,21 @@ class Price:
         """Whether a layer takes less time in f32 than in 8 bits.
 
         This is true only for depthwise convolutions. They multiply little per element, so quantizing inputs and
-        results, and recomputing outputs near a tie, costs more than 8 bits save. There is an exception with a dot
-        product of four bytes: convolutions with at least FULL channels and MANY multiply-accumulates, and only SHORT
-        operations around them.
+        results, and recomputing outputs near a tie, costs more than 8 bits save. The exception are large convolutions
+        on CPUs with a dot product of four bytes, if only SHORT operations are around them.
         """
         if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
             return False
         macs, _ = self.work.get(product.name, (np.inf, 0.0))
-        return self.level.dot4 is None or product.groups < FULL or macs < MANY \
+        return self.level.dot4 is None or product.groups < tuned.FULL or macs < tuned.MANY \
             or any(n.op.name not in SHORT for n in _around(product.node))
 
     def little(self, names: Collection[str]) -> list[str]:
-        """The layers among `names` whose time grows least in f32.
-
-        Together they add at most the share LITTLE to the model's time, and have at most the share LITTLE_MACS of all
-        multiply-accumulates.
-        """
+        """The layers among `names` whose time grows least in f32, as many as LITTLE and LITTLE_MACS allow together."""
         integers, found = self.times(INTEGERS), []
         grows = {n: FLOATS.of([w]) - integers.of([w]) for n, w in self.work.items() if n in names}
-        time = LITTLE * integers.of(self.work.values())
-        macs = LITTLE_MACS * sum(macs for macs, _ in self.work.values())
+        time = tuned.LITTLE * integers.of(self.work.values())
+        macs = tuned.LITTLE_MACS * sum(macs for macs, _ in self.work.values())
         for name in sorted(grows, key=lambda n: grows[n]):
             time, macs = time - max(0.0, grows[name]), macs - self.work[name][0]
             if time < 0 or macs < 0:
@@ -145,11 +127,11 @@ class Price:
         return time / max(self.times(INTEGERS).of(work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
-        """The layers that take less time in f32 than with 16 bits. `operands` has their numbers of 16-bit operands.
+        """The layers that take less time in f32 than with 16 bits; the first have priority (MOST_FLOATS).
 
-        Together they have at most the share MOST_FLOATS of all multiply-accumulates; the first layers have priority.
+        `operands` has their numbers of 16-bit operands.
         """
-        found, macs = [], MOST_FLOATS * sum(macs for macs, _ in self.work.values())
+        found, macs = [], tuned.MOST_FLOATS * sum(macs for macs, _ in self.work.values())
         for name, count in operands.items():
             floats, repeated = self._added(name)
             if floats < count * repeated and self.work[name][0] <= macs:
@@ -170,4 +152,4 @@ class Price:
     def saved(self) -> float:
         """The time that 8 bits save compared with f32; 1 is the model's time with 8 bits. At least LEAST_SAVED."""
         work = self.work.values()
-        return max(LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)
+        return max(tuned.LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)

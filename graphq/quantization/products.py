@@ -23,7 +23,7 @@ from graphq.ops.recurrent import quantizes_state
 from graphq.passes.cleanup import eliminate_dead_code, fold_constants, share_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
 from graphq.passes.normal_forms import VectorAsColumn
-from graphq.quantization.bodies import copied, with_bodies
+from graphq.quantization.bodies import bodies, copied, with_bodies
 from graphq.report.coverage import FOREIGN, MACS
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ BODIES = frozenset({"If", "Loop", "Scan"})
 HALVES = (f16, bf16)
 """The dtypes that `in_f32` widens."""
 PAST = 5, 6
-"""The operands of cached_attention that are caches."""
+"""The operands of cached_attention that are caches: they keep their types."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,7 @@ class LinearLayer:
     @property
     def factors(self) -> tuple[Value, Value]:
         """The two operands that are multiplied."""
-        left, right = self.node.inputs[:2]
-        assert left is not None and right is not None
-        return left, right
+        return self.node.operand(0), self.node.operand(1)
 
     @property
     def activations(self) -> list[int]:
@@ -74,7 +72,7 @@ class LinearLayer:
 
     @property
     def sources(self) -> list[str]:
-        """The names of the operands that are activations."""
+        """The names of the activations."""
         return [str(self.factors[k].name) for k in self.activations]
 
     @property
@@ -119,17 +117,15 @@ class LinearLayer:
 
     def source_axis(self) -> int | None:
         """The axis of operand 0 with the channels that are summed; None if its rank is unknown."""
-        shape = self.factors[0].shape
-        if shape is None:
+        if (shape := self.factors[0].shape) is None:
             return None
         if self.node.op.name == "matmul":
             return len(shape) - (2 if self.node.attrs["transpose_a"] else 1)
         return 1 if self.node.attrs["data_format"] == "NCX" else len(shape) - 1
 
     def result_axis(self) -> int | None:
-        """The axis of the channels in the result."""
-        shape = self.node.output.shape
-        if shape is None:
+        """The axis of the channels in the result; None if its rank is unknown."""
+        if (shape := self.node.output.shape) is None:
             return None
         return 1 if self.node.attrs.get("data_format") == "NCX" else len(shape) - 1
 
@@ -163,7 +159,11 @@ def prepared(graph: Graph) -> Graph:
         for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(),
                      eliminate_dead_code, share_constants):
             step(part)
-        _keep_facts(part)
+        for node in part.nodes:
+            if node.op.name in PRODUCTS and node.origin is not None and not node.meta:
+                node.meta = node.origin.meta  # such as its name in an ONNX file
+            node.origin = None  # otherwise the old weights stay in memory
+        part.labels = Labels(part)
     name_values(out)
     return out
 
@@ -184,11 +184,9 @@ def in_f32(graph: Graph) -> Graph:
     def wide(v: Value) -> Value:
         """The value in f32 if it is f16 or bf16, otherwise the value itself."""
         x = new[v]
-        if x.dtype not in HALVES:
-            return x
-        if x not in casts:
+        if x.dtype in HALVES and x not in casts:
             casts[x] = out.type_cast(x, dtype="f32")
-        return casts[x]
+        return casts.get(x, x)
 
     def narrow(v: Value) -> Value:
         return new[v] if new[v].dtype == v.dtype else out.type_cast(new[v], dtype=v.dtype)
@@ -197,7 +195,8 @@ def in_f32(graph: Graph) -> Graph:
         if node.op.name == "type_cast":
             new[node.output] = wide(next(node.operands))
             continue
-        outs = _widened(out, node, [None if v is None else narrow(v) if _kept(node, k) else wide(v)
+        kept = range(len(node.inputs)) if bodies(node) else PAST if node.op.name == "cached_attention" else ()
+        outs = _widened(out, node, [None if v is None else narrow(v) if k in kept else wide(v)
                                     for k, v in enumerate(node.inputs)])
         out.nodes[-1].meta = node.meta
         for old, value in zip(node.outputs, outs, strict=True):
@@ -206,11 +205,6 @@ def in_f32(graph: Graph) -> Graph:
                 out.rename(value, old.name)
     out.set_outputs([narrow(v) for v in graph.outputs], graph.output_names)
     return out
-
-
-def _kept(node: Node, k: int) -> bool:
-    """Whether operand k must keep its type: inputs of bodies, and caches of attention."""
-    return any(isinstance(x, Graph) for x in node.attrs.values()) or node.op.name == "cached_attention" and k in PAST
 
 
 def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Value, ...]:
@@ -226,15 +220,6 @@ def _widened(out: Graph, node: Node, operands: list[Value | None]) -> tuple[Valu
     return out.add_again(node, operands)
 
 
-def _keep_facts(graph: Graph) -> None:
-    """Give layers that passes rebuilt the `meta` of their originals, such as names in ONNX files."""
-    for node in graph.nodes:
-        if node.op.name in PRODUCTS and node.origin is not None and not node.meta:
-            node.meta = node.origin.meta
-        node.origin = None  # otherwise the old weights stay in memory
-    graph.labels = Labels(graph)
-
-
 def is_quantized(graph: Graph) -> bool:
     """Whether a graph has quantize or dequantize nodes, and no layer in f32."""
     found = any("quantize" in n.op.name for g in with_bodies(graph) for n in g.nodes)
@@ -248,17 +233,14 @@ def left_in_floats(graph: Graph) -> dict[str, int]:
     runs, layers with operands of unknown shape, and If, Loop and Scan, because their bodies may hold layers.
     """
     taken = {p.node for p in products(graph)}
-    return dict(Counter(n.attrs.get("op_type", n.op.name) for g in with_bodies(graph) for n in g.nodes
-                        if n not in taken and _multiplies_floats(n)))
-
-
-def _multiplies_floats(node: Node) -> bool:
-    if node.op.name == "onnx_node" and node.attrs["op_type"] in BODIES:
-        return True
-    foreign = node.op.name == "onnx_node" and node.attrs["op_type"] in FOREIGN
-    factors = [v for v in node.inputs[:2] if v is not None]
-    return (foreign or node.op.name in MACS) and not quantizes_state(node) and all(
-        v.dtype in (f16, bf16, f32) and not _dequantized(v) for v in factors)
+    found = Counter[str]()
+    for node in (n for g in with_bodies(graph) for n in g.nodes if n not in taken and not quantizes_state(n)):
+        name = node.attrs.get("op_type", node.op.name)
+        foreign = node.op.name == "onnx_node" and name in FOREIGN
+        if node.op.name == "onnx_node" and name in BODIES or (foreign or node.op.name in MACS) and all(
+                v.dtype in (f16, bf16, f32) and not _dequantized(v) for v in node.inputs[:2] if v is not None):
+            found[name] += 1
+    return dict(found)
 
 
 def _dequantized(value: Value) -> bool:
@@ -294,16 +276,6 @@ def right_after(graph: Graph, x: Value) -> AbstractContextManager[object]:
     """A context that adds nodes right after the node that computes x, so that x can be freed early."""
     at = 0 if x.node is None else bisect_right(graph.nodes, x.node.position, key=GRAPH_ORDER)
     return graph.before(graph.nodes[at]) if at < len(graph.nodes) else nullcontext()
-
-
-def rename_divided(graph: Graph, names: Iterable[str]) -> None:
-    """Rename values whose channels are divided, because they differ from the f32 values with these names."""
-    found = values_by_name(graph)
-    for name in names:
-        new = f"{name}_divided"
-        while graph.has_name(new):
-            new += "_"
-        graph.rename(found[name], new)
 
 
 def name_values(graph: Graph, taken: Collection[str] = ()) -> None:

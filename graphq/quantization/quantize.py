@@ -6,7 +6,7 @@ from typing import Any, Literal
 from graphq.base.progress import job_part
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.quantization import dynamic
+from graphq.quantization import dynamic, tuned
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.dynamic import insert_dynamic, insert_layers
@@ -14,7 +14,7 @@ from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_static
 from graphq.quantization.products import left_in_floats, name_values, prepared, values_by_name
 from graphq.quantization.scheme import Scheme, Setting, with_scheme
-from graphq.quantization.search import TARGET, Search
+from graphq.quantization.search import Search
 from graphq.quantization.selection import resolved
 from graphq.quantization.speed import Speed, speed
 from graphq.quantization.statistics import Statistics
@@ -82,10 +82,6 @@ def left_text(facts: Mapping[str, Any]) -> list[str]:
             *(f"'{name}' {why}" for name, why in facts["out_of_range"].items())]
 
 
-STATISTICS = 0.3
-"""The share of an automatic search's time that statistics and their compilation take, for the progress bar."""
-
-
 @dataclass
 class Choice:
     """The quantized graph, its setting, and the loss (the largest 1 - cosine) of each setting that was tried.
@@ -135,7 +131,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
     weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
     plain = replace(scheme, method="mse", preset="mixed", weight_bits=weight_bits or 8)
-    with job_part("statistics", STATISTICS):
+    with job_part("statistics", tuned.STATISTICS):
         work = Search(graph, batches, plain)
     setting = work.run(scheme.preset)
     with work.step("estimate"):
@@ -145,10 +141,9 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     with work.step("estimate"):
         if weight_bits is None and work.level.sorts:
             of_seven = with_scheme(setting, weight_bits=7)
-            setting = work.possible(of_seven) if work.loss(of_seven, TARGET) <= TARGET else setting
-        made, estimate, data = work.made(setting), work.estimate(setting), work.batches
-        losses, failed, unheld = work.losses, work.failed, work.unheld(setting)
-        unfinished = work.unfinished()
+            setting = work.possible(of_seven) if work.loss(of_seven, tuned.TARGET) <= tuned.TARGET else setting
+        made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
+        losses, failed, unfinished = work.losses, work.failed, work.unfinished()
     with work.step("speed"):
         del work  # free its compiled models
         gained = speed(made, graph, data)
@@ -156,5 +151,4 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
         "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld,
-                  unfinished)
+    return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld, unfinished)

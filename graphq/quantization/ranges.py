@@ -102,9 +102,8 @@ def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[flo
             return t.low, t.high
         case "moving_average":
             return t.average or (t.low, t.high)
-    if not t.size:
-        raise GraphError(f"method {scheme.method} needs histograms: call calibrate with histograms=True")
-    match scheme.method:
+        case _ if not t.size:
+            raise GraphError(f"method {scheme.method} needs histograms: call calibrate with histograms=True")
         case "percentile":
             return percentile_range(t, scheme.percentile)
         case "entropy":
@@ -148,7 +147,9 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
         used = p > 0
         sums, members = np.bincount(groups, p, levels), np.bincount(groups, used, levels)
         q = np.where(used, (sums / np.maximum(members, 1))[groups], 0.0)
-        loss = _divergence(reference, q)
+        p, q = reference / reference.sum(), q / max(q.sum(), 1e-300)
+        inside = p > 0
+        loss = float((p[inside] * np.log(p[inside] / np.maximum(q[inside], 1e-9))).sum())
         if loss < best:
             best, threshold = loss, top * size / bins
     return max(t.low, -threshold), min(t.high, threshold)
@@ -167,13 +168,6 @@ def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
     even = np.diff(below, prepend=0.0)
     even[0] = even[1]
     return even
-
-
-def _divergence(p: np.ndarray, q: np.ndarray) -> float:
-    """KL(p, q) of two histograms, both normalized to sum to one and smoothed where q is empty."""
-    p, q = p / p.sum(), q / max(q.sum(), 1e-300)
-    inside = p > 0
-    return float((p[inside] * np.log(p[inside] / np.maximum(q[inside], 1e-9))).sum())
 
 
 def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:

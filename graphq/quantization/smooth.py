@@ -4,64 +4,44 @@
 
 Channels of very different ranges share the scale of their tensor: small channels use only a few integers. Weights have
 a scale per output channel. In a depthwise convolution the output channel is also the input channel, so weights lose
-nothing. `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training
-quantization for large language models"). `equalize` is cross-layer equalization (Nagel et al., 2019, "Data-free
-quantization through weight equalization and bias correction"); it needs no data.
+nothing. This is SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient post-training quantization for
+large language models").
 """
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.passes.fold_scales import fold_scales
+from graphq.quantization import tuned
 from graphq.quantization.insert import replace_operand
 from graphq.quantization.products import LinearLayer, name_values, products, values_by_name
 from graphq.quantization.ranges import MOST
 from graphq.quantization.statistics import Channels, Statistics
 
-ALPHAS = (0.25, 0.5, 0.75, 1.0)
-"""The values of alpha that `smooth` tries. With 1, activations get channels of equal ranges; with 0, weights do."""
-WORTH = 0.8
-"""`smooth` divides a tensor's channels only if that reduces the estimated noise to less than this fraction."""
-UNSEEN = 4.0
-"""If there is only one batch, other data are expected to exceed a channel's largest magnitude by at most this ratio."""
-LARGEST = 64.0
-"""Factors are in [1 / LARGEST, LARGEST], because channels that were small in calibration may be larger later."""
 
+def smoothing(graph: Graph, statistics: Statistics) -> dict[str, np.ndarray]:
+    """The factors that divide the channels of layers' inputs, by the names of the inputs.
 
-def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) -> int:
-    """Insert multiply(x, 1 / s) before layers, and multiply their weights by s = max|x|**alpha / max|w|**(1 - alpha).
-
-    The graph is `prepared`; its statistics have channels. Without `alpha`, each tensor gets the value of ALPHAS with
-    the least `noise`; a tensor stays as it is if its noise does not fall below the share WORTH. If a layer computes
-    x, perhaps before a ReLU, and nothing else reads its result, the multiplication folds into its weights. Numbers
-    change by f32 roundings. Returns the number of changed tensors. Raises GraphError for an alpha outside [0, 1].
+    The factors are max|x|**alpha / max|w|**(1 - alpha). Each tensor gets the value of ALPHAS with the least `noise`; a
+    tensor stays as it is if its noise does not fall below the share WORTH. The statistics have channels.
     """
-    if alpha is not None and not 0 <= alpha <= 1:
-        raise GraphError(f"alpha must be in [0, 1], got {alpha}")
-    factors = smoothing(graph, statistics, alpha)
-    divide(graph, factors)
-    return len(factors)
-
-
-def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) -> dict[str, np.ndarray]:
-    """The factors that divide the channels of layers' inputs in `smooth`, by the names of the inputs."""
     found = {}
     for x, users in _sources(graph):
         channels = statistics[str(x.name)].channels if str(x.name) in statistics else None
-        factors = None if channels is None else _factors(channels, users, alpha)
+        factors = None if channels is None else _factors(channels, users)
         if factors is not None:
             found[str(x.name)] = factors
     return found
 
 
 def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
-    """Divide the channels of tensors by `factors`, by tensor name, and multiply the weights of their readers.
+    """Insert multiply(x, 1 / factors) before layers, by the name of x, and multiply the layers' weights by the factors.
 
-    Returns the layers whose results are divided as well, because factors were folded into their weights.
+    If a layer computes x, perhaps before a ReLU, and nothing else reads its result, the multiplication folds into its
+    weights. Numbers change by f32 roundings. Returns the layers whose results are divided by such a fold.
     """
     chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
     readers = [users[0].name for _, users in chosen]
@@ -73,46 +53,13 @@ def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> set[str]:
     return {maker.name for maker in makers if maker is not None}
 
 
-def equalize(graph: Graph) -> int:
-    """Equalize layer -> ReLU? -> layer: for each channel between them, the ranges of weights in both become equal.
-
-    With r1 the largest weight that computes a channel, r2 the largest weight that reads it and s = sqrt(r1 r2) / r2,
-    the weights w1, the bias b1 and the weights w2 become w1 / s, b1 / s and s w2. The graph is `prepared`; numbers
-    change by f32 roundings. Returns the number of changed tensors.
-    """
-    count = 0
-    for x, users in _sources(graph):
-        maker = _maker(x)
-        if maker is None or len(x.uses) != len(users):
-            continue
-        weights = maker.weights
-        taken = np.max([_load(p).by_channel for p in users], axis=0)
-        if weights is None or maker.groups > 1 and maker.node.op.name == "conv_transpose":
-            continue
-        made = np.abs(np.moveaxis(weights, maker.weight_axes()[0], 0).reshape(len(taken), -1)).max(axis=1) \
-            if weights.shape[maker.weight_axes()[0]] == len(taken) else None
-        if made is None:
-            continue
-        usable = (made > 0) & (taken > 0)
-        with np.errstate(over="ignore"):
-            ratio = np.minimum(made / np.where(usable, taken, 1), np.float32(MOST))
-        factors = np.where(usable, np.sqrt(ratio), 1.0)
-        factors = _bounded(factors, usable)
-        if np.abs(np.log(factors)).max() < 0.05 or max(made.max(), taken.max()) > MOST / LARGEST:
-            continue
-        divide_channels(graph, x, users, factors)
-        count += 1
-    _fold(graph, count)
-    return count
-
-
 def divide_channels(graph: Graph, x: Value, users: Sequence[LinearLayer], factors: np.ndarray) -> None:
     """Let `users` read x / factors, and multiply their weights by the factors."""
     axis = users[0].source_axis()
     assert axis is not None and x.shape is not None
-    shape = [-1 if k == axis else 1 for k in range(len(x.shape))]
+    inverse = (1 / factors).astype(np.float32).reshape([-1 if k == axis else 1 for k in range(len(x.shape))])
     with graph.before(min((p.node for p in users), key=GRAPH_ORDER)):
-        small = graph.multiply(x, (1 / factors).astype(np.float32).reshape(shape))
+        small = graph.multiply(x, inverse)
     for p in users:
         with graph.before(p.node):
             scaled = graph.constant(scaled_weights(p, factors))
@@ -136,12 +83,13 @@ def expected_ranges(channels: Channels) -> np.ndarray:
     """The magnitudes that the channels are expected to reach on data that calibration did not see.
 
     Each channel gives a ratio: its largest magnitude, divided by `second` (`Channels`). Any channel may exceed its
-    largest magnitude by the 98th percentile of these ratios (UNSEEN after only one batch). No channel is expected to
-    exceed the largest magnitude of the whole tensor.
+    largest magnitude by the quantile OF_CHANNELS of these ratios. No channel is expected to exceed the largest
+    magnitude of the whole tensor.
     """
     largest = channels.largest
     known = channels.second > 0
-    ratio = np.quantile(largest[known] / channels.second[known], 0.98) if known.any() else UNSEEN
+    ratios = largest[known] / channels.second[known]
+    ratio = np.quantile(ratios, tuned.OF_CHANNELS) if known.any() else tuned.UNSEEN_CHANNEL
     return np.asarray(np.minimum(largest * ratio, largest.max(initial=0)))
 
 
@@ -162,31 +110,23 @@ def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> fl
     return float(total)
 
 
-def _factors(channels: Channels, users: Sequence[LinearLayer], alpha: float | None) -> np.ndarray | None:
+def _factors(channels: Channels, users: Sequence[LinearLayer]) -> np.ndarray | None:
     loads = [_load(p) for p in users]
     if any(load.squares.size != len(channels.low) for load in loads):
         return None
     made = expected_ranges(channels)
     taken = np.max([load.by_channel for load in loads], axis=0)
     usable = (made > 0) & (taken > 0)
-    if not usable.any() or taken.max() > MOST / LARGEST:
+    if not usable.any() or taken.max() > MOST / tuned.MOST_FACTOR:
         return None
-    before = noise(channels, loads, np.ones_like(made))
     tried = []
-    for a in ALPHAS if alpha is None else (alpha,):
-        factors = np.where(usable, np.where(usable, made, 1)**a / np.where(usable, taken, 1)**(1 - a), 1.0)
-        factors = _bounded(factors, usable)
+    for a in tuned.ALPHAS:
+        logs = np.log(np.where(usable, made, 1)**a / np.where(usable, taken, 1)**(1 - a))
+        logs = np.where(usable, logs - logs[usable].mean(), 0.0)  # a geometric mean of 1
+        factors = np.exp(np.clip(logs, -np.log(tuned.MOST_FACTOR), np.log(tuned.MOST_FACTOR)))
         tried.append((noise(channels, loads, factors), factors))
     least, best = min(tried, key=lambda x: x[0])
-    return best if least < WORTH * before else None
-
-
-def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    """The factors scaled to a geometric mean of 1 and limited by LARGEST; 1 for channels that are not usable."""
-    with np.errstate(divide="ignore"):
-        logs = np.log(factors)
-    logs = np.where(usable, logs - logs[usable].mean(), 0.0)
-    return np.asarray(np.exp(np.clip(logs, -np.log(LARGEST), np.log(LARGEST))))
+    return best if least < tuned.WORTH * noise(channels, loads, np.ones_like(made)) else None
 
 
 def _sources(graph: Graph) -> list[tuple[Value, list[LinearLayer]]]:

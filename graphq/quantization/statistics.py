@@ -10,10 +10,7 @@ from graphq.base.locks import lazy_property
 from graphq.base.paths import read_arrays
 from graphq.errors import InputError
 from graphq.kernels.numbers.observed import BINS, SHIFT
-
-MOMENTUM = 0.1
-"""The weight of one more batch in the moving average of extremes."""
-
+from graphq.quantization import tuned
 
 with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
     EDGES = (np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT).view(np.float32).astype(np.float64)
@@ -90,7 +87,7 @@ class TensorStatistics:
             self.second = max(self.second, min(max(-self.low, self.high), max(-low, high)))
         self.low, self.high = min(self.low, low), max(self.high, high)
         old = self.average or (low, high)
-        self.average = (old[0] + MOMENTUM * (low - old[0]), old[1] + MOMENTUM * (high - old[1]))
+        self.average = old[0] + tuned.MOMENTUM * (low - old[0]), old[1] + tuned.MOMENTUM * (high - old[1])
 
     def bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The bins that are not empty, ascending: lower and upper bounds, cut at the extremes, and counts."""
@@ -128,7 +125,7 @@ class Statistics(Mapping[str, TensorStatistics]):
         Each tensor gives a ratio: its largest magnitude, divided by `second` (`TensorStatistics`).
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
-        return float(np.quantile(ratios, 0.75)) if ratios else 1.25
+        return float(np.quantile(ratios, tuned.OF_TENSORS)) if ratios else tuned.UNSEEN
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics as a NumPy archive (.npz), without statistics per channel."""
@@ -146,18 +143,12 @@ class Statistics(Mapping[str, TensorStatistics]):
         if not isinstance(arrays, dict):
             raise InputError(f"{path} holds one array, not statistics")
         try:
-            tensors = {key[6:]: _loaded(arrays, key[6:]) for key in arrays if key.startswith("range/")}
+            tensors = {}
+            for name in (key.removeprefix("range/") for key in arrays if key.startswith("range/")):
+                low, high, low_average, high_average, second = (float(x) for x in arrays[f"range/{name}"])
+                bins, counts = arrays[f"bins/{name}"], arrays[f"counts/{name}"]
+                np.zeros(BINS)[bins] = counts  # raises if an index is not a bin
+                tensors[name] = TensorStatistics(low, high, (low_average, high_average), second, (bins, counts))
             return cls(tensors, int(arrays["batches"]))
-        except DAMAGED as e:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as e:  # NumPy's errors for other arrays
             raise InputError(f"{path} holds no statistics: {type(e).__name__}: {e}") from None
-
-
-DAMAGED = (ArithmeticError, LookupError, TypeError, ValueError)
-"""The errors that NumPy raises for arrays that `save` did not write."""
-
-
-def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:
-    low, high, low_average, high_average, second = (float(x) for x in archive[f"range/{name}"])
-    histogram = archive[f"bins/{name}"], archive[f"counts/{name}"]
-    np.zeros(BINS)[histogram[0]] = histogram[1]  # raises if an index is not a bin
-    return TensorStatistics(low, high, (low_average, high_average), second, histogram)

@@ -11,28 +11,23 @@ from graphq.compile import compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.quantization import dynamic
+from graphq.quantization import dynamic, tuned
 from graphq.quantization.between import quantized_between
 from graphq.quantization.bodies import copied
-from graphq.quantization.calibrate import Batches, Calibration
-from graphq.quantization.compare import distance, floats
+from graphq.quantization.calibrate import Batches, Calibration, LazyBatches
+from graphq.quantization.compare import farthest, floats
 from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
-from graphq.quantization.estimate import MUCH, SIZES, UNEVEN, Chosen, Estimate, Extended, numbered, repeated
+from graphq.quantization.estimate import Estimate, extended, numbered, repeated
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
-from graphq.quantization.products import LinearLayer, name_values, prepared, rename_divided, values_by_name
+from graphq.quantization.products import LinearLayer, name_values, prepared, values_by_name
 from graphq.quantization.ranges import Parameters, holds
 from graphq.quantization.scheme import Candidate, Scheme, Setting
 from graphq.quantization.selection import resolved
 from graphq.quantization.smooth import divide, smoothing
 
-MOST_COMPARED = 8
-"""The largest number of held-out batches that a fold compares."""
-FEW = 8
-"""The largest number of batches with which losses are also measured on changed copies. With more batches, the only
-copies are batches multiplied by SIZES. Copies decide between settings only if there is a single batch."""
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
 
@@ -47,41 +42,30 @@ class Trials:
     def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
         self.graph = prepared(graph)
         self.batches = numbered(batches, graph)
-        self.data = Extended(self.batches)
-        self.folds = folds(len(self.batches))
+        self.data = extended(self.batches)
+        count = len(self.batches)
+        self.every = tuple(range(count))
+        self.folds, self.judges = folds(count), judged(count)
+        kinds = range(1 if count <= tuned.FEW else 2, 2 + len(tuned.SIZES))
+        self.judged = cases(self.judges)
+        self.judged += [(seen, k % count + kind * count) for seen, k in self.judged for kind in kinds]
+        """The cases (batches and their copies) that show how reliable a loss is."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
-        times = [time.perf_counter()]
-        self.outputs = Parametrized(self.graph, twins=False)
-        assert self.outputs.model is not None
-        self.level = self.outputs.model.level
+        self._run_in_f32()
         self.price = Price(self.graph, self.batches[0], self.level)
         slow = [p.name for p in kept(self.graph, self.given) if self.price.faster_in_floats(p) and not self._said(p)]
         self.scheme = replace(self.given, exclude=(*self.given.exclude, *slow))
         self.everything = {p.name: p for p in kept(self.graph, Scheme())}
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
-        self.compared = tuple(k for fold in self.folds for k in (*fold.held_out, *fold.copies))
-        """The indices of the batches on which settings are compared."""
-        count = len(self.batches)
-        self.judges = judges = judged(count)
-        kinds = range(1 if count <= FEW else 2, 2 + len(SIZES))
-        copies = [(fold.seen, k % count + kind * count) for fold in judges for k in fold.held_out for kind in kinds]
-        self.judged = [*((fold.seen, k) for fold in judges for k in fold.held_out), *copies]
-        """The cases (batches and their copies) that show how reliable a loss is."""
-        numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.judged))))
-        self.wanted: dict[int, list[np.ndarray]] = {}
-        for k, out in zip(numbers, self.outputs.runs(Chosen(self.data, numbers), {}, self.scheme), strict=True):
-            self.wanted[k] = floats(out)
-            times.append(time.perf_counter())
-        self.compiling, *runs = np.diff(times).tolist()
-        self.running = float(np.median(runs or [self.compiling / 10]))
-        """The seconds of a run on one batch; `compiling` has the seconds until the first run has ended."""
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no held-out batch gives outputs with any elements")
-        self.every = tuple(range(len(self.batches)))
-        self.known = self._calibrated([self.every, *(fold.seen for fold in (*self.folds, *judges))])
-        self.held_out = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
+        calibration = Calibration(self.graph, channels=True)
+        self.tensors = tuple(calibration.values)
+        parts = tuple(dict.fromkeys([self.every, *(fold.seen for fold in (*self.folds, *self.judges))]))
+        self.known = {part: Known(plain, smoothing(self.graph, plain))
+                      for part, plain in zip(parts, calibration.of_parts(self.batches, parts), strict=True)}
         self.losses: dict[Setting, float] = {}
         self.failed: dict[Setting, str] = {}
         """The settings whose graphs could not be made or run, with the reason."""
@@ -90,16 +74,37 @@ class Trials:
         """The largest loss of any setting on each batch."""
         self._model: tuple[Setting, CompiledGraph] | None = None
 
+    def _run_in_f32(self) -> None:
+        """Compile the model of all settings, and keep its f32 outputs, its level, and the seconds that it takes."""
+        times = [time.perf_counter()]
+        self.outputs = Parametrized(self.graph, twins=False)
+        assert self.outputs.model is not None
+        self.level = self.outputs.model.level
+        numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.judged))))
+        self.wanted: dict[int, list[np.ndarray]] = {}
+        for k, out in zip(numbers, self.outputs.runs(self._picked(numbers), {}, self.given), strict=True):
+            self.wanted[k] = floats(out)
+            times.append(time.perf_counter())
+        self.compiling, *runs = np.diff(times).tolist()  # the first number includes a run
+        self.running = float(np.median(runs or [self.compiling / 10]))
+
+    @property
+    def compared(self) -> list[int]:
+        """The indices of the batches on which settings are compared, and of their changed copies."""
+        return [k for fold in self.folds for k in (*fold.held_out, *fold.copies)]
+
+    @property
+    def held_out(self) -> list[Case]:
+        """The cases on which settings are compared."""
+        return cases(self.folds)
+
+    def _picked(self, numbers: tuple[int, ...]) -> LazyBatches:
+        return LazyBatches(numbers, self.data.__getitem__)
+
     def _said(self, product: LinearLayer) -> bool:
         """Whether the user asks for 16 bits in the layer, limits of its inputs, or integer states of its LSTM."""
         said = {*self.given.wide, *self.given.wide_weights, *dict(self.given.limits), *self.of_states}
         return not said.isdisjoint((product.name, str(product.factors[0].name)))
-
-    def _calibrated(self, parts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Known]:
-        model, parts = Calibration(self.graph, channels=True), tuple(dict.fromkeys(parts))
-        self.tensors = tuple(model.values)
-        found = model.of_parts(self.batches, parts)
-        return {part: Known(plain, smoothing(self.graph, plain)) for part, plain in zip(parts, found, strict=True)}
 
     @lazy_property
     def twins(self) -> Parametrized:
@@ -108,11 +113,9 @@ class Trials:
 
     def misjudged(self, setting: Setting) -> bool:
         """Whether batches that were not compared lose much more. If so, all batches are compared from now on."""
-        held_out = [(fold.seen, k) for fold in self.judges for k in fold.held_out]
-        if self._largest(setting, held_out, np.inf) <= max(MUCH, UNEVEN * self.loss(setting)):
+        if self._largest(setting, cases(self.judges), np.inf) <= max(tuned.TARGET, tuned.UNEVEN * self.loss(setting)):
             return False
-        self.folds, self.held_out = self.judges, held_out
-        self.compared = tuple(k for fold in self.judges for k in (*fold.held_out, *fold.copies))
+        self.folds = self.judges
         self.losses.clear()
         return True
 
@@ -161,18 +164,15 @@ class Trials:
         held_out = tuple(x for k, x in found.items() if k < count and count > 1)
         copies = max((x for k, x in found.items() if k >= count), default=None)
         self.losses[setting] = max((self.losses[setting], *held_out))
-        changed, sized = (copies, None) if count <= FEW else (None, copies)
+        changed, sized = (copies, None) if count <= tuned.FEW else (None, copies)
         return Estimate(held_out, changed, count, self.known[self.every].plain.unseen, sized,
                         repeated(self.batches))
 
     def loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                 between: Mapping[str, Parameters] | None = None) -> float:
         """The loss on batch `k` of the model whose layers are quantized as `chosen`."""
-        (out,) = self.outputs.runs(Chosen(self.data, (k,)), chosen, scheme, between)
-        return self._distance(k, floats(out))
-
-    def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
-        return max(map(distance, self.wanted[k], outputs), default=0.0)
+        (out,) = self.outputs.runs([self.data[k]], chosen, scheme, between)
+        return farthest(self.wanted[k], out)
 
     def uniform(self, candidate: Candidate) -> Setting:
         """The setting with this candidate for every tensor."""
@@ -182,8 +182,8 @@ class Trials:
         """The ratio of noise to signal in each layer's result, by name, if only this layer is quantized."""
         sums: dict[str, float] = {}
         for fold in self.folds:
-            held_out, chosen = Chosen(self.data, fold.held_out), self.chosen(setting, fold.seen)
-            for name, d in self.twins.differences(held_out, chosen, setting.scheme).items():
+            chosen = self.chosen(setting, fold.seen)
+            for name, d in self.twins.differences(self._picked(fold.held_out), chosen, setting.scheme).items():
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
 
@@ -197,7 +197,7 @@ class Trials:
                 self._model = None  # keep only one model in memory
                 self._model = setting, compile(self.made(setting), cache="kernels")
             model = self._model[1]
-            return max(self._distance(k, floats(model(self.data[k]))) for k in numbers or self.compared)
+            return max(farthest(self.wanted[k], model(self.data[k])) for k in numbers or self.compared)
         except Exception as e:  # any error rules out only this setting, and reports show it
             self.failed[setting] = f"{type(e).__name__}: {e}"
             self.losses[setting] = np.inf
@@ -225,7 +225,12 @@ class Trials:
             divided = divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
                                  if q.factors is not None})
             insert(g, chosen, setting.scheme, between)
-            rename_divided(g, sorted(divided))
+            values = values_by_name(g)
+            for name in sorted(divided):  # the value differs from the f32 value with this name
+                new = f"{name}_divided"
+                while g.has_name(new):
+                    new += "_"
+                g.rename(values[name], new)
         name_values(g, values_by_name(self.graph))
         return g
 
@@ -239,7 +244,7 @@ class Trials:
             keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
             new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
             if new:
-                differences = self.twins.differences(Chosen(self.batches, few(seen)), new, setting.scheme)
+                differences = self.twins.differences(self._picked(few(seen)), new, setting.scheme)
                 known.shifts |= {keys[n]: differences[n].shift if n in differences and correctable(
                     self.products[n], differences[n].shift) else None for n in new}
             found = {n: replace(q, shift=known.shifts[keys[n]]) for n, q in found.items()}
@@ -256,18 +261,23 @@ class Trials:
         """A sentence for each layer whose numbers integers cannot hold."""
         if setting.scheme.mode == "dynamic":
             return dynamic.unheld(self.graph, setting.scheme)
-        return unheld(self.graph, self.chosen(setting, self.every), self.known[self.every].plain, setting.scheme)
+        return unheld(self.graph, self.chosen(setting, self.every), setting.scheme, self.known[self.every].plain)
 
 
 class Fold(NamedTuple):
     """A split of batches: `seen` batches give statistics, and settings are compared on `held_out` batches.
 
-    The changed `copies` of held-out batches only show how reliable the loss is. All three hold indices in `Extended`.
+    The changed `copies` of held-out batches only show how reliable the loss is. All three hold indices in `extended`.
     """
 
     seen: tuple[int, ...]
     held_out: tuple[int, ...]
     copies: tuple[int, ...] = ()
+
+
+def cases(folds: Iterable[Fold]) -> list[Case]:
+    """The cases of folds."""
+    return [(fold.seen, k) for fold in folds for k in fold.held_out]
 
 
 def folds(count: int) -> list[Fold]:
@@ -278,26 +288,27 @@ def folds(count: int) -> list[Fold]:
     quarter, the other the first quarter. With at most FEW batches, the folds also have the changed copies of the
     held-out batches.
     """
-    every = tuple(range(count))
     if count == 1:
-        return [Fold(every, (0, 1))]
-    if count <= 3:
-        return [Fold(every[:k] + every[k + 1:], (k,), (count + k,)) for k in reversed(every)]
-    part = count // 4
-    made = [Fold(every[:-part], few(every[-part:])), Fold(every[part:], few(every[:part]))]
-    return made if count > FEW else [f._replace(copies=tuple(count + k for k in f.held_out)) for f in made]
+        return [Fold((0,), (0, 1))]
+    every, part = range(count), count // 4
+    outs: Sequence[Sequence[int]] = [every[-part:], every[:part]] if part else [(k,) for k in reversed(every)]
+    return [_fold(count, out) for out in outs]
 
 
 def judged(count: int) -> list[Fold]:
     """The folds that show how reliable a loss is. With 4 to FEW batches, each batch is held out once."""
-    if not 4 <= count <= FEW:
+    if not 4 <= count <= tuned.FEW:
         return folds(count)
-    every, part = tuple(range(count)), count // 4
-    parts = [every[k:k + part] for k in range(0, count, part)]
-    return [Fold(tuple(k for k in every if k not in out), out, tuple(count + k for k in out)) for out in parts]
+    return [_fold(count, range(count)[k:k + count // 4]) for k in range(0, count, count // 4)]
+
+
+def _fold(count: int, out: Sequence[int]) -> Fold:
+    held_out = few(tuple(out))
+    copies = tuple(count + k for k in held_out) if count <= tuned.FEW else ()
+    return Fold(tuple(k for k in range(count) if k not in out), held_out, copies)
 
 
 def few(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """At most MOST_COMPARED of the numbers, evenly spread."""
-    size = min(len(numbers), MOST_COMPARED)
+    size = min(len(numbers), tuned.MOST_COMPARED)
     return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))

@@ -1,5 +1,4 @@
 """The automatic setting: data held out, one model for all settings, 16 bits where 8 lose much."""
-import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -10,7 +9,7 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.kernels.target import isa
-from graphq.quantization import Scheme, automatic, calibrate, quantize, search
+from graphq.quantization import Scheme, automatic, calibrate, quantize, tuned
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics
 from graphq.quantization.parametrized import Parametrized
@@ -114,7 +113,7 @@ def test_never_worse_than_plain_methods_on_data_that_were_not_seen(network):
     plain = [loss(quantize(graph, batches[:-1], Scheme(method=m)), graph, batches)
              for m in ("min_max", "percentile", "entropy")]
     assert loss(found.graph, graph, batches) < min(plain) / 2
-    assert found.losses[found.setting] <= max(search.GOOD, min(found.losses.values()))
+    assert found.losses[found.setting] <= max(tuned.GOOD, min(found.losses.values()))
     model = gq.compile(found.graph)
     model(batches[0])
     macs = {name: macs for name, (macs, _) in Search(graph, batches[:-1]).price.work.items()}
@@ -123,7 +122,7 @@ def test_never_worse_than_plain_methods_on_data_that_were_not_seen(network):
 
 
 def test_sixteen_bits_where_eight_lose_much(monkeypatch):
-    monkeypatch.setattr(search, "TARGET", 1e-4)
+    monkeypatch.setattr(tuned, "TARGET", 1e-4)
     monkeypatch.setattr(Price, "faster_exact", lambda self, operands: [])
     graph, batches = outliers()
     work = Search(graph, batches)
@@ -175,19 +174,20 @@ def test_weights_of_seven_bits_where_there_is_no_vnni_and_they_lose_little(monke
         found = automatic(graph, batches)
         assert found.setting.scheme.weight_bits == 7
         assert "7-bit weights" in found.graph.meta["quantization"]["setting"]
-        assert found.losses[found.setting] <= search.TARGET and "* " in str(found)
+        assert found.losses[found.setting] <= tuned.TARGET and "* " in str(found)
         weights = [n.output.data for n in found.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
         assert max(np.abs(w.astype(int)).max() for w in weights) == 64
         of_eight = replace(found.setting, scheme=replace(found.setting.scheme, weight_bits=8))
         assert automatic(graph, batches, weight_bits=8).setting == of_eight
-        monkeypatch.setattr(sys.modules[automatic.__module__], "TARGET", found.losses[found.setting] / 2)
+        monkeypatch.setattr(Search, "run", lambda self, preset: of_eight)
+        monkeypatch.setattr(tuned, "TARGET", found.losses[found.setting] / 2)
         assert automatic(graph, batches).setting.scheme.weight_bits == 8
 
 
 @pytest.mark.parametrize("level", ["scalar", "avx_vnni", "avx512_vnni"])
 def test_weights_of_eight_bits_where_seven_gain_nothing(level, monkeypatch):
     graph, batches = perceptron()
-    monkeypatch.setattr(sys.modules[automatic.__module__], "TARGET", 1.0)
+    monkeypatch.setattr(tuned, "TARGET", 1.0)
     with at_level(level, monkeypatch):
         assert {s.scheme.weight_bits for s in automatic(graph, batches).losses} == {8}
 

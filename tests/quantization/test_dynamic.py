@@ -5,7 +5,7 @@ import pytest
 from onnx_runtime import results
 
 import graphq as gq
-from graphq.quantization import Scheme, automatic, calibrate, quantize, search
+from graphq.quantization import Scheme, automatic, calibrate, quantize, tuned
 from graphq.quantization.products import left_in_floats, prepared
 from graphq.quantization.scheme import Candidate, with_scheme
 from graphq.quantization.search import Search
@@ -86,7 +86,7 @@ def test_states_of_which_the_loss_grows_stay(monkeypatch):
         monkeypatch.setattr(Search, "loss_made", lambda self, s, x=loss, y=plain: x if s.scheme.states else y)
         assert work.with_states(setting) == want
     assert work.with_states(with_scheme(setting, exclude=("biased",))).scheme.states is False
-    monkeypatch.setattr(search, "STATE_ROWS", 0)
+    monkeypatch.setattr(tuned, "STATE_ROWS", 0)
     assert work.with_states(setting, always=True) == setting
 
 

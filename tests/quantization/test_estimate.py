@@ -6,7 +6,7 @@ from float_networks import convolutional, perceptron
 import graphq as gq
 from graphq.quantization import automatic
 from graphq.quantization.compare import distance
-from graphq.quantization.estimate import Estimate, Extended, changed, halves, repeated
+from graphq.quantization.estimate import Estimate, changed, extended, halves, repeated
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
 
@@ -50,7 +50,7 @@ def test_it_is_not_surer_than_the_losses():
 
 def test_larger_and_smaller_copies():
     x = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
-    data = Extended([{"x": x, "k": np.arange(2)}, {"x": -x, "k": np.arange(2)}])
+    data = extended([{"x": x, "k": np.arange(2)}, {"x": -x, "k": np.arange(2)}])
     for k, size in ((4, 0.7), (5, -0.7), (6, 1.3), (7, -1.3)):
         np.testing.assert_allclose(data[k]["x"], x * size, rtol=1e-6)
         assert np.array_equal(data[k]["k"], np.arange(2)) and data[k]["x"].dtype == np.float32
@@ -74,7 +74,7 @@ def test_changed_copies_exceed_what_was_seen():
     assert y.dtype == np.float32 and y.std() == pytest.approx(1.25 * x.std(), rel=0.02) and np.corrcoef(
         x.ravel(), y.ravel())[0, 1] > 0.99
     assert changed(np.arange(3), rng).tolist() == [0, 1, 2] and changed(x[:0], rng).shape == (0, 50)
-    data = Extended([{"x": x, "k": np.arange(3)}, {"x": -x, "k": np.arange(3)}])
+    data = extended([{"x": x, "k": np.arange(3)}, {"x": -x, "k": np.arange(3)}])
     assert np.array_equal(data[1]["x"], -x) and np.array_equal(data[3]["k"], np.arange(3))
     np.testing.assert_array_equal(data[2]["x"], data[2]["x"])
     assert float(np.vdot(data[2]["x"], x)) > 0 > float(np.vdot(data[3]["x"], x))

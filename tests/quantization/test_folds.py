@@ -2,7 +2,8 @@
 import numpy as np
 import pytest
 
-from graphq.quantization.trials import FEW, MOST_COMPARED, few, folds, judged
+from graphq.quantization.trials import few, folds, judged
+from graphq.quantization.tuned import FEW, MOST_COMPARED
 
 
 @pytest.mark.parametrize("count, seen, held_out, copies", [

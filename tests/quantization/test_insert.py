@@ -8,6 +8,7 @@ import pytest
 import graphq as gq
 from graphq.dtypes import s8, u8
 from graphq.ops.quant import dequantize
+from graphq.quantization import tuned
 from graphq.quantization.insert import (
     MAX_BIAS,
     PART,
@@ -18,14 +19,20 @@ from graphq.quantization.insert import (
     integers,
     kept,
     replace_operand,
-    rest_of,
     rest_of_weights,
 )
-from graphq.quantization.parametrized import Difference, bias_of, limits, takes_bias
+from graphq.quantization.parametrized import Difference, bias_of, limits
 from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import SMALLEST, Parameters
 from graphq.quantization.scheme import Scheme
-from graphq.quantization.smooth import LARGEST, _bounded, _load, along_weights, divide_channels, expected_ranges, noise
+from graphq.quantization.smooth import (
+    _factors,
+    _load,
+    along_weights,
+    divide_channels,
+    expected_ranges,
+    noise,
+)
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
 RNG = np.random.default_rng(2)
@@ -141,7 +148,6 @@ def test_wide_products_are_sums():
 
 
 def test_parts():
-    assert rest_of(Parameters(u8, (0.5,), (7,))) == Parameters(s8, (0.5 / PART,), (0,))
     found = limits(Parameters(u8, (0.5,), (7,)), False)
     assert {k: float(v) for k, v in found.items()} == {"step": 0.5, "low": -7, "high": 248}
     found = limits(Parameters(s8, (0.5,), (0,)), True)
@@ -217,14 +223,6 @@ def test_channels_are_divided_and_weights_multiplied(groups, shape, weights_form
     np.testing.assert_allclose(gq.reference(g, {"x": data}), before, rtol=1e-5, atol=1e-5)
 
 
-def test_factors_have_a_mean_of_one_and_limits():
-    factors = _bounded(np.array([1.0, 4.0, 16.0, 5.0]), np.array([True, True, True, False]))
-    np.testing.assert_allclose(factors, [0.25, 1, 4, 1])
-    far = _bounded(np.array([1e-9, 1e9, 1.0]), np.full(3, True))
-    np.testing.assert_allclose(far, [1 / LARGEST, LARGEST, 1])
-    np.testing.assert_allclose(_bounded(np.array([0.0, 2.0, 8.0]), np.array([False, True, True])), [1, 0.5, 2])
-
-
 def channels(low, high, second=0.0):
     low, high = np.array(low, float), np.array(high, float)
     return Channels(1, low, high, (low + high) / 2, np.square(high), np.zeros_like(low) + second)
@@ -234,6 +232,19 @@ def test_expected_ranges():
     np.testing.assert_allclose(expected_ranges(channels([0, -3, 0], [1, 2, 10])), [4, 10, 10])
     np.testing.assert_allclose(expected_ranges(channels([0, -3], [1, 2], [0.5, 1.5])), [2, 3])
     np.testing.assert_allclose(expected_ranges(channels([0, 0, 0], [1, 2, 20], [0, 1, 10])), [2, 4, 20])
+
+
+def test_factors_have_a_mean_of_one_and_limits(monkeypatch):
+    """Channels of zeros, in activations or in weights, have the factor 1."""
+    monkeypatch.setattr(tuned, "WORTH", np.inf)
+    monkeypatch.setattr(tuned, "ALPHAS", (1.0,))
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 5))
+    g.output(g.matmul(x, np.float32([[1], [1], [1], [1], [0]]), name="y"))
+    (p,) = products(g)
+    np.testing.assert_allclose(_factors(channels([0] * 5, [1, 4, 16, 0, 5], [1, 4, 16, 0, 5]), [p]), [0.25, 1, 4, 1, 1])
+    far = _factors(channels([0] * 5, [1e-9, 1e9, 1, 0, 1], [1e-9, 1e9, 1, 0, 1]), [p])
+    np.testing.assert_allclose(far, [1 / tuned.MOST_FACTOR, tuned.MOST_FACTOR, 1, 1, 1])
 
 
 def test_noise():
@@ -270,10 +281,10 @@ def test_biases_that_can_be_shifted():
         return LinearLayer(g.matmul(x, g.constant(W), *(b if isinstance(b, gq.ir.Value) else g.constant(np.float32(b))
                                                     for b in bias)).node)
 
-    assert takes_bias(product()) and bias_of(product()).tolist() == [0, 0, 0] and bias_of(product()).dtype == np.float32
-    assert takes_bias(product([1, 2, 3])) and bias_of(product([1, 2, 3])).tolist() == [1, 2, 3]
-    assert not takes_bias(product([1])) and not takes_bias(product([[1, 2, 3]]))
+    assert bias_of(product()).tolist() == [0, 0, 0] and bias_of(product()).dtype == np.float32
+    assert bias_of(product([1, 2, 3])).tolist() == [1, 2, 3]
+    assert bias_of(product([1])) is None and bias_of(product([[1, 2, 3]])) is None
     g = gq.Graph()
     x, y, b = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (2, 2)), ("y", (2, 2)), ("b", (2,))))
-    assert not takes_bias(LinearLayer(g.matmul(x, y).node))
-    assert not takes_bias(LinearLayer(g.matmul(x, g.constant(W[:, :2]), b).node))
+    assert bias_of(LinearLayer(g.matmul(x, y).node)) is None
+    assert bias_of(LinearLayer(g.matmul(x, g.constant(W[:, :2]), b).node)) is None

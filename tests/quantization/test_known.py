@@ -5,7 +5,7 @@ from float_networks import perceptron
 
 from graphq.dtypes import u8
 from graphq.quantization.known import Known, key_of, shift_biases
-from graphq.quantization.parametrized import bias_of, takes_bias
+from graphq.quantization.parametrized import bias_of
 from graphq.quantization.products import prepared, products
 from graphq.quantization.ranges import from_range
 from graphq.quantization.scheme import Candidate, Scheme
@@ -73,7 +73,7 @@ def test_each_choice_and_scheme_is_known_by_itself():
 def test_biases_that_are_corrected(shift, corrected):
     """By what changes them; a sum beyond f32 would be infinite."""
     graph = prepared(perceptron()[0])
-    names = [p.name for p in products(graph) if takes_bias(p)]
+    names = [p.name for p in products(graph) if bias_of(p) is not None]
     old = {p.name: bias_of(p) + 1e38 * (shift > 1) for p in products(graph) if p.name in names}
     if shift > 1:
         assert shift_biases(graph, {n: np.full(old[n].shape, 1e38) for n in names}) == len(names)

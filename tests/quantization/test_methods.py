@@ -5,16 +5,16 @@ from float_networks import POINT, SAME, attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.ir.verify import verify
-from graphq.quantization import Scheme, calibrate, quantize
+from graphq.quantization import Scheme, calibrate, quantize, tuned
 from graphq.quantization.blocks import block_scales, gptq
 from graphq.quantization.compare import compare, distance
 from graphq.quantization.insert import by_statistics, insert_static
 from graphq.quantization.known import shift_biases
 from graphq.quantization.parametrized import Parametrized
-from graphq.quantization.products import prepared, products
+from graphq.quantization.products import prepared
 from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
-from graphq.quantization.smooth import _Load, equalize, expected_ranges, noise, smooth
+from graphq.quantization.smooth import _Load, divide, expected_ranges, noise, smoothing
 from graphq.quantization.statistics import Channels, Statistics
 from graphq.testing import check_same_numbers
 
@@ -34,6 +34,13 @@ def quantized(g, batches, scheme=None):
     return out
 
 
+def smooth(graph, statistics):
+    """Divide the channels of tensors if that pays; returns the number of these tensors."""
+    factors = smoothing(graph, statistics)
+    divide(graph, factors)
+    return len(factors)
+
+
 def uneven(channels=8, activation="relu", weights=(1.0, 1.0)):
     """Two convolutions, the channels between them of very different ranges."""
     g = gq.Graph("uneven")
@@ -48,12 +55,13 @@ def uneven(channels=8, activation="relu", weights=(1.0, 1.0)):
 
 
 @pytest.mark.parametrize("activation", ["relu", "hard_swish"])
-@pytest.mark.parametrize("alpha", [None, 0.5, 1.0])
-def test_smoothing_keeps_the_numbers_and_lowers_the_loss(activation, alpha):
+@pytest.mark.parametrize("alphas", [tuned.ALPHAS, (0.5,), (1.0,)])
+def test_smoothing_keeps_the_numbers_and_lowers_the_loss(activation, alphas, monkeypatch):
+    monkeypatch.setattr(tuned, "ALPHAS", alphas)
     graph, batches = uneven(activation=activation)
     g = prepared(graph)
     before = loss(quantized(g, batches), graph, batches)
-    assert smooth(g, calibrate(g, batches, channels=True), alpha=alpha) == 1
+    assert smooth(g, calibrate(g, batches, channels=True)) == 1
     verify(g)
     check_same_numbers(graph, g, rtol=1e-4, atol=1e-5)
     assert loss(quantized(g, batches), graph, batches) < before / 4
@@ -62,23 +70,25 @@ def test_smoothing_keeps_the_numbers_and_lowers_the_loss(activation, alpha):
 
 
 @pytest.mark.parametrize("network", [convolutional, perceptron, attention])
-def test_smoothing_of_other_networks_keeps_the_numbers(network):
+def test_smoothing_of_other_networks_keeps_the_numbers(network, monkeypatch):
+    monkeypatch.setattr(tuned, "ALPHAS", (0.7,))
     graph, batches = network(spread=2.0) if network is convolutional else network()
     g = prepared(graph)
-    smooth(g, calibrate(g, batches, channels=True), alpha=0.7)
+    smooth(g, calibrate(g, batches, channels=True))
     verify(g)
     check_same_numbers(graph, g, rtol=1e-3, atol=1e-4, sizes={"x": batches[0]["x"].shape})
 
 
-def test_smoothing_changes_nothing_where_it_does_not_help():
+def test_smoothing_changes_nothing_where_it_does_not_help(monkeypatch):
     """Channels of one range, in activations and in weights."""
     g = gq.Graph()
     g.output(g.matmul(g.input("x", dtype="f32", shape=(64, 16)), np.ones((16, 8), np.float32), name="y"))
     batches = [{"x": RNG.uniform(-1, 1, (64, 16)).astype(np.float32)} for _ in range(2)]
-    for alpha in (None, 0.5):
+    for alphas in (tuned.ALPHAS, (0.5,)):
+        monkeypatch.setattr(tuned, "ALPHAS", alphas)
         h = prepared(g)
         before = gq.to_text(h)
-        assert smooth(h, calibrate(h, batches, channels=True), alpha=alpha) == 0
+        assert smooth(h, calibrate(h, batches, channels=True)) == 0
         assert gq.to_text(h) == before
 
 
@@ -86,13 +96,6 @@ def test_smoothing_without_numbers_of_channels_changes_nothing():
     graph, batches = uneven()
     g = prepared(graph)
     assert smooth(g, calibrate(g, batches)) == smooth(g, Statistics({}, 1)) == 0
-
-
-@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
-def test_a_wrong_alpha(alpha):
-    graph, batches = uneven()
-    with pytest.raises(gq.GraphError, match="alpha must be in"):
-        smooth(prepared(graph), calibrate(graph, batches, channels=True), alpha=alpha)
 
 
 def test_smoothing_leaves_other_users_of_a_tensor_alone():
@@ -104,15 +107,16 @@ def test_smoothing_leaves_other_users_of_a_tensor_alone():
     check_same_numbers(graph, g, rtol=1e-4, atol=1e-5)
 
 
-def test_channels_of_groups():
+def test_channels_of_groups(monkeypatch):
     """Two groups: each input channel meets the weights of its group alone."""
+    monkeypatch.setattr(tuned, "ALPHAS", (1.0,))
     g = gq.Graph()
     spread = np.logspace(-1, 1, 6, dtype=np.float32).reshape(1, 6, 1, 1)
     x = g.multiply(g.input("x", dtype="f32", shape=(1, 6, 4, 4)), spread)
     g.output(g.convolution(x, RNG.standard_normal((4, 3, 3, 3)).astype(np.float32), **SAME, groups=2), name="y")
     batches = [{"x": RNG.standard_normal((1, 6, 4, 4)).astype(np.float32)} for _ in range(3)]
     h = prepared(g)
-    assert smooth(h, calibrate(h, batches, channels=True), alpha=1.0) == 1
+    assert smooth(h, calibrate(h, batches, channels=True)) == 1
     check_same_numbers(g, h, rtol=1e-4, atol=1e-4)
 
 
@@ -124,33 +128,6 @@ def test_a_product_whose_result_is_divided_is_not_compared_with_f32():
     (found,) = compare(made, graph, batches).tensors
     assert found.name == "second" and found.cosine > 0.99 and found.cost > 0
     assert any(n.outputs[0].name == "first_divided" for n in made.nodes)
-
-
-def test_equalization_keeps_the_numbers_and_evens_the_weights():
-    graph, batches = uneven()
-    g = prepared(graph)
-    before = loss(quantized(g, batches, Scheme(method="min_max", per_channel=False)), graph, batches)
-    assert equalize(g) == 1
-    verify(g)
-    check_same_numbers(graph, g, rtol=1e-4, atol=1e-5)
-    first, second = products(g)
-    made = np.abs(first.weights).max(axis=(1, 2, 3))
-    taken = np.abs(second.weights).max(axis=(0, 2, 3))
-    np.testing.assert_allclose(made / taken, (made / taken)[0] * np.ones(8), rtol=1e-4)
-    assert loss(quantized(g, batches, Scheme(method="min_max", per_channel=False)), graph, batches) < before / 4
-    assert equalize(g) == 0
-
-
-@pytest.mark.parametrize("activation", ["hard_swish", "tanh"])
-def test_nothing_is_equalized_across_other_functions(activation):
-    graph, _ = uneven(activation=activation)
-    assert equalize(prepared(graph)) == 0
-
-
-def test_nothing_is_equalized_that_has_another_user():
-    graph, _ = uneven()
-    graph.output(graph.nodes_of(("relu",))[0].output, name="between")
-    assert equalize(prepared(graph)) == 0
 
 
 def test_bias_correction_takes_the_mean_error_back():

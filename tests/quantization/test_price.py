@@ -5,7 +5,8 @@ from float_networks import perceptron
 
 import graphq as gq
 from graphq.kernels.target.isa import available
-from graphq.quantization.price import INTEGERS, LEAST_SAVED, Price
+from graphq.quantization import tuned
+from graphq.quantization.price import INTEGERS, Price
 from graphq.quantization.products import prepared, products
 from graphq.quantization.scheme import Scheme, Setting
 from graphq.quantization.search import Search
@@ -30,10 +31,10 @@ def test_times_by_hand(vnni, of_eight, of_more, monkeypatch):
     assert price.time(wide) == pytest.approx(1 + 2 * (of_more + 2 * 85) / eight)
     floats = Setting(scheme=Scheme(wide=("a",), exclude=("b",)))
     assert price.time(floats) == pytest.approx(1 + (of_more + 2 * 85 + 3 * (9.6 - of_eight) - 0.16) / eight)
-    assert price.saved == LEAST_SAVED
+    assert price.saved == tuned.LEAST_SAVED
     monkeypatch.setitem(price.__dict__, "work", {"a": (1e8, 2e6), "b": (3e6, 0.0)})
     eight = 103 * of_eight + 2 * 74 + 2 * 0.76
-    assert price.saved == pytest.approx(max(LEAST_SAVED, (103 * 9.6 + 2 * 55 + 2 * 0.6) / eight - 1))
+    assert price.saved == pytest.approx(max(tuned.LEAST_SAVED, (103 * 9.6 + 2 * 55 + 2 * 0.6) / eight - 1))
 
 
 @pytest.mark.parametrize("macs, elements, wide, faster, exact", [

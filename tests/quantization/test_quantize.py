@@ -10,7 +10,7 @@ import graphq as gq
 from graphq.quantization import Scheme, automatic, calibrate, quantize
 from graphq.quantization.compare import distance
 from graphq.quantization.products import prepared, products
-from graphq.quantization.search import GOOD
+from graphq.quantization.tuned import GOOD
 
 NETWORKS = [convolutional, perceptron, attention]
 

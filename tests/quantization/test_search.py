@@ -4,11 +4,11 @@ import pytest
 from float_networks import perceptron
 
 import graphq as gq
-from graphq.quantization import automatic, search
+from graphq.quantization import automatic, tuned
 from graphq.quantization.compare import distance
 from graphq.quantization.price import Price
 from graphq.quantization.scheme import Candidate, Scheme, Setting, wider, with_scheme
-from graphq.quantization.search import PART, TARGET, Search, cautious
+from graphq.quantization.search import Search, cautious
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_factors_are_tried_by_their_noise_then_by_their_loss(work, plain, monkey
     names = list(work.products)
     every = [(n, part) for n in reversed(names) for part in ("wide_weights", "wide")]
     assert len(every) > 3
-    monkeypatch.setattr(search, "TRIED", 0)
+    monkeypatch.setattr(tuned, "TRIED", 0)
     assert work.costs(plain) == every
     asked = []
 
@@ -44,15 +44,15 @@ def test_factors_are_tried_by_their_noise_then_by_their_loss(work, plain, monkey
         asked.append((name, "wide" if q.wide_weights else "wide_weights"))
         return 1.0 if q.wide_weights else 0.5
 
-    monkeypatch.setattr(search, "TRIED", 2)
+    monkeypatch.setattr(tuned, "TRIED", 2)
     monkeypatch.setattr(Search, "loss_of", loss)
     assert work.costs(plain) == [every[1], every[0], *every[2:]]
     assert asked == every[:2]
     monkeypatch.setattr(Price, "exact", lambda self, name: 3.0 if name == every[1][0] else 1.0)
-    monkeypatch.setattr(search, "TRIED", 4)
+    monkeypatch.setattr(tuned, "TRIED", 4)
     assert work.costs(plain) == every[::-1]  # for the time that they take: 1, 1 / 2, 1 / 3 and 1 / 6
     wide = with_scheme(plain, wide=(names[-1],))
-    monkeypatch.setattr(search, "TRIED", 0)
+    monkeypatch.setattr(tuned, "TRIED", 0)
     assert work.costs(wide) == [x for x in every if x != (names[-1], "wide")]
 
 
@@ -105,15 +105,15 @@ def test_sixteen_bits_double_until_they_are_enough_and_then_become_as_few_as_are
         def loss(self, setting, most=1.0):
             count = len(setting.scheme.wide)
             asked.append(count)
-            return table[count] / TARGET
+            return table[count] / tuned.TARGET
         monkeypatch.setattr(Search, "excess", loss)
         asked.clear()
         made = work.widened(plain).scheme.wide
         assert made == tuple(n for n, _ in factors[:len(made)])
         return len(made), [n for k, n in enumerate(asked) if n and n not in asked[:k]]
 
-    assert losing({0: 0.001}) == losing({0: search.TARGET}) == (0, [])
-    assert losing({0: 1.0, 1: search.TARGET}) == (1, [1])
+    assert losing({0: 0.001}) == losing({0: tuned.TARGET}) == (0, [])
+    assert losing({0: 1.0, 1: tuned.TARGET}) == (1, [1])
     assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.4}) == (4, [1, 2, 4, 3])
     assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.0015}) == (3, [1, 2, 4, 3])
     assert losing({0: 1.0, 1: 0.9, 2: 0.8, 4: 0.7, 5: 0.6}) == (4, [1, 2, 4, 5])
@@ -151,10 +151,10 @@ def test_a_setting_loses_little_enough_beside_a_target_and_beside_plain_methods(
         return {"min_max": 0.002, "percentile": 0.001, "mse": 3e-4}[method]
 
     monkeypatch.setattr(Search, "seen", seen)
-    assert work.allowed == pytest.approx(PART * 0.001) and not any(s.exclude or s.wide for s in schemes)
-    for loss, excess in ((1e-4, 3e-4 / (PART * 0.001)), (TARGET, 1.0), (0.008, 0.008 / TARGET)):
+    assert work.allowed == pytest.approx(tuned.PART * 0.001) and not any(s.exclude or s.wide for s in schemes)
+    for loss, excess in ((1e-4, 3e-4 / (tuned.PART * 0.001)), (tuned.TARGET, 1.0), (0.008, 0.008 / tuned.TARGET)):
         monkeypatch.setattr(Search, "loss", lambda self, setting, most, loss=loss: loss)
-        assert work.excess(plain) == pytest.approx(max(excess, 3e-4 / (PART * 0.001)))
+        assert work.excess(plain) == pytest.approx(max(excess, 3e-4 / (tuned.PART * 0.001)))
 
 
 def test_what_is_seen_is_compared_with_the_statistics_of_all_batches(work, plain, monkeypatch):

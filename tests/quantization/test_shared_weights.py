@@ -81,7 +81,7 @@ def test_weights_that_several_products_use_are_not_smoothed():
     batch = {"x": BATCHES[0]["x"] * np.geomspace(1e-2, 1e2, SIZE).astype(np.float32)}
     for own in (0, 1):
         g = prepared(network(own=own))
-        factors = smoothing(g, calibrate(g, [batch], channels=True), alpha=0.5)
+        factors = smoothing(g, calibrate(g, [batch], channels=True))
         assert list(factors) == ["x"] * own
 
 
