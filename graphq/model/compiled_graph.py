@@ -24,7 +24,7 @@ from graphq.kernels.jit.memory import address_of
 from graphq.kernels.target.level import Level
 from graphq.model.open_plans import OpenPlans
 from graphq.model.open_shapes import SIZE, has_integers, signature_of
-from graphq.model.plans import Options, Plans
+from graphq.model.plans import Options, Padding, Plans
 
 if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.ir.interpret import Result
@@ -84,6 +84,22 @@ class CompiledGraph:
         from graphq.model.row_wise import why_rows_mix
 
         return why_rows_mix(self.source, self.options.pipeline)
+
+    @property
+    def padding_mixes(self) -> str | None:
+        """Why results for a row may depend on how far it is padded at its end; None if not (docs/numbers.md)."""
+        return self.padding.mixes
+
+    @property
+    def padding_zeros(self) -> tuple[str, ...]:
+        """The padded inputs that need zeros behind the end of a row; the others can have anything there."""
+        return self.padding.zeros
+
+    @lazy_property
+    def padding(self) -> Padding:
+        """The facts about padding, for `padding_mixes` and `padding_zeros`."""
+        from graphq.model.padding import padding_of
+        return padding_of(self.source, self.options.pipeline)
 
     @lazy_property
     def fingerprint(self) -> str:

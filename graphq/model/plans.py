@@ -38,6 +38,14 @@ if TYPE_CHECKING:  # passes and reports are imported when they run
     from graphq.rewrite.rule import Pass, Refusal
 
 
+class Padding(NamedTuple):
+    """`CompiledGraph.padding_mixes` and `padding_zeros`, and the axes of outputs that grow with the padded inputs."""
+
+    mixes: str | None
+    zeros: tuple[str, ...] = ()
+    axes: tuple[tuple[str, int], ...] = ()
+
+
 class Options(NamedTuple):
     """The options of `compile` that decide plans, with defaults filled in. Its other options become passes."""
 

@@ -1,0 +1,222 @@
+"""Find out whether the results for a row depend on how far the row was padded at its end, along axis 1 of the inputs.
+
+The analysis specializes the graph to one row of SHORT positions, and to the same row padded to LONG positions. It walks
+both graphs in parallel, and tracks what is known of each element in the long graph (`Cells`). Padding does not matter
+if the outputs keep all elements of the short graph. docs/numbers.md says what the proof takes for granted.
+"""
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.errors import GraphqError
+from graphq.ir import Graph, Node, Value
+from graphq.model.plans import Padding
+from graphq.model.row_wise import axes_of, with_sizes
+from graphq.passes import PIPELINE, Pass
+
+SHORT, LONG = 11, 19
+"""The lengths that the analysis compares. Few other dimensions of models have these sizes."""
+LOW = -1e30
+"""A score of at most LOW has the power 0 in a softmax, also after a number of ordinary size was added to it."""
+MOVES = frozenset({"static_reshape", "static_transpose", "slice", "expand", "concat", "pad", "gather"})
+SUMS = ("reduce_sum", "reduce_l1", "reduce_l2", "integer_sum", "dynamic_range")
+HINTS = {"softmax": "; a mask must set the scores behind the end to -inf, or add a number below -1e30 to them"}
+
+
+class Cells(NamedTuple):
+    """What is known of each element of a value in the long graph.
+
+    `kept`: it equals the element at the same index in the short graph. `data`: its number; NaN if only known to be
+    finite, and inf if not even this. Nothing is known of an element that should be kept but is not.
+    """
+
+    kept: np.ndarray
+    data: np.ndarray = np.array(np.nan)
+
+
+LOST = Cells(np.array(False), np.array(np.inf))
+
+
+def padding_of(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> Padding:
+    """Whether padding of `graph` matters if `passes` run on it, and which inputs need zeros behind the end."""
+    names = tuple(str(v.name) for v in graph.inputs if v.shape and len(v.shape) > 1 and v.shape[1] is None)
+    if not names or any(v.shape is None for v in graph.inputs):
+        return Padding("axis 1 of no input is open" if not names else "the ranks of inputs are not known")
+    try:
+        short, long = (with_sizes(graph, passes, 1, length) for length in (SHORT, LONG))
+    except GraphqError as e:
+        return Padding(f"the graph rejects rows of {SHORT} or {LONG} positions: {e}")
+    zeros, reason = names, _why(short, long, names)
+    for name in names if reason is None else ():
+        fewer = tuple(z for z in zeros if z != name)
+        zeros = fewer if _why(short, long, fewer) is None else zeros
+    axes = ((name, k) for name, v, w in zip(long.output_names, long.outputs, short.outputs, strict=True)
+            for k, size in enumerate(v.shape or ()) if reason is None and size != w.type.dims[k])
+    return Padding(reason, zeros, tuple(axes))
+
+
+def _why(short: Graph, long: Graph, zeros: Sequence[str]) -> str | None:
+    """Why padding may matter if the inputs `zeros` are padded with zeros, and others with anything; None if not."""
+    cells, blame, twins = dict[Value, Cells](), dict[Value, Node](), dict[Value | None, Value]()
+    for v, w in zip(long.inputs, short.inputs, strict=True):
+        kept, twins[v] = _cells(v, w, Cells(np.array(True))).kept, w
+        cells[v] = Cells(kept, np.where(kept | (v.name not in zeros), np.nan, 0.0))
+    for node, twin in zip(long.nodes, short.nodes, strict=False):
+        fit = all(v.type.known and w.type.known and len(v.type.dims) == len(w.type.dims) and np.greater_equal(
+            v.type.dims, w.type.dims).all() for v, w in zip(node.outputs, twin.outputs, strict=False))
+        if node.op is not twin.op or [twins.get(v) for v in node.inputs] != list(twin.inputs) or not fit:
+            break
+        twins.update(zip(node.outputs, twin.outputs, strict=True))
+        with np.errstate(all="ignore"):
+            found = _result(node, twins, [cells[v] for v in node.operands])
+        for v in node.outputs:
+            cells[v] = _cells(v, twins[v], found)
+            if cells[v].kept.sum() < np.prod(twins[v].type.dims):
+                blame[v] = next((blame[x] for x in node.operands if x in blame), node)
+    for v, w in zip(long.outputs, short.outputs, strict=True):
+        if v in blame:
+            return f"padding may change an operation: {long.describe(blame[v])}{HINTS.get(blame[v].op.name, '')}"
+        if twins.get(v) is not w or not np.isin(np.subtract(v.type.dims, w.type.dims), (0, LONG - SHORT)).all():
+            return f"the graphs for {SHORT} and {LONG} positions differ in more than the length of the row"
+    return None
+
+
+def _cells(v: Value, twin: Value, found: Cells) -> Cells:
+    """The cells of `v`, from arrays that are broadcast. A value without their first axis depends on the whole axis."""
+    dims, kept = v.type.dims, found.kept.all(axis=0) if found.kept.ndim > len(v.type.dims) else found.kept
+    whole = dims == twin.type.dims and bool(kept.all())
+    data = np.where((found.data == np.inf) & (whole or v.dtype.kind != "float"), np.nan, found.data)
+    if not whole:
+        inside = np.zeros(dims, bool)
+        inside[_box(twin)] = True
+        kept = kept & inside
+        data = np.where(kept & (data == np.inf) | inside & ~kept & (data < np.inf), np.nan, data)
+    return Cells(np.broadcast_to(kept, dims), np.broadcast_to(data, dims))
+
+
+def _box(twin: Value) -> tuple[slice, ...]:
+    return tuple(map(slice, twin.type.dims))
+
+
+def _finite_if(wild: np.ndarray | np.bool_) -> np.ndarray:
+    return np.where(wild, np.inf, np.nan)
+
+
+def _result(node: Node, twins: Mapping[Value | None, Value], given: Sequence[Cells]) -> Cells:
+    """What is known of a node's results in the long graph. Results of an operation without a rule are LOST."""
+    name, twin = node.op.name, twins[node.outputs[0]].node
+    assert twin is not None
+    if name == "constant":
+        return _constant(node.attrs["value"], twin.attrs["value"], _box(twin.output))
+    if name in MOVES and (name != "gather" or all(list(n.operands)[1].data is not None for n in (node, twin))):
+        return _moved(node, twin, given)
+    if name == "onnx_node" or dict(node.attrs) != dict(twin.attrs):
+        return LOST
+    if node.op.elementwise or node.op.rows == "kept" or name in ("dynamic_quantize", "dynamic_dequantize"):
+        return _lanewise(node, given)
+    if name in ("matmul", "matmul_integer") and min(c.kept.ndim for c in given[:2]) > 1 and None not in node.inputs:
+        return _product(node, given)
+    wild = np.array(any((c.data == np.inf).any() for c in given))
+    if name == "gather":
+        source, places = given
+        after = source.kept.ndim - 1 - node.attrs["axis"] % source.kept.ndim
+        return Cells(source.kept.all() & places.kept.reshape(*places.kept.shape, *[1] * after), _finite_if(wild))
+    if name == "cum_sum" and not node.attrs["reverse"]:
+        return Cells(np.logical_and.accumulate(given[0].kept, node.attrs["axis"]), _finite_if(wild))
+    if name in ("lstm", "gru", "rnn"):
+        kept = np.asarray(given[0].kept.all(axis=2, keepdims=True))
+        ends = [v for v, p in zip(node.inputs, node.op.operands, strict=False) if v is not None and p.name == "lengths"]
+        if ends or node.attrs["reverse"]:  # rows end before padding
+            kept = np.asarray(kept[:twins[node.inputs[0]].type.dims[0] if ends else None].all())
+        kept = np.logical_and.accumulate(kept) if kept.ndim else kept
+        return Cells(kept & all(c.kept.all() for c in given[1:]), _finite_if(wild))
+    if (node.op.rows == "along" or name == "dynamic_range") and not node.attrs.get("keep_stats"):
+        return _along(node, given)
+    same = all(c.kept.all() for c in given) and all(v.type == twins[v].type for v in node.outputs)
+    return Cells(np.array(True)) if same else LOST
+
+
+def _constant(x: np.ndarray, y: np.ndarray, box: tuple[slice, ...]) -> Cells:
+    kept = np.array(x is y)
+    if x is not y:
+        kept, both = np.zeros(x.shape, bool), x[box]
+        kept[box] = (both == y) | (both != both) & (y != y)
+    if x.ndim == 2 and x.size >= 1 << 16:  # a table, or weights
+        return Cells(kept)
+    data = x.astype(np.float64)
+    return Cells(kept, np.where(data < 2.0**53, data, np.inf))  # f64 does not have all larger integers
+
+
+def _moved(node: Node, twin: Node, given: Sequence[Cells]) -> Cells:
+    """The rule of operations that only move elements. Numbers of the elements show if both graphs move alike."""
+    def run(n: Node, arrays: Sequence[np.ndarray], filler: float) -> np.ndarray:
+        attrs = {**n.attrs, "value": filler} if "value" in n.attrs else n.attrs
+        return np.asarray(n.op.reference(*arrays, *(v.data for v in list(n.operands)[len(arrays):]), **attrs))
+
+    given = given[:1] if node.op.name == "gather" else given
+    numbers = [np.arange(c.kept.size).reshape(c.kept.shape) + (k << 40) for k, c in enumerate(given)]
+    own = run(twin, [x[_box(v)] for x, v in zip(numbers, twin.operands, strict=False)], -1)
+    kept, box = run(node, [c.kept for c in given], 1).copy(), tuple(map(slice, own.shape))
+    kept[box] &= run(node, numbers, -1)[box] == own
+    return Cells(kept, run(node, [c.data for c in given], node.attrs.get("value", np.nan)))
+
+
+def _lanewise(node: Node, given: Sequence[Cells]) -> Cells:
+    """The rule of elementwise operations. Parameters of channels count as one number."""
+    if "data_format" in node.attrs or node.attrs.get("qtype", "per_tensor") != "per_tensor":
+        given = [given[0], *(Cells(np.asarray(c.kept.all()), _finite_if((c.data == np.inf).any())) for c in given[1:])]
+    kept, numbers = reduce(np.logical_and, [c.kept for c in given]), [c.data for c in given]
+    wild, total = reduce(np.logical_or, [x == np.inf for x in numbers]), reduce(np.add, numbers)
+    # kernels only approximate the reference of inexact operations
+    known, data = ~np.isnan(total) & ~wild & (node.op.exact | np.isinf(numbers[0])), _finite_if(wild)
+    if known.any():
+        arrays = [np.where(known, x, 1).astype(v.dtype.numpy) for x, v in zip(numbers, node.operands, strict=True)]
+        values = node.op.reference(*arrays, **node.attrs).astype(np.float64)
+        data = np.where(known, np.where(values < 2.0**53, values, np.inf), data)
+    match node.op.name:
+        case "multiply" | "logical_and":
+            data = np.where(reduce(np.logical_or, [x == 0 for x in numbers]) & ~wild, 0, data)
+        case "add" | "subtract":
+            low = np.fmin(numbers[0], numbers[1] if node.op.name == "add" else np.inf)
+            data = np.where(np.isnan(total) & (low <= LOW) & ~wild, low, data)
+        case "select":
+            chosen, (c, x, y) = numbers[0] != 0, given
+            kept = np.where(np.isnan(c.data), kept, c.kept & np.where(chosen, x.kept, y.kept))
+            data = np.where(np.isnan(c.data) & (x.data != y.data), data, np.where(chosen, x.data, y.data))
+    return Cells(kept, data)
+
+
+def _along(node: Node, given: Sequence[Cells]) -> Cells:
+    """The rule of reductions, norms and softmax: along the axes, elements are kept, or cannot change the result."""
+    (x, *more), a, name, source = given, node.attrs, node.op.name, next(node.operands).node
+    over = None if name == "dynamic_range" else axes_of(node)
+    how = {"axis": None if over is None else tuple(over), "keepdims": a.get("keep_dims", over is not None)}
+    neutral = x.data <= LOW if name == "softmax" else x.data == -np.inf if name == "reduce_max" else x.kept
+    of_sizes = name == "reduce_max" and source is not None and source.op.name == "abs"
+    if of_sizes or name in SUMS and (over is None or len(over) == 1):  # the order of places in two axes may change
+        neutral = x.data == 0
+    wild = (x.data == np.inf).any(**how)
+    if name == "softmax":
+        wild = wild | neutral.all(**how) & (a["mode"] != "inf_as_zero")
+    kept = (x.kept | neutral).all(**how) & all(c.kept.all() for c in more)
+    return Cells(kept, np.where(wild, np.inf, np.where(neutral, 0, np.nan)) if name == "softmax" else _finite_if(wild))
+
+
+def _product(node: Node, given: Sequence[Cells]) -> Cells:
+    """The rule of matmuls: along k, both factors are kept, or one is a zero behind the end and the other is finite."""
+    (a, b, *more), integers = given, node.op.name == "matmul_integer"
+    zps = [c.data.flat[0] if (c.data == c.data.flat[0]).all() else np.nan for c in more if integers]
+    turns = node.attrs.get("transpose_a", False), node.attrs.get("transpose_b", False)
+    (ka, za, wa), (kb, zb, wb) = [
+        [(x.swapaxes(-1, -2) if turn else x).astype(np.float32)
+         for x in (c.kept, ~c.kept & (c.data == zp), c.data == np.inf)]
+        for c, zp, turn in zip((a, b), (*zps, 0.0, 0.0), turns, strict=False)]
+    if b.kept.all():  # all columns are alike
+        kb, zb, wb = kb[..., :1], zb[..., :1], wb[..., :1]
+    elif kb.shape[-2] > 128 and not kb.any(axis=-2).all() and node.graph.nodes_of(["quantize"]):
+        return LOST  # the order of the sum before a quantize may depend on the number of columns
+    count = ka @ kb + za @ (1 - wb) + (1 - wa - za) @ zb if za.any() or zb.any() else ka @ kb
+    kept = (count == ka.shape[-1]) & (more[0].kept if more and not integers else True)
+    return Cells(kept, _finite_if(wa.any(axis=-1, keepdims=True) | wb.any(axis=-2, keepdims=True)))

@@ -1,0 +1,175 @@
+"""Whether padding changes results: the proof, the reasons against it, and the bits."""
+import re
+
+import numpy as np
+import onnx.parser
+import pytest
+from encoders import encoder, feed
+
+import graphq as gq
+from graphq.kernels.numbers import rows
+from graphq.kernels.numbers.float_sums import float_sums
+from graphq.model.padding import padding_of
+
+LOWEST = np.finfo(np.float32).min
+APART = {
+    "f32's lowest number": {}, "where": {"mask": "where"}, "where, f32's lowest number": {
+        "mask": "where", "hidden": LOWEST},
+    "causal": {"mask": "causal"}, "rotary positions": {"positions": "rotary"},
+    "relative positions": {"positions": "relative"}, "cls": {"pooling": "cls"}, "masked mean": {"pooling": "mean"},
+    "mean as a product": {"pooling": "product"},
+    "quantized": {"quantized": "static", "layers": 2},
+    "padded queries see nothing": {"mask": "both"},
+}
+MIXED = {
+    "no mask": ({"mask": "none"}, "softmax.*a mask must set"), "-10000": ({"mask": "small"}, "softmax.*below -1e30"),
+    "the last position": ({"pooling": "last"}, "gather"),
+    "one range": ({"quantized": "dynamic"}, "dynamic_range"),
+    "NaN in padded queries": ({"mask": "both", "layers": 2}, "matmul"),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_padding_that_changes_nothing(name):
+    found = padding_of(encoder(**APART[name]))
+    assert (found.mixes, found.zeros) == (None, ("mask",))
+    assert found.axes == (() if "pooling" in APART[name] else (("y", 1),))
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_padding_that_matters(name):
+    options, said = MIXED[name]
+    found = padding_of(encoder(**options))
+    assert re.search(said, found.mixes or "")
+
+
+def found_for(build, *shapes, dtype="f32"):
+    """What is found for a graph of inputs x, y and z with these shapes; None is an open dimension."""
+    g = gq.Graph()
+    outs = build(g, *(g.input(name, dtype=dtype, shape=shape) for name, shape in zip("xyz", shapes, strict=False)))
+    for v in outs if isinstance(outs, tuple) else (outs,):
+        g.output(v)
+    return padding_of(g)
+
+
+def lstm(g, x, lengths=None, **attrs):
+    gates = g.static_transpose(x, order=[1, 0, 2])
+    return g.lstm(gates, g.constant(np.ones((8, 2), np.float32)), None, None, None, lengths, **attrs)
+
+
+ROWS = (None, None, 8)
+OPERATIONS = {
+    "elementwise": (lambda g, x: g.relu(g.add(x, g.constant(np.ones(8, np.float32)))), None),
+    "along features": (lambda g, x: g.softmax(g.rms_norm(x, g.constant(np.ones(8, np.float32))), axis=-1), None),
+    "matmul": (lambda g, x: g.matmul(x, g.constant(np.ones((8, 3), np.float32))), None),
+    "an outer product": (lambda g, x: g.matmul(x, x, transpose_b=True), None),
+    "positions first": (lambda g, x: g.static_transpose(x, order=[1, 0, 2]), None),
+    "positions merged with features": (lambda g, x: g.static_reshape(x, shape=[0, -1], special_zero=True), "differ"),
+    "and split again": (lambda g, x: g.static_reshape(g.relu(g.static_reshape(x, shape=[-1, 8])), shape=[1, -1, 8]),
+                        None),
+    "the first positions": (lambda g, x: g.slice(x, axes=[1], starts=[0], ends=[4], steps=[1]), None),
+    "all but the first": (lambda g, x: g.slice(x, axes=[1], starts=[1], ends=[99], steps=[1]), None),
+    "all but the last": (lambda g, x: g.slice(x, axes=[1], starts=[0], ends=[-1], steps=[1]), None),
+    "the last": (lambda g, x: g.slice(x, axes=[1], starts=[-1], ends=[99], steps=[1]), "slice"),
+    "turned": (lambda g, x: g.slice(x, axes=[1], starts=[-1], ends=[-99], steps=[-1]), "slice"),
+    "a token in front": (lambda g, x: g.concat(g.slice(x, axes=[1], starts=[0], ends=[1], steps=[1]), x, axis=1), None),
+    "a token behind": (lambda g, x: g.concat(x, g.slice(x, axes=[1], starts=[0], ends=[1], steps=[1]), axis=1),
+                       "concat"),
+    "twice": (lambda g, x: g.concat(x, x, axis=1), "concat"),
+    "zeros in front": (lambda g, x: g.pad(x, pads_begin=[0, 1, 0], pads_end=[0, 0, 0]), None),
+    "zeros behind": (lambda g, x: g.relu(g.pad(x, pads_begin=[0, 0, 0], pads_end=[0, 1, 0])), "pad"),
+    "the largest": (lambda g, x: g.reduce_max(x, axes=[1]), "reduce_max"),
+    "the largest size": (lambda g, x: g.reduce_max(g.abs(x), axes=[1]), None),
+    "the sum": (lambda g, x: g.reduce_sum(x, axes=[1]), None),
+    "the sum of other numbers": (lambda g, x: g.reduce_sum(g.exp(x), axes=[1]), "reduce_sum"),
+    "the sum over two axes": (lambda g, x: g.reduce_sum(x, axes=[1, 2]), "reduce_sum"),
+    "the mean": (lambda g, x: g.reduce_mean(x, axes=[1]), "reduce_mean"),
+    "a running sum": (lambda g, x: g.cum_sum(x, axis=1), None),
+    "a running sum from the end": (lambda g, x: g.cum_sum(x, axis=1, reverse=True), "cum_sum"),
+    "softmax of all positions": (lambda g, x: g.softmax(x, axis=1), "softmax"),
+    "a range of zeros and numbers": (lambda g, x: g.dynamic_quantize(x, *g.dynamic_range(x), dtype="u8"), None),
+    "a range of other numbers": (lambda g, x: g.dynamic_quantize(g.add(x, 1.0), *g.dynamic_range(g.add(x, 1.0)),
+                                                                 dtype="u8"), "dynamic_range"),
+    "0 / 0 times zero": (lambda g, x: g.matmul(g.divide(x, x), x, transpose_a=True), "matmul"),
+    "states of an lstm": (lambda g, x: lstm(g, x)[0], None),
+    "the last state of an lstm": (lambda g, x: lstm(g, x)[1], "lstm"),
+    "a reversed lstm": (lambda g, x: lstm(g, x, reverse=True)[0], "lstm"),
+    "a convolution": (lambda g, x: g.convolution(x, g.constant(np.ones((3, 8, 8), np.float32)), strides=[1],
+                                                 pads_begin=[1], pads_end=[1]),
+                      "convolution"),
+    "another operation": (lambda g, x: g.arg_max(x, axis=1), "arg_max"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name):
+    build, said = OPERATIONS[name]
+    mixes = found_for(build, ROWS).mixes
+    assert mixes is None if said is None else said in mixes, mixes
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_lstm_of_rows_with_lengths(reverse):
+    g = gq.Graph()
+    x, lengths = g.input("x", dtype="f32", shape=ROWS), g.input("lengths", dtype="s32", shape=(None,))
+    for v in lstm(g, x, lengths, reverse=reverse):
+        g.output(v)
+    assert padding_of(g) == (None, (), (("out0", 0),))
+
+
+def test_inputs_that_may_have_anything_behind_the_end():
+    """Zeros are needed only where a mask is made of them, or where they are summed."""
+    ids, other = (None, None), (None, None)
+    found = found_for(lambda g, x, y: g.reduce_max(g.abs(g.multiply(x, y)), axes=[1]), ids, other)
+    assert found == (None, ("y",), ())
+    found = found_for(lambda g, x, y: (g.relu(x), g.relu(y)), ids, other)
+    assert found == (None, (), (("out0", 1), ("out1", 1)))
+
+
+def test_graphs_without_an_answer():
+    assert "axis 1 of no input" in found_for(lambda g, x: g.relu(x), (None, 8)).mixes
+    assert "ranks" in found_for(lambda g, x, y: (g.relu(x), g.relu(y)), ROWS, None).mixes
+    fixed = found_for(lambda g, x: g.static_reshape(x, shape=[0, 16, 8], special_zero=True), ROWS)
+    assert "rejects rows of 11 or 19" in fixed.mixes
+
+
+def test_attention_of_onnx_with_a_boolean_mask():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 23]>
+        net (float[B, S, 8] q, bool[B, S] mask) => (float[B, S, 8] y) {
+            ones = Constant<value_ints = [1, 2]>()
+            m = Unsqueeze(mask, ones)
+            y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, q, q, m)
+        }""")
+    found = padding_of(gq.load_onnx(model))
+    assert (found.mixes, found.zeros, found.axes) == (None, ("mask",), (("y", 1),))
+
+
+def test_softmax_and_products_of_zeros_behind_the_end():
+    """The stated orders, which kernels have at every level, do not depend on hidden scores, nor on zeros."""
+    rng = np.random.default_rng(0)
+    for n in (*range(1, 20), 31, 32, 33, 64, 70):
+        x = rng.normal(size=(3, n)).astype(np.float32)
+        v = rng.normal(size=(n, 4)).astype(np.float32)
+        p = rows.softmax(x, inf_as_zero=False)
+        y = float_sums(p, v)
+        for size in (n + 1, 16 * (n // 16 + 1), 270):
+            for low in (-np.inf, LOWEST):
+                wide = np.pad(x, [(0, 0), (0, size - n)], constant_values=low)
+                q = rows.softmax(wide, inf_as_zero=False)
+                assert np.array_equal(q[:, :n], p) and not q[:, n:].any()
+            tail = rng.normal(size=(size - n, 4)).astype(np.float32)
+            assert np.array_equal(float_sums(q, np.concatenate([v, tail])).view(np.int32), y.view(np.int32))
+
+
+@pytest.mark.parametrize("options,ranges", [
+    ({}, "tensor"), ({"quantized": "static", "pooling": "mean"}, "tensor"),
+    ({"quantized": "dynamic"}, "rows")])
+def test_bits_of_padded_rows(options, ranges):
+    model = gq.compile(encoder(**options), ranges=ranges, threads=1)
+    assert model.padding_mixes is None and model.padding_zeros == ("mask",)
+    lengths, width = [2, 9, 17], 24
+    given = feed(lengths, width)
+    given["ids"][given["mask"] == 0] = 7  # anything
+    for n, y in zip(lengths, model(given), strict=True):
+        own = model(feed([n], n))[0]
+        assert np.array_equal((y[:n] if own.ndim > 1 else y).view(np.int32), own.view(np.int32)), n
