@@ -23,7 +23,7 @@ from graphq.kernels.target import isa
 from graphq.kernels.target.x86_amx import Tiles
 
 WIDE = any(level.name.startswith("avx512") for level in isa.available())
-LANES = [8] * (len(isa.available()) > 1) + [16] * WIDE
+LANES = [8] * any(level.name == "avx2" for level in isa.available()) + [16] * WIDE
 
 
 def ran(source, target, factory, *arguments):
