@@ -52,7 +52,7 @@ def _repr_html_(self: Graph) -> str:
 
 # Readers are added here, because graphq.model may not import graphq.onnx.
 files.READERS.update({".onnx": load_onnx, ".json": lambda path: __getattr__("load_onednn_json")(path),
-                      files.PT2: lambda program: __getattr__("torch").graph_of(program)})
+                      ".pt2": lambda program: __getattr__("torch").graph_of(program)})
 # Methods are added here, because graphq.ir may not import the modules that they use.
 add_method("partitions", _partitions)
 add_method("_repr_html_", _repr_html_)

@@ -21,9 +21,7 @@ ELSEWHERE = "data in other files"
 """The key in a graph's `meta` that is present if the graph's file refers to data in other files."""
 
 READERS: dict[str, Callable[[Any], Graph]] = {".graphq": _load_saved}
-"""Functions that read a graph from a file, by suffix. Packages that graphq.model may not import add readers."""
-PT2 = ".pt2"
-"""The suffix of programs of PyTorch; their reader also takes programs in memory."""
+"""Functions that read a graph from a file, by suffix (.pt2: or from a program). Packages above this one add readers."""
 
 
 TEXT_GROWTH = 128
@@ -42,7 +40,7 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
 def graph_of(model: object) -> Graph:
     """The graph of a program of PyTorch in memory. Raises GraphError for other objects; the message says what to do."""
     if is_of_torch(model):
-        return READERS[PT2](model)
+        return READERS[".pt2"](model)
     in_memory = isinstance(model, bytes | bytearray | memoryview) or hasattr(model, "SerializeToString")
     got = type(model).__name__ if in_memory else f"{model!r:.80}"
     hint = "; load_onnx(model) makes a Graph of an ONNX model in memory" if in_memory else ""

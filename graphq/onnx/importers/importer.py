@@ -89,10 +89,7 @@ def has_importer(node: NodeProto) -> bool:
 
 @dataclass
 class Scope:
-    """The values of a graph by their ONNX names, and the versions of its operator sets.
-
-    `names` has new names for some values.
-    """
+    """The values of a graph by their ONNX names, new `names` of some values, and the versions of its operator sets."""
 
     opsets: Mapping[str, int]
     values: dict[str, Value] = field(default_factory=dict)
@@ -413,14 +410,11 @@ def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], ou
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
-    """Fold nodes with constant operands, from index `first` on; returns the new `outs`.
-
-    A cast of 8-bit weights stays, because passes make a dequantize of the cast and the multiplication by a scale.
-    """
+    """Fold nodes with constant operands, from index `first` on; returns the new `outs`."""
     known: dict[Value, Value] = {}
     for node in graph.nodes[first:]:
         if node.op.name == "cast" and node.operand(0).dtype in (s8, u8) and len(node.operand(0).shape or ()) > 1:
-            continue
+            continue  # passes make a dequantize of the cast and the multiplication by a scale
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         for old, array in zip(node.outputs, results or (), strict=results is not None):
             with graph.before(node):
