@@ -1,8 +1,11 @@
 """The examples run as a user runs them, and what they print is right."""
+import json
 import os
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -128,3 +131,29 @@ def test_score_images(tmp_path, engine):
                           capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr  # the engines' own messages are on stderr
     assert f"{engine}: 600 images" in done.stdout and "bits equal to the bits of one process" in done.stdout
+
+
+def post(url, body):
+    """The status and the answer of a request in JSON."""
+    request = urllib.request.Request(url, body if isinstance(body, bytes) else json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.loads(refused.read())
+
+
+def test_embeddings(tmp_path):
+    """A text has the same vector from a file, alone over HTTP, and in a batch with others."""
+    script, texts = ROOT / "examples" / "embeddings.py", ["One.", "", "Several words, and some more of them."]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    assert "vectors.npy: 3 vectors of 128" in run(script, "texts.txt", "--threads", "2", cwd=tmp_path)
+    want = np.load(tmp_path / "vectors.npy")
+    with subprocess.Popen([sys.executable, script, "--serve", "0", "--threads", "1"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, encoding="utf-8") as process:
+        url = process.stdout.readline().partition(",")[0]
+        answers = [post(url, {"texts": some})[1]["vectors"] for some in (texts, texts[::-1], *([t] for t in texts))]
+        refused = [post(url, body)[0] for body in (b"[" * 99999, b"{}", {"texts": [1]}, {"texts": []})]
+        process.kill()
+    got = np.array([*answers[0], *answers[1][::-1], *(one[0] for one in answers[2:])], np.float32)
+    assert np.array_equal(got, np.concatenate([want] * 3)) and refused == [400] * 4
