@@ -95,13 +95,14 @@ def _rows(rows: Iterable[Mapping[str, Any]], scorer: Scorer) -> list[dict[str, A
         if not isinstance(row, Mapping):
             raise InputError(f"the rows of a bag must be dicts of arrays, got {row!r:.80}")
     kept = {names: scorer.kept(names) for names in {tuple(row) for row in given}}
-    outs = scorer.score({name: _stacked(name, given) for of in scorer.sources.values() for name in of})
+    outs = scorer.score({name: _stacked(name, given, scorer) for of in scorer.sources.values() for name in of})
     return [{**{name: row[name] for name in kept[tuple(row)]}, **{name: out[k] for name, out in outs.items()}}
             for k, row in enumerate(given)]
 
 
-def _stacked(name: str, rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+def _stacked(name: str, rows: Sequence[Mapping[str, Any]], scorer: Scorer) -> Any:
+    column = [row[name] for row in rows]
     try:
-        return np.stack([row[name] for row in rows])
+        return column if scorer.predictor.pad else np.stack(column)
     except ValueError as e:
         raise InputError(f"column {name!r}: the rows of a partition must have the same shape: {e}") from None

@@ -3,7 +3,7 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,6 +46,13 @@ class Predictor:
       `pad_to`, slices are filled up to a multiple of `pad_to` rows, because a model needs time for each new size.
     - If an operation may mix rows, for example by a scale computed from all rows, each row runs by itself.
 
+    `pad`: how to run rows of different lengths. Inputs whose axis 1 is open can then be lists of arrays, one for each
+    row. Rows of similar lengths are padded with zeros, to the longest row of their slice ("longest") or to 16, 32, 64,
+    128, 192, ... ("buckets": few sizes, so few plans). Outputs are cut to the lengths of their rows; such an output is
+    a list of arrays if the lengths differ. Rows are padded only if this cannot change a bit (see
+    `CompiledGraph.padding_mixes`), and only if they have no zeros where `padding_zeros` marks the end by zeros. Other
+    rows run with rows of the same length.
+
     `convert`: convert numbers of other dtypes, such as the f64 and s64 of tables, to the inputs' dtypes. Conversion to
     floats rounds. Conversion to integers refuses fractions and numbers that are too large.
 
@@ -59,14 +66,17 @@ class Predictor:
     """
 
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
-                 batch: int | None = None, pad_to: int | None = None, convert: bool = False) -> None:
+                 batch: int | None = None, pad_to: int | None = None,
+                 pad: Literal["longest", "buckets"] | None = None, convert: bool = False) -> None:
         for name, value in (("threads", threads), ("batch", batch), ("pad_to", pad_to)):
             if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)
                                       or not 0 < value < 2**31):
                 raise CompileError(f"{name} must be a positive int below 2**31, or None, got {value!r}")
         if not isinstance(convert, bool):
             raise CompileError(f"convert must be True or False, got {convert!r}")
-        self.threads, self.batch, self.pad_to, self.convert = threads, batch, pad_to, convert
+        if pad not in (None, "longest", "buckets"):
+            raise CompileError(f"pad must be 'longest', 'buckets' or None, got {pad!r}")
+        self.threads, self.batch, self.pad_to, self.pad, self.convert = threads, batch, pad_to, pad, convert
         self._rows: _BatchedModel | None = None
         self.path: str | None = None
         self._graph: tuple[Graph, Options] | None = None
@@ -85,7 +95,7 @@ class Predictor:
 
     def __repr__(self) -> str:
         return (f"<predictor of {self.path or 'a compiled graph'}: threads={self.threads}, batch={self.batch}, "
-                f"pad_to={self.pad_to}, convert={self.convert}>")
+                f"pad_to={self.pad_to}, pad={self.pad!r}, convert={self.convert}>")
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -101,11 +111,12 @@ class Predictor:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": None}
 
-    def __call__(self, inputs: Any) -> dict[str, np.ndarray]:
+    def __call__(self, inputs: Any) -> dict[str, Any]:
         """Score rows: a dict of arrays by input name, an array for a model with one input, or a table.
 
         The columns of a table (pandas, Arrow, Polars) are the inputs of the same names. For a model with one input, the
-        whole table is the input. Raises InputError with the input, the rule and the values.
+        whole table is the input. With `pad`, a list of arrays may stand for an array. Raises InputError with the input,
+        the rule and the values.
         """
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
@@ -113,7 +124,7 @@ class Predictor:
     def _prepared(self) -> "_BatchedModel":
         """The model, and the way it runs on rows. The first call loads the model."""
         if self._rows is None:
-            self._rows = _BatchedModel(self._model(), self.batch, self.pad_to)
+            self._rows = _BatchedModel(self._model(), self.batch, self.pad_to, self.pad)
         return self._rows
 
     def _model(self) -> CompiledGraph:
@@ -150,10 +161,11 @@ class _BatchedModel:
 
     `shared` has the names of inputs that are one number for all rows, and `batched` the types of the other inputs.
     `fixed` is the model's number of rows, or None if the model accepts any number. A run has at most `most` rows (None:
-    all rows) and a multiple of `unit` rows. `mixed` is the reason why the model may mix rows, or None.
+    all rows) and a multiple of `unit` rows. `mixed` is the reason why the model may mix rows, or None. `long` has the
+    names of the inputs that `pad` pads.
     """
 
-    def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
+    def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None, pad: str | None) -> None:
         self.model = model
         self.shared = {name for name, type in model.inputs.items() if type.shape == ()}
         self.batched = {name: type for name, type in model.inputs.items() if name not in self.shared}
@@ -175,6 +187,13 @@ class _BatchedModel:
                 raise CompileError(f"rows run one by one, with batch=1 and no pad_to, because {self.mixed}")
             batch = 1
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
+        self.pad, self.long = pad, [name for name, type in self.batched.items() if pad and type.shape is not None
+                                    and len(type.shape) > 1 and type.shape[1] is None]
+        if pad and (not self.long or self.mixed is not None and self.fixed is not None):
+            raise CompileError(f"pad={pad!r} needs inputs whose axis 1 is open, and axis 0 as well if rows mix, the "
+                               f"model is {model!r}")
+        if pad and model.padding_mixes is not None:
+            log.warning("rows are not padded, only rows of the same length run together: %s", model.padding_mixes)
 
     def checked(self, given: Any, convert: bool) -> dict[str, np.ndarray]:
         """Check the given arrays, and convert them if `convert`. Raises InputError if they do not fit."""
@@ -190,6 +209,9 @@ class _BatchedModel:
             raise InputError(f"the model takes inputs {names}, got {list(given)}")
         out = {}
         for name, type in self.model.inputs.items():
+            if name in self.long:
+                out[name] = _rows_of(name, type, given[name], convert)
+                continue
             array = _converted(name, type, given[name]) if convert else given[name]
             out[name] = check_array(name, type if name in self.shared else _with_rows(type), array)
             if name in self.batched and not out[name].ndim:
@@ -197,12 +219,18 @@ class _BatchedModel:
         counts = {name: len(out[name]) for name in self.batched}
         if len(set(counts.values())) > 1:
             raise InputError(f"inputs must have the same number of rows, got {counts}")
+        for k, rows in enumerate(zip(*(out[name] for name in self.long), strict=True)):
+            lengths = dict(zip(self.long, map(len, rows), strict=True))
+            if len(set(lengths.values())) > 1:
+                raise InputError(f"row {k} must have the same length in all padded inputs, got {lengths}")
         return out
 
-    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         count = len(arrays[next(iter(self.batched))])
         if count == 0:
             return self._of_no_rows(arrays)
+        if self.long:
+            return self._run_lengths(arrays, count)
         if self.mixed is not None and self.fixed is not None and count % self.fixed:
             raise InputError(f"the number of rows must be a multiple of {self.fixed}, the model's batch, "
                              f"because {self.mixed}; got {count}")
@@ -210,6 +238,37 @@ class _BatchedModel:
         parts = [self._slice({name: x if name in self.shared else x[at:at + most] for name, x in arrays.items()},
                              min(most, count - at)) for at in range(0, count, most)]
         return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+    def _run_lengths(self, arrays: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """Run rows of any lengths: sort them into slices of similar lengths, pad the slices, and cut the outputs."""
+        lengths, axes = [len(row) for row in arrays[self.long[0]]], self.model.padding.axes
+        groups: dict[tuple[bool, int], list[int]] = {}
+        for k in sorted(range(count), key=lengths.__getitem__):
+            groups.setdefault(self._least(arrays, k, lengths[k]), []).append(k)
+        out: dict[str, list[Any]] = {name: [None] * count for name in self.model.outputs}
+        for (_, least), rows in groups.items():
+            most = self.most or len(rows)
+            for part in (rows[at:at + most] for at in range(0, len(rows), most)):
+                size = max(least, lengths[part[-1]])
+                taken = {name: x if name in self.shared else x[part] if name not in self.long else np.stack(
+                    [np.pad(x[k], [(0, size - lengths[k]), *[(0, 0)] * (x[k].ndim - 1)]) for k in part])
+                    for name, x in arrays.items()}
+                for name, y in self._slice(taken, len(part)).items():
+                    for k, row in zip(part, y, strict=True):
+                        out[name][k] = row[tuple(slice(n - size + lengths[k] if (name, axis) in axes else n)
+                                                 for axis, n in enumerate(row.shape, 1))]
+        return {name: np.stack(rows) if len({row.shape for row in rows}) == 1 else rows for name, rows in out.items()}
+
+    def _least(self, arrays: Mapping[str, Any], k: int, length: int) -> tuple[bool, int]:
+        """Whether row k can be padded, and the least length at which it runs.
+
+        Zeros of the row's own could look like its end. The sums of a row of one position have an order of their own.
+        """
+        marks = [arrays[name][k].reshape(length, -1) for name in self.model.padding_zeros if length]
+        if not length or self.model.padding_mixes is not None or not all(x.any(axis=1).all() for x in marks):
+            return False, length
+        power = max(16, 1 << (length - 1).bit_length())
+        return True, 2 if self.pad == "longest" else power if length <= 128 else -(-length // 64) * 64
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for a batch of no rows. If other dimensions are open, a run on one row of zeros sets them."""
@@ -247,6 +306,15 @@ def _converted(name: str, type: TensorType, array: Any) -> Any:
     if not (np.isinf(made) <= np.isinf(x)).all() if type.dtype.kind == "float" else not np.array_equal(made, x):
         raise InputError(f"input '{name}' must be {type}, which cannot hold all of the given {x.dtype} numbers")
     return made
+
+
+def _rows_of(name: str, type: TensorType, given: Any, convert: bool) -> Any:
+    """The checked rows of an input that is padded, from an array, a list of arrays, or a column of arrays."""
+    rows = given if isinstance(given, list | tuple) else np.atleast_1d(np.asarray(given))
+    each = TensorType(type.dtype, (type.shape or ())[1:])
+    return [check_array(name, each, _converted(name, each, row) if convert else row, word=f"row {k} of input")
+            for k, row in enumerate(rows)] or np.zeros(
+                (0, 1, *(d or 1 for d in (type.shape or ())[2:])), type.dtype.numpy)
 
 
 def _with_rows(type: TensorType, rows: int | None = None) -> TensorType:

@@ -112,6 +112,15 @@ def test_bag_in_one_process(here, artifact, expected):
     assert np.array_equal(np.stack([row["y"] for row in found]), expected["y"])
 
 
+def test_a_bag_of_rows_of_different_lengths(here):
+    g = gq.Graph()
+    g.output(g.relu(g.input("x", dtype="f32", shape=(None, None))), name="y")
+    rows = [{"x": np.arange(-2, n, dtype=np.float32)} for n in (3, 40, 0, 3)]
+    bag = db.from_sequence(rows, npartitions=1)
+    found = score(bag, gq.Predictor(gq.compile(g, threads=1), pad="buckets"), keep=[]).compute()
+    assert all(np.array_equal(out["y"], np.maximum(row["x"], 0)) for out, row in zip(found, rows, strict=True))
+
+
 def test_a_predictor_says_how_rows_run(here, artifact, expected):
     predictor = gq.Predictor(artifact, threads=1, batch=10, pad_to=10)
     scored = score(da.from_array(DATA, chunks=(33, 16)), predictor, outputs=["y"])
