@@ -84,6 +84,3 @@ __all__ = ["ANY", "PIPELINE", "PRECISIONS", "CastBeforeMoves", "CastDequantizedW
            "duplicate_masks", "eliminate_common_subexpressions", "eliminate_dead_code", "find_pass", "fold_constants",
            "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "leave_ties", "positive_axis",
            "rounds", "run_passes", "without"]
-
-canonicalise = canonicalize  # earlier spellings, for scripts
-NormaliseGroupsAsRows, NormaliseChannelsAsPool = NormalizeGroupsAsRows, NormalizeChannelsAsPool

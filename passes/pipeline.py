@@ -21,7 +21,7 @@ from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse, duplicate_dequantize, duplicate_masks, leave_ties
 from graphq.passes.normalizations import NormalizeChannelsAsPool, NormalizeGroupsAsRows, RowsLast
 from graphq.passes.ranges_by_row import RangesByRow
-from graphq.rewrite.fixpoint import SPELLINGS, After, Fixpoint, History, apply, pass_name
+from graphq.rewrite.fixpoint import After, Fixpoint, History, apply, pass_name
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
@@ -182,4 +182,4 @@ def names_of(passes: Sequence[Pass]) -> list[str]:
 
 def named(names: Sequence[str]) -> tuple[Pass, ...]:
     """The passes with these names, as in a saved model. Raises KeyError for an unknown name."""
-    return tuple(_NAMED[SPELLINGS.get(name, name)] for name in names)
+    return tuple(_NAMED[name] for name in names)

@@ -95,13 +95,3 @@ def test_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
     assert gq.__version__ == version("graphq-compiler")
-
-
-def test_earlier_spellings_still_work():
-    assert gq.passes.canonicalise is gq.passes.canonicalize
-    assert gq.passes.NormaliseGroupsAsRows is gq.passes.NormalizeGroupsAsRows
-    assert gq.passes.NormaliseChannelsAsPool is gq.passes.NormalizeChannelsAsPool
-    assert gq.Graph.specialise is gq.Graph.specialize
-    pipeline = gq.passes.PIPELINE
-    assert gq.passes.find_pass(pipeline, "canonicalise") is gq.passes.canonicalize
-    assert "NormalizeGroupsAsRows" not in map(pass_name, gq.passes.without(pipeline, "NormaliseGroupsAsRows"))

@@ -5,8 +5,6 @@ A model file of a hundred bytes can ask for terabytes, for example by a padding 
 `expect`, and the array is not counted. Both functions raise CompileError if the memory would exceed the limit.
 Reserved memory stays counted until the `budget` ends or a `recount` replaces the count.
 """
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

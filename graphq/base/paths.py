@@ -1,6 +1,4 @@
 """Open files at paths that users give, read arrays from them, and find Python objects that users name."""
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

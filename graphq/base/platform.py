@@ -7,8 +7,6 @@ set OMP_NUM_THREADS for their workers.
 Other files read SYSTEM here, and none imports a module that some systems lack (`pwd`, `grp`, `resource`). Each function
 has a form for Linux, and a plain form that works everywhere.
 """
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

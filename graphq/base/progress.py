@@ -3,8 +3,6 @@
 The bar shows the share of the whole job that is done. The time of a part is unknown before the part has run. Each part
 therefore states its share of the rest of the surrounding part. The bar never goes back, and never exceeds 100 %.
 """
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext

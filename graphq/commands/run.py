@@ -77,7 +77,6 @@ def _ulp(x: np.ndarray, dtype: DType) -> np.ndarray:
 SECONDS, RUNS = 1.0, 20
 """A model is timed until its runs have taken SECONDS in total, but for at most RUNS runs."""
 
-
 ARGUMENTS: Arguments = (
     *MODEL, *INPUTS,
     option("--output", action="append", default=[], metavar="NAME=FILE.npy", help="write an output's array"),

@@ -267,8 +267,6 @@ class Graph(Operations):
 
         return specialized(self, types, constants or {})
 
-    specialise = specialize  # the earlier spelling, which scripts may use
-
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickle and copy the graph as a flat list of nodes, because long chains would recurse too deeply."""
         from graphq.ir.copies import flat, rebuilt

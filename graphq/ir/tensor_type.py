@@ -15,7 +15,6 @@ Dim: TypeAlias = int | None
 MAX_ELEMENTS = 2**48
 """The most elements of a tensor. Larger shapes are mistakes, and the limit keeps sizes in bytes far below 2**63."""
 
-
 MAX_RANK = 64
 """The largest rank of a tensor: NumPy's limit for arrays."""
 

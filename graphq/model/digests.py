@@ -1,7 +1,6 @@
 """Digests of a model's outputs and inner values, by which `graphq verify` compares machines (docs/numbers.md)."""
 import hashlib
 import json
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphq.base.paths import read_file
+from graphq.base.platform import MACHINE
 from graphq.errors import InputError, ParseError
 from graphq.ir.interpret import named_outputs
 from graphq.ir.tensor_type import array_type
@@ -52,8 +52,7 @@ def verify(model: CompiledGraph, arrays: Mapping[str, np.ndarray], path: Path, *
     result = {"written": not wanted, "outputs": len(found["outputs"]), "values": len(known), "differing": [],
               "node": None, "missing": [name for name in names if name not in made]}
     if not wanted:
-        found["about"] = {"machine": platform.machine(), "isa": model.level.name, "threads": model.threads,
-                          "numpy": np.__version__, "python": platform.python_version()}
+        found["about"] = {"machine": MACHINE, "isa": model.level.name, "threads": model.threads, "numpy": np.__version__}
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         return result
     order = {v: k for k, v in enumerate(graph.values)}

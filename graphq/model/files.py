@@ -23,7 +23,6 @@ ELSEWHERE = "data in other files"
 READERS: dict[str, Callable[[Any], Graph]] = {".graphq": _load_saved}
 """Functions that read a graph from a file, by suffix (.pt2: or from a program). Packages above this one add readers."""
 
-
 TEXT_GROWTH = 128
 """The most bytes of memory that parsing takes for one byte of text; a token of one character takes 108."""
 

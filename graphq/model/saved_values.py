@@ -54,7 +54,6 @@ GROUPS = {
     "windows": "kernels.operands.windows"}
 """The modules of functions with names `group.name`, which are imported when a plan needs a function of the group."""
 
-
 FEW = 16
 """Longer tuples of floats, such as the scales of channels, are written as arrays: JSON takes longer."""
 FLOATS_GROWTH = 4

@@ -208,7 +208,6 @@ def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[
 VIEWS = frozenset({"static_reshape"})
 """Operations that only reshape. They need no step, because their result is a view of their operand's buffer."""
 
-
 STAGES = "stages"
 """The key in the `meta` of a stage's graph for facts about the other stages.
 

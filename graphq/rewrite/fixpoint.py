@@ -111,14 +111,8 @@ def tolerance_of(step: Pass) -> float:
     return float(getattr(step, "tolerance", 0.0))
 
 
-SPELLINGS = {"canonicalise": "canonicalize", "NormaliseGroupsAsRows": "NormalizeGroupsAsRows",
-             "NormaliseChannelsAsPool": "NormalizeChannelsAsPool"}
-"""Former spellings of pass names, and the present names. Scripts and saved models may still use the former."""
-
-
 def find_pass(passes: Sequence[Pass], name: str) -> Pass:
     """Find the first pass of this name, also inside a Fixpoint. Raises GraphError for an unknown name."""
-    name = SPELLINGS.get(name, name)
     for step in _every(passes):
         if pass_name(step) == name:
             return step
@@ -132,13 +126,12 @@ def single_passes(passes: Sequence[Pass]) -> list[Pass]:
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
     """Leave out the passes with these names, also inside a Fixpoint. Raises GraphError for a name that no pass has."""
-    gone = {SPELLINGS.get(name, name) for name in names}
-    if missing := gone.difference(map(pass_name, _every(passes))):
+    if missing := {*names}.difference(map(pass_name, _every(passes))):
         raise GraphError(f"no pass is named '{min(missing)}'")
 
     def kept(steps: Sequence[Pass]) -> tuple[Pass, ...]:
         return tuple(Fixpoint(step.name, *kept(step.passes)) if isinstance(step, Fixpoint) else step
-                     for step in steps if pass_name(step) not in gone)
+                     for step in steps if pass_name(step) not in names)
 
     return kept(passes)
 

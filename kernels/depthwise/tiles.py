@@ -7,8 +7,6 @@ channel. Neighboring output pixels of a line share columns, and each column is i
 tiles of four pixels, a vector of one pixel's outputs takes 8 operations instead of the 20 of pairs. If the instruction
 multiplies x + 128 or x - 128 (`products.shift`), sums start from -128 or 128 times the sum of w.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

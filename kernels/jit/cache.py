@@ -8,8 +8,6 @@ private temporary folder instead.
 Files that have not been used for a month are removed. If the folder exceeds MOST_BYTES, the least recently used files
 are removed as well. A process that misses a removed file compiles the kernel again.
 """
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json

@@ -1,6 +1,4 @@
 """The CPU of this machine: a description that tells it from other CPUs, and the features that programs may use."""
-from __future__ import annotations
-
 from functools import cache
 
 from graphq.base.locks import late_imports

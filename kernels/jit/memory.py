@@ -1,6 +1,4 @@
 """Allocate memory for weights and temporary buffers, aligned to cache lines, and find the addresses of arrays."""
-from __future__ import annotations
-
 import ctypes
 import weakref
 from collections.abc import Callable

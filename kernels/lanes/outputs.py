@@ -9,8 +9,6 @@ needs, such as a column's weight scale.
 tile to `look_again`. With a second look, its function recomputes these outputs, otherwise `exact_form` does.
 `ties.attach` registers the former here, so kernels need not import `ties`.
 """
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from graphq.kernels.jit import modules

@@ -15,8 +15,6 @@ Tile functions read activations as rows or columns of `a`, or as windows of an i
 matmul of windows by weights that are packed tap by tap is a convolution. An operand's table has the byte offset of each
 batch element; without a table, the address of the table is 0.
 """
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import getitem

@@ -39,7 +39,6 @@ view_count, view_sum = COUNT.view, SUM.view
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """+inf and -inf as s32 that compare like floats (see `numbers.observed.ordered`)."""
 
-
 LANES = 64
 """The elements per iteration of the search for extremes: four vectors of 16, independent of each other."""
 

@@ -41,7 +41,6 @@ _LINE = 64
 _COPIES = 4
 """How many arrays of a table's size exist at once while a table is made."""
 
-
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
 """Input columns that several neighboring output pixels of a line read, each with its (pixel, tap) pairs."""
 

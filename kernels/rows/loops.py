@@ -7,8 +7,6 @@ powers at the address `room`. `epsilon` is the address of an f32.
 The vectors' lanes determine the order of the sums. They are therefore the same at every ISA level; LLVM splits the
 vectors into the machine's vectors.
 """
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +19,6 @@ from graphq.kernels.lanes.vector import Columns, emit, emit_each
 from graphq.kernels.numbers import rows
 
 INFINITY = float("inf")
-
 
 Turn = Callable[[list[Columns], list[Value]], list[Value]]
 """A function of some vectors of columns and the carried values; it returns the new carried values."""

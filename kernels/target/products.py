@@ -12,8 +12,6 @@ same sums: exact, modulo 2**32.
 Kernels multiply activations as u8: epilogues expect sums of `a + shift(dtype)`. An instruction for s8 by s8 gets these
 numbers minus 128, and kernels add 128 times the sums of the weights.
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 

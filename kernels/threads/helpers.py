@@ -1,6 +1,4 @@
 """Helpers: threads that run parts of steps for callers (see `steps`), and the memory that they share with callers."""
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Callable

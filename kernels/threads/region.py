@@ -2,8 +2,6 @@
 
 A process that runs plans on several threads imports this module in the background (see `team`), and Numba with it.
 """
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numba

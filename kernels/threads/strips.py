@@ -7,8 +7,6 @@ piece; each piece has a room of its own.
 The steps need no code for strips. Each step runs on copies of its argument block: in the copy for a strip, addresses of
 data in a room are adjusted, so row i is at `address + i * stride`.
 """
-from __future__ import annotations
-
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, store_s64
 

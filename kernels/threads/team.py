@@ -21,8 +21,6 @@ A helper that has found nothing to do for a while sleeps at a semaphore. To wake
 no helpers, unless the runs follow one another closely. Linux often wakes a thread on the core of the waking thread,
 even if another core is idle. A helper is therefore kept off the core of its caller; it would have to wait there.
 """
-from __future__ import annotations
-
 import atexit
 import ctypes
 import logging
@@ -48,7 +46,6 @@ SHORT_SECONDS = 2e-4
 """Runs that take fewer seconds on one thread wake no helpers, except as CLOSE_SECONDS says."""
 CLOSE_SECONDS = 5e-4
 """Short runs wake helpers if they are at most this many seconds apart: helpers then stay awake between runs."""
-
 
 Row: TypeAlias = tuple[int | modules.Function, int, int, int]
 """A step as a row of STEP: its block function, its argument block's address, its blocks, and its pieces."""

@@ -3,8 +3,6 @@
 A traced step takes the place of another step in a table. Its block function runs a whole piece of that step, and reads
 the clock before and after.
 """
-from __future__ import annotations
-
 import numpy as np
 
 from graphq.kernels.jit import modules

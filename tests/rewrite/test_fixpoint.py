@@ -108,7 +108,7 @@ def test_passes_are_left_out_by_name():
         if pass_name(step) == "canonicalize":
             assert [p for p in canonicalize.passes if p not in step.passes] == \
                 [p for p in canonicalize.passes if pass_name(p) == "CubeAsProducts"]
-    assert not {pass_name(p) for p in without(PIPELINE, "canonicalise")} & {"canonicalise", "canonicalize"}
+    assert "canonicalize" not in {pass_name(p) for p in without(PIPELINE, "canonicalize")}
     with pytest.raises(GraphError, match="no pass is named 'FuseNothing'"):
         without(PIPELINE, "FuseNothing")
 
@@ -119,7 +119,7 @@ def test_passes_are_found_by_name_in_others_too():
     for name, wanted in (("Doubled", outer), ("inner", inner), ("AbsOfRelu", inner.passes[0]),
                          ("DropRepeatedRelu", passes[2].passes[0]), ("second", passes[2]), ("len", len)):
         assert find_pass(passes, name) is wanted
-    assert find_pass(PIPELINE, "canonicalise") is canonicalize
+    assert find_pass(PIPELINE, "canonicalize") is canonicalize
     with pytest.raises(GraphError, match="no pass is named 'AbsOfReul'; did you mean AbsOfRelu?"):
         find_pass(passes, "AbsOfReul")
 

@@ -18,7 +18,6 @@ from graphq.onnx.protos.tensors import element_of
 
 FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
-
 ROWS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
     "conv_integer": ("ConvInteger", lambda a: {"group": a["groups"], **_windows(a)}),
