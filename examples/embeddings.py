@@ -79,7 +79,7 @@ def tokenizer(path: str | None) -> Tokenize:
     """Read the tokenizer of a file. Without one, the number of a word is a checksum."""
     if path is None:
         return lambda text: [1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in re.findall(r"\w+|[^\w\s]", text)]
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer  # type: ignore[import-not-found, unused-ignore]
 
     made = Tokenizer.from_file(path)
     made.no_padding()

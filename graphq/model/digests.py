@@ -52,7 +52,7 @@ def verify(model: CompiledGraph, arrays: Mapping[str, np.ndarray], path: Path, *
     result = {"written": not wanted, "outputs": len(found["outputs"]), "values": len(known), "differing": [],
               "node": None, "missing": [name for name in names if name not in made]}
     if not wanted:
-        found["about"] = {"machine": MACHINE, "isa": model.level.name, "threads": model.threads, "numpy": np.__version__}
+        found["about"] = {"machine": MACHINE, "isa": model.level.name, "threads": model.threads}
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         return result
     order = {v: k for k, v in enumerate(graph.values)}

@@ -145,8 +145,13 @@ def _constant(x: np.ndarray, y: np.ndarray, box: tuple[slice, ...]) -> Cells:
         kept[box] = (both == y) | (both != both) & (y != y)
     if x.ndim == 2 and x.size >= 1 << 16:  # a table, or weights
         return Cells(kept)
+    return Cells(kept, _numbers(x))
+
+
+def _numbers(x: np.ndarray) -> np.ndarray:
+    """The numbers as f64, or inf for those that are not finite, or that are integers too large for f64."""
     data = x.astype(np.float64)
-    return Cells(kept, np.where(data < 2.0**53, data, np.inf))  # f64 does not have all larger integers
+    return np.where(data < (2.0**53 if x.dtype.kind in "iu" else np.inf), data, np.inf)
 
 
 def _moved(node: Node, twin: Node, given: Sequence[Cells]) -> Cells:
@@ -173,8 +178,7 @@ def _lanewise(node: Node, given: Sequence[Cells]) -> Cells:
     known, data = ~np.isnan(total) & ~wild & (node.op.exact | np.isinf(numbers[0])), _finite_if(wild)
     if known.any():
         arrays = [np.where(known, x, 1).astype(v.dtype.numpy) for x, v in zip(numbers, node.operands, strict=True)]
-        values = node.op.reference(*arrays, **node.attrs).astype(np.float64)
-        data = np.where(known, np.where(values < 2.0**53, values, np.inf), data)
+        data = np.where(known, _numbers(node.op.reference(*arrays, **node.attrs)), data)
     match node.op.name:
         case "multiply" | "logical_and":
             data = np.where(reduce(np.logical_or, [x == 0 for x in numbers]) & ~wild, 0, data)

@@ -9,7 +9,7 @@ WIDTH, HEADS, WORDS, POSITIONS = 16, 2, 30, 100
 def encoder(mask="lowest", *, quantized=False, pooling="none", positions="table", layers=1, hidden=-np.inf):
     """An encoder of one or more layers of attention, and a matmul.
 
-    `mask`: none, lowest (adds f32's lowest number), small (adds -10000), where (selects `hidden`), causal (as where),
+    `mask`: none, lowest (adds f32's lowest number), highest (the same by f32's highest number), small (adds -10000), where (selects `hidden`), causal (as where),
     or both (hides padded queries as well). `quantized`: False, "static" or "dynamic". `pooling`: none, cls, mean, last.
     `positions`: table, rotary, relative or none.
     """
@@ -68,6 +68,8 @@ def encoder(mask="lowest", *, quantized=False, pooling="none", positions="table"
         if mask in ("lowest", "small"):
             low = np.finfo(np.float32).min if mask == "lowest" else np.float32(-10000)
             scores = g.add(scores, g.multiply(g.subtract(1.0, keys), low))
+        elif mask == "highest":
+            scores = g.add(scores, g.multiply(g.subtract(keys, 1.0), np.finfo(np.float32).max))
         elif mask != "none":
             shown = g.greater(keys, 0.0)
             if mask != "where":
