@@ -10,7 +10,9 @@ def encoder(mask="lowest", *, quantized=False, pooling="none", positions="table"
     """An encoder of one or more layers of attention, and a matmul.
 
     `mask`: none, lowest (adds f32's lowest number), highest (the same by f32's highest number), small (adds -10000),
-    where (selects `hidden`), causal (as where), or both (hides padded queries as well). `quantized`: False, "static" or "dynamic". `pooling`: none, cls, mean, last.
+    where (selects `hidden`), causal (as where), or both (hides padded queries as well).
+
+    `quantized`: False, "static" or "dynamic". `pooling`: none, cls, mean, last.
     `positions`: table, rotary, relative or none.
     """
     g, rng = gq.Graph("encoder"), np.random.default_rng(5)

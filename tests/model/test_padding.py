@@ -13,8 +13,8 @@ from graphq.model.padding import padding_of
 
 LOWEST = np.finfo(np.float32).min
 APART = {
-    "f32's lowest number": {}, "f32's highest number": {"mask": "highest"}, "where": {"mask": "where"}, "where, f32's lowest number": {
-        "mask": "where", "hidden": LOWEST},
+    "f32's lowest number": {}, "f32's highest number": {"mask": "highest"}, "where": {"mask": "where"},
+    "where, f32's lowest number": {"mask": "where", "hidden": LOWEST},
     "causal": {"mask": "causal"}, "rotary positions": {"positions": "rotary"},
     "relative positions": {"positions": "relative"}, "cls": {"pooling": "cls"}, "masked mean": {"pooling": "mean"},
     "mean as a product": {"pooling": "product"},
