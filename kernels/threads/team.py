@@ -161,6 +161,11 @@ class Team:
         return not _numba_has_threads_of_another_process and (
             "numba" in sys.modules or perf_counter() >= self.import_at)
 
+    @property
+    def awaits_run(self) -> bool:
+        """Whether the next run on several threads has the region loaded, or finds out Numba's layer."""
+        return self.layer is None and (self.region is not None or self.loader is None and self.can_load())
+
     def _started(self, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name="graphq-team", daemon=True)
         with suppress(RuntimeError):  # no more threads can be started, or Python is ending
@@ -208,8 +213,7 @@ class Team:
         those = self.helpers
         if those.most == 0:
             return True
-        if self.layer is None and (self.region or (
-                self.can_load() if self.loader is None else self.loader.is_alive())):
+        if self.awaits_run or self.layer is None and self.loader is not None and self.loader.is_alive():
             return False
         return self.layer not in (None, "omp") or those.begun >= (len(those.threads) or self.layer == "omp")
 
@@ -245,9 +249,9 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
     run()
     while current is not None and not current.settled and perf_counter() < end:
         sleep(0.01)
-        could_ask = current.region is not None
+        awaited = current.awaits_run
         run()
-        if could_ask and current.layer is None:  # `run` used one thread only: nothing to wait for
+        if awaited and current.awaits_run:  # `run` used one thread only: nothing to wait for
             return
 
 

@@ -61,4 +61,4 @@ def test_a_row_gives_all_families_a_new_product(tmp_path):
         *(f"{kernel}_{level}" for kernel in ("matmul_u8s8_5x16", "matmul_s8s8_5x16", "depthwise_u8")
           for level in ("new", "signed")),
         "matmul_u8s4_5x16_new", "matmul_u8s8groups_5x16_new", "depthwise_s8_new",
-        "recurring_4_new_1_0", "recurring_4_signed_1_0", "eltwise_new", "softmax_new", "histogram_block"}
+        "recurring_4_new_1_0_0", "recurring_4_signed_1_0_0", "eltwise_new", "softmax_new", "histogram_block"}
