@@ -3,11 +3,10 @@
     python examples/embeddings.py --write encoder.onnx
     python benchmarks/moved_vectors.py encoder.onnx [--lengths 3 7 19 20 41 60] [--engines graphq ort openvino]
 
-Random texts of these lengths are computed alone, padded to 64 and to 128 tokens, in a batch, and in a batch in another
-order; all by one thread and by two. For each engine the table has the number of results that differ in any bit from
-the text alone with one thread, and the lowest cosine of a result with it. graphq runs the file as it is ("graphq") and
-with a range for each row ("graphq rows"). The model takes input_ids, and may take attention_mask and other inputs,
-which are zeros.
+Random texts of these lengths are computed one by one, padded to 64 and to 128 tokens, in a batch, and in a batch in
+another order, all by one thread and by two. For each engine the table has the number of results that differ in any bit
+from the unpadded text on one thread, and the lowest cosine of the two. graphq runs the file as it is ("graphq") and
+with a range for each row ("graphq rows"). The model takes input_ids, and may take attention_mask; other inputs are zeros.
 """
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def arrays(texts: Texts, width: int, names: Sequence[str]) -> dict[str, np.ndarr
 
 
 def situations(texts: Texts, run: Callable[[Texts, int], np.ndarray]) -> dict[str, Vectors]:
-    """The vector of each text in each situation; if the model gives a vector for each token, those of the text."""
+    """The vector of each text in each situation; a model may give a vector for each token of the text."""
     def of(rows: Texts, width: int) -> Vectors:
         y = run(rows, width)
         return [y[k, :len(row)] if y.ndim == 3 else y[k] for k, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""Turn texts into vectors that do not move: a text has the same bits alone, in any batch, padded, on every CPU.
+"""Turn texts into vectors that do not move: a text has the same bits in any batch, with any padding, on every CPU.
 
     python examples/embeddings.py texts.txt --out vectors.npy      a text a line
     python examples/embeddings.py --serve 8000                     POST {"texts": [...]} gives {"vectors": [...]}
@@ -79,7 +79,7 @@ def tokenizer(path: str | None) -> Tokenize:
     """Read the tokenizer of a file. Without one, the number of a word is a checksum."""
     if path is None:
         return lambda text: [1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in re.findall(r"\w+|[^\w\s]", text)]
-    from tokenizers import Tokenizer  # type: ignore[import-not-found, unused-ignore]
+    from tokenizers import Tokenizer
 
     made = Tokenizer.from_file(path)
     made.no_padding()
@@ -120,7 +120,7 @@ class Together:
         return result.result()
 
     def work(self) -> None:
-        """Answer requests until the process ends. An error is that of each request of the batch."""
+        """Answer requests until the process ends. An error of a batch is raised for each of its requests."""
         while True:
             batch = [self.waiting.get()]
             while not self.waiting.empty() and sum(len(texts) for texts, _ in batch) < MOST_TEXTS:

@@ -3,6 +3,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,31 +20,33 @@ INPUTS = tuple(option(name, action="append", default=[], metavar=metavar, help=t
     ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")))
 
 
-class SameDraws(np.random.Generator):
+class SameDraws(NamedTuple):
     """Random numbers that are the same on every machine and with every NumPy: a bit generator's integers, scaled."""
 
-    def integers(self, low: int, high: int, size: tuple[int, ...]) -> np.ndarray:  # type: ignore[override]
+    bits: np.random.BitGenerator
+
+    def integers(self, low: int, high: int, size: tuple[int, ...]) -> np.ndarray:
         """Integers from `low` to `high` - 1."""
-        raw = self.bit_generator.random_raw(math.prod(size))
+        raw = self.bits.random_raw(math.prod(size))
         return (np.asarray(raw, np.uint64).reshape(size) % np.uint64(high - low)).astype(np.int64) + low
 
-    def uniform(self, low: float, high: float, size: tuple[int, ...]) -> np.ndarray:  # type: ignore[override]
+    def uniform(self, low: float, high: float, size: tuple[int, ...]) -> np.ndarray:
         """Numbers from `low` to below `high`, in steps of 2^-24 of the range."""
         return low + (high - low) * (self.integers(0, 1 << 24, size) * 2.0**-24)
 
 
-def accepted_inputs(graph: Graph, seed: int | np.random.Generator, spread: float = 1.0) -> dict[str, np.ndarray]:
+def accepted_inputs(graph: Graph, seed: int | SameDraws, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Make random arrays for all inputs of a graph with known shapes; the same seed gives the same arrays.
 
     Floats are in [-spread, spread]. Integers narrower than 32 bits are around their zero point: they cover the share
     `spread` of the range of their type.
     """
-    rng = np.random.default_rng(seed)
+    rng = seed if isinstance(seed, SameDraws) else np.random.default_rng(seed)
     return {str(v.name): _array(v, rng, spread) for v in graph.inputs}
 
 
 # Functions that make random values, by the name of an operand that does not accept every number, such as a variance.
-_DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+_DOMAINS: Mapping[str, Callable[[np.random.Generator | SameDraws, tuple[int, ...]], np.ndarray]] = {
     "variance": lambda rng, shape: rng.uniform(0.5, 2.0, shape),
     "scales": lambda rng, shape: rng.uniform(0.01, 0.1, shape),
     "probability": lambda rng, shape: rng.uniform(0.1, 0.9, shape),
@@ -54,7 +57,7 @@ _DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarr
 _POSITIVE = ("log", "sqrt", "pow")
 
 
-def _array(value: Value, rng: np.random.Generator, spread: float) -> np.ndarray:
+def _array(value: Value, rng: np.random.Generator | SameDraws, spread: float) -> np.ndarray:
     shape, dtype = value.type.dims, value.dtype
     users = value.users
     names = {u.node.op.operands[min(u.number, len(u.node.op.operands) - 1)].name for u in value.uses

@@ -4,8 +4,6 @@ The interpreter runs each node's reference, a NumPy function, in graph order. Th
 graph; passes and kernels are tested against them. Constant folding computes nodes whose operands are all constants.
 Most of the shape arithmetic in models with open shapes is folded.
 """
-from __future__ import annotations
-
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +51,7 @@ class Signature(NamedTuple):
     outputs: Mapping[str, TensorType]
 
     @classmethod
-    def of(cls, graph: Graph) -> Signature:
+    def of(cls, graph: Graph) -> "Signature":
         """The signature of `graph`."""
         return cls(graph.name, tuple([GraphInput(v.name or "", v.type, v.property) for v in graph.inputs]),
                    {name: v.type for name, v in zip(graph.output_names, graph.outputs, strict=True)})
@@ -164,7 +162,7 @@ def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any]
         return None
 
 
-def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
+def reference(graph: Graph, /, *inputs: Any, **named: Any) -> "Result":  # type: ignore[type-var]
     """Run a graph with the NumPy reference of each operation.
 
     Inputs are given in the graph's order, as keywords, or in one mapping by name. Returns the output as a new array, or

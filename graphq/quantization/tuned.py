@@ -39,7 +39,7 @@ SMALL = 1e-4  # losses up to this one show neither that batches are alike nor th
 UNEVEN, EVEN_FROM = 2.0, 16  # if losses of batches differ by more than UNEVEN times, EVEN_FROM batches are needed
 
 # Division of channels (smooth.py)
-ALPHAS = 0.25, 0.5, 0.75, 1.0  # with 1, the channels of activations get equal ranges; with 0, those of weights do
+ALPHAS = 0.25, 0.5, 0.75, 1.0  # with 1, channels of activations get equal ranges; with 0, channels of weights do
 WORTH = 0.8  # channels are divided only if that reduces the estimated noise to less than this share
 OF_CHANNELS = 0.98  # new data are expected to exceed each channel's range by this quantile of all channels' ratios
 UNSEEN_CHANNEL = 4.0  # new data are expected to exceed a channel's range by this ratio if there is only one batch
@@ -50,7 +50,7 @@ MOMENTUM = 0.1  # the weight of one more batch in the moving average of extremes
 DAMPING = 0.01  # GPTQ adds this share of the mean of a Hessian's diagonal to the diagonal, so that it can be inverted
 
 # Reports (compare.py, comparison.py, speed.py)
-RANKED = 2  # the cost of each layer is measured on this many batches, those of the largest losses
+RANKED = 2  # the cost of each layer is measured on this many batches, which have the largest losses
 MUCH, ADVISED = 0.1, 8  # at most ADVISED layers get advice: those that cause more than the share MUCH of the loss
 GAINED = 0.95  # advice is given only if it reduces the loss to at most this share
 CLIPPED = 0.001  # tensors are mentioned if more than this share of their elements is out of range

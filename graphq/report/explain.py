@@ -128,7 +128,7 @@ def about(report: Report, name: str, source: Graph) -> ValueRecord:
     """The record of one value: its partition and kernels, or why it is in no partition.
 
     `name` is the value's name, the name of an output, or the name of the ONNX node that computes it. If it is the path
-    of a module, such as `blocks.0`, the record has those of the module's values. A value that is only in the user's
+    of a module, such as `blocks.0`, the record covers the module's values. A value that is only in the user's
     graph `source` was replaced when open sizes became known. Raises GraphError for an unknown name; the message
     suggests similar names.
     """

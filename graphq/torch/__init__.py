@@ -45,7 +45,7 @@ def compile(source: Any, example_inputs: Sequence[Any] | None = None, kwargs: Ma
 
     `source` is a module in eval mode with its `example_inputs` (a tuple), `kwargs` and `dynamic_shapes` as for
     `torch.export.export`; or an ExportedProgram; or a graph that `from_torch` or `quantization.quantize` made.
-    `options` are those of `graphq.compile`.
+    `options` are passed to `graphq.compile`.
 
     Contiguous tensors on the CPU are not copied. Results have no gradients. Raises GraphError as `from_torch`, and the
     errors of `torch.export.export` and `graphq.compile`.

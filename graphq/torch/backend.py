@@ -15,7 +15,7 @@ log = logging.getLogger("graphq")
 def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Compile a graph of Dynamo at its first call: `torch.compile(model, backend="graphq", options={...})`.
 
-    Options are those of `graphq.compile`. With the option `fallback`, a graph that graphq cannot compile runs in
+    Options are passed to `graphq.compile`. With the option `fallback`, a graph that graphq cannot compile runs in
     PyTorch, and a log message gives the reason; without it, the error is raised. Parameters and buffers are constants;
     if they change, the graph is compiled again. Results have no gradients.
     """

@@ -47,7 +47,7 @@ def _simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def _importer(node: Any) -> Any:
-    """The importer of a call; an operator that changes its first argument has that of its functional form."""
+    """The importer of a call; for an operator that changes its first argument, the functional form's."""
     name = operator_name(node.target)
     if name in SKIPPED or name in INLINED:
         return name

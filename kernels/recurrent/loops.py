@@ -43,7 +43,7 @@ If `reverse` is not 0, steps run backwards. The caller fills in the addresses of
     first_cells, cells    the cells before the first step, and after the last one (LSTM)
     extra         the bias (GRU), or the scales of all gates (quantized)
     room          memory for the quantized state: rows of u8, padded to 4 bytes, in 4 bytes per element, and then 16
-                  bytes per row for extremes, scale and zero point; one range for all rows uses those of row 0
+                  bytes per row for extremes, scale and zero point; a common range has row 0's 16 bytes
     lengths       the s32 lengths of the rows' sequences, or 0
     wrong_length  an s64 that gets a length outside of [0, steps], if any; the block then computes nothing
     weight_sums   the s32 sums of the weights of each gate (quantized); `offset` was subtracted from the packed weights

@@ -1,11 +1,9 @@
 """Each operator, as `export` states it and in core ATen, gives what PyTorch computes."""
 import numpy as np
 import pytest
+from torch_modules import Module, torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnx", reason="onnx is not installed")
-
-import graphq as gq  # noqa: E402
+import graphq as gq
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 F = torch.nn.functional
@@ -143,15 +141,6 @@ def images(x):
     return (F.interpolate(x, scale_factor=2), F.interpolate(x, scale_factor=2, mode="bilinear"),
             F.interpolate(x, size=(12, 12), mode="bilinear", align_corners=True), F.pixel_shuffle(x, 2),
             F.channel_shuffle(x, 2), F.interpolate(x, size=(12, 18)))
-
-
-class Module(torch.nn.Module):
-    def __init__(self, f):
-        super().__init__()
-        self.f = f
-
-    def forward(self, *inputs):
-        return self.f(*inputs)
 
 
 def results(graph, inputs):

@@ -1,11 +1,9 @@
 """Programs: names, open dimensions, constants, and errors that say what to do."""
 import numpy as np
 import pytest
+from torch_modules import torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnx", reason="onnx is not installed")
-
-import graphq as gq  # noqa: E402
+import graphq as gq
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 nn, F = torch.nn, torch.nn.functional

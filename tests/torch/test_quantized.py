@@ -1,24 +1,13 @@
 """Quantized operators: the same integers as PyTorch's, for all scales and numbers, ties too."""
 import numpy as np
 import pytest
+from torch_modules import Module, torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnx", reason="onnx is not installed")
+import graphq as gq
+
 pytest.importorskip("torch.ao.quantization.fx._decomposed")  # defines quantized_decomposed
-
-import graphq as gq  # noqa: E402
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 Q = torch.ops.quantized_decomposed
-
-
-class Module(torch.nn.Module):
-    def __init__(self, f):
-        super().__init__()
-        self.f = f
-
-    def forward(self, *inputs):
-        return self.f(*inputs)
 
 
 def converted(f, *inputs):

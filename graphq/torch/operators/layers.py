@@ -187,7 +187,7 @@ def layer_norm(c: AtenCall) -> Result:
 
 @imports("rms_norm", "_fused_rms_norm")
 def rms_norm(c: AtenCall) -> Result:
-    """Import RMS normalization over the last axes; the default epsilon is that of the dtype."""
+    """Import RMS normalization over the last axes; the default epsilon depends on the dtype."""
     x, shape, epsilon = c.input(0), c.arg(1, "normalized_shape"), c.arg(3, "eps")
     gamma = c.arg(2, "weight") if c.arg(2, "weight") is not None else c.number(np.ones(shape), x.dtype)
     epsilon = float(np.finfo(np.float32).eps) if epsilon is None else epsilon
