@@ -6,7 +6,8 @@
 Random texts of these lengths are computed one by one, padded to 64 and to 128 tokens, in a batch, and in a batch in
 another order, all by one thread and by two. For each engine the table has the number of results that differ in any bit
 from the unpadded text on one thread, and the lowest cosine of the two. graphq runs the file as it is ("graphq") and
-with a range for each row ("graphq rows"). The model takes input_ids, and may take attention_mask; other inputs are zeros.
+with a range for each row ("graphq rows"). The model takes input_ids, and may take attention_mask. Other inputs are
+zeros.
 """
 from __future__ import annotations
 
