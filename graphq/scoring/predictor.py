@@ -38,7 +38,7 @@ class Predictor:
     says so.
 
     Axis 0 of each input and output has the rows. An input that is one number applies to all rows. The bits of a row's
-    results do not depend on other rows, batches, `threads` or the machine:
+    results do not depend on other rows, `threads` or the machine (a batch of one row may differ: docs/same_bits.md):
 
     - A model with a fixed batch, often 1, runs on slices of that size. A partial slice is filled up with copies of its
       last row.
