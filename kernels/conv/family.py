@@ -93,12 +93,12 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     w_dtype = None
     if weights is None:
         packed, parts = _packed_later(b, value, c, phase, sizes), 1
+        size = pack.packed_bytes(view.taps * rows, columns, itemsize)
     else:
         arrays = _s8_parts(weights) if c.integer else [weights]
         w_dtype = matmul.weights_dtype(c.a_dtype, "windows", channels, c.windows.taps, b.target.level)
-        packed, parts = b.constant(_packed(arrays, rows, channels, w_dtype)), len(arrays)
-    size = pack.packed_bytes(view.taps * parts * rows, columns, itemsize) + (
-        pack.sort_bytes(channels, columns, view.taps * parts) if w_dtype == pack.SORTED else 0)
+        data = _packed(arrays, rows, channels, w_dtype)
+        packed, size, parts = b.constant(data), data.shape[-1], len(arrays)
     in_rows = merged == 1 or lowered.epilogue.second_look is None  # a second look cannot read merged taps as rows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)

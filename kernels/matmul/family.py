@@ -93,10 +93,12 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, w_dtype: str | None) -> tupl
     """The buffer of packed weights, and the bytes per batch element. A step packs weights that are not constant."""
     value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
-    size = pack.packed_bytes(k, n, item)
     if value.data is not None:
-        more = pack.sort_bytes(k, n) if w_dtype == pack.SORTED else 0
-        return b.packed(_packed, value.data, p.transpose_b, w_dtype), size + more
+        packed = b.packed(_packed, value.data, p.transpose_b, w_dtype)
+        data = b.buffers[packed].data
+        assert isinstance(data, np.ndarray)
+        return packed, data.shape[-1]
+    size = pack.packed_bytes(k, n, item)
     out = b.temporary(size * batch)
     step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
     *outer, rows, columns = b.strides.get(value) or dense(p.b_shape, item)

@@ -120,20 +120,19 @@ def sort(w: np.ndarray) -> np.ndarray:
     return np.concatenate([first, 4 * saturates.argsort(axis=-1, kind="stable")], axis=-1, dtype=np.int32)
 
 
-def sort_bytes(k: int, n: int, taps: int = 1) -> int:
-    """The bytes that the result of `sort` takes for a matrix of k rows per tap, rounded up to a multiple of 64."""
-    return -(-4 * panel_count(n) * taps * (1 + k // 4) // LINE) * LINE
-
-
 def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
-    """Pack weights (..., taps, rows, n), and append the result of `sort` for the first k rows of each tap."""
+    """Pack weights (..., taps, rows, n), and append the result of `sort` for the first k rows of each tap.
+
+    Returns u8 (..., bytes); the bytes for each batch element are a multiple of 64.
+    """
     *outer, taps, rows, n = w.shape
     w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
     packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
-    size, room = packed.shape[-1], sort_bytes(k, n, taps)
+    order = order.reshape(*outer, prod(order.shape[-3:])).view(np.uint8)
+    size, room = packed.shape[-1], -(-order.shape[-1] // LINE) * LINE
     out = lasting_empty(prod(outer) * (size + room)).reshape(*outer, size + room)
     out[..., :size] = packed
-    out[..., size:] = padded(order.reshape(*outer, prod(order.shape[-3:])).view(np.uint8), (*outer, room))
+    out[..., size:] = padded(order, (*outer, room))
     return out
 
 
