@@ -139,8 +139,7 @@ class Setting:
     def __str__(self) -> str:
         s = self.scheme
         counts = Counter(c for _, c in self.choices).most_common()
-        parts = ["dynamic, per token"] if s.mode == "dynamic" else \
-            [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts[:2 if len(counts) > 3 else 3]]
+        parts = [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts[:2 if len(counts) > 3 else 3]]
         if len(counts) > 3:
             parts.append(f"{sum(n for _, n in counts[2:])} x {len(counts) - 2} others")
         parts += ["biases corrected"] * self.correct + ["7-bit weights"] * (s.weight_bits == 7)

@@ -14,10 +14,8 @@ import numpy as np
 
 from graphq.base.locks import lazy_property
 from graphq.base.progress import job_part, progress
-from graphq.dtypes import u8
 from graphq.quantization import tuned
 from graphq.quantization.dynamic import layers
-from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.ranges import relative_error
 from graphq.quantization.scheme import Candidate, Method, Preset, Setting, wider, with_scheme
 from graphq.quantization.trials import Trials
@@ -44,16 +42,14 @@ class Search(Trials):
                 little = self.best([*map(self.exact_where_little, settings)])
                 setting = little if self.pays(little, setting, 0) else setting
             setting = self.best([setting, replace(setting, correct=True)])
-            by_rows = self.by_rows() if self.excess(setting, 1) > 1 else []
-            setting = next((s for s in by_rows if self.excess(s, 1) <= 1), setting)
         with self.step("16 bits"):  # if the loss is still too large, 16 bits for the layers that cause most of it
-            setting = self.best([self.widened(setting) if wide else setting, *by_rows])
+            setting = self.widened(setting) if wide else setting
         with self.step("graphs"):  # if the loss is still large, compare graphs; then f32 for little work again
             setting = self.best_made(tuned.MADE) if self.loss(setting, tuned.MADE_FROM) > tuned.MADE_FROM else setting
             if wide and self.loss(setting, tuned.GOOD) > tuned.GOOD:
                 little = self.exact_where_little(setting)
                 setting = little if self.pays(little, setting, 0) else setting
-        if preset != "accuracy" and setting.scheme.mode == "static":
+        if preset != "accuracy":
             with self.step("between layers"):  # save time: integers between layers, and states of LSTMs
                 setting = self.between_products(setting, all_of_them=not wide)
                 setting = self.with_states(setting, always=not wide)
@@ -111,13 +107,6 @@ class Search(Trials):
     def exact_where_little(self, setting: Setting) -> Setting:
         """The setting with f32 for the layers of little work (`Price.little`)."""
         return self.in_floats(setting, self.price.little(self.products))
-
-    def by_rows(self) -> list[Setting]:
-        """The setting with dynamic ranges per token; none if there are convolutions, or if the user chose 16 bits."""
-        if self.scheme.wide or self.scheme.wide_weights or self.scheme.limits or self.graph.nodes_of(CONVOLUTIONS):
-            return []
-        return [Setting(scheme=replace(self.scheme, mode="dynamic", rows=True, activations=u8, symmetric=False,
-                                       states=False))]
 
     def widened(self, setting: Setting) -> Setting:
         """Give 16 bits or f32 to the operands that lose most for their time; a setting of small loss is unchanged.
@@ -260,7 +249,7 @@ class Search(Trials):
 
     def ranked(self, setting: Setting) -> list[str]:
         """The names of the quantized layers, from the most to the least changed results; unknown changes come last."""
-        found = self.noise(setting if setting.choices else self.uniform(Candidate("mse")))
+        found = self.noise(setting)
         names = [n for n in self.products if n not in setting.scheme.exclude]
         return sorted(names, key=lambda n: found.get(n, -np.inf), reverse=True)
 

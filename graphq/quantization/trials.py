@@ -11,12 +11,12 @@ from graphq.compile import compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.quantization import dynamic, tuned
+from graphq.quantization import tuned
 from graphq.quantization.between import quantized_between
 from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, Calibration, LazyBatches
 from graphq.quantization.compare import farthest, floats
-from graphq.quantization.dynamic import insert_dynamic, insert_layers, layers
+from graphq.quantization.dynamic import insert_layers, layers
 from graphq.quantization.estimate import Estimate, extended, numbered, repeated
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
@@ -151,7 +151,7 @@ class Trials:
         return largest
 
     def _compare(self, setting: Setting, seen: tuple[int, ...], k: int) -> float:
-        if setting.scheme.mode != "dynamic" and not setting.scheme.states:
+        if not setting.scheme.states:
             return self.loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
         return self.loss_made(setting, [k])
 
@@ -214,23 +214,19 @@ class Trials:
 
     def made(self, setting: Setting) -> Graph:
         """The graph, quantized with the statistics of all batches."""
-        g = copied(self.graph)
-        if setting.scheme.mode == "dynamic":
-            insert_dynamic(g, setting.scheme)
-        else:
-            chosen, between = self.chosen(setting, self.every), self.between(setting, self.every)
-            if setting.scheme.states:
-                insert_layers(g, setting.scheme)
-            shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
-            divided = divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
-                                 if q.factors is not None})
-            insert(g, chosen, setting.scheme, between)
-            values = values_by_name(g)
-            for name in sorted(divided):  # the value differs from the f32 value with this name
-                new = f"{name}_divided"
-                while g.has_name(new):
-                    new += "_"
-                g.rename(values[name], new)
+        g, chosen, between = copied(self.graph), self.chosen(setting, self.every), self.between(setting, self.every)
+        if setting.scheme.states:
+            insert_layers(g, setting.scheme)
+        shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
+        divided = divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
+                             if q.factors is not None})
+        insert(g, chosen, setting.scheme, between)
+        values = values_by_name(g)
+        for name in sorted(divided):  # the value differs from the f32 value with this name
+            new = f"{name}_divided"
+            while g.has_name(new):
+                new += "_"
+            g.rename(values[name], new)
         name_values(g, values_by_name(self.graph))
         return g
 
@@ -259,8 +255,6 @@ class Trials:
 
     def unheld(self, setting: Setting) -> dict[str, str]:
         """A sentence for each layer whose numbers integers cannot hold."""
-        if setting.scheme.mode == "dynamic":
-            return dynamic.unheld(self.graph, setting.scheme)
         return unheld(self.graph, self.chosen(setting, self.every), setting.scheme, self.known[self.every].plain)
 
 

@@ -70,9 +70,8 @@ def test_states_beside_static_ranges(tmp_path):
 def test_the_automatic_setting_has_states(preset, has):
     graph, batches = tagger()
     found = automatic(graph, batches, Scheme(method="automatic", preset=preset))
-    dynamic = found.setting.scheme.mode == "dynamic"  # which quantizes states, too
-    assert found.setting.scheme.states == (has and not dynamic) == ("LSTM states" in str(found.setting))
-    assert found.left == ({} if has or dynamic else {"lstm": 1})
+    assert found.setting.scheme.states == has == ("LSTM states" in str(found.setting))
+    assert found.left == ({} if has else {"lstm": 1})
 
 
 def test_states_of_which_the_loss_grows_stay(monkeypatch):

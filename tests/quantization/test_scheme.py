@@ -80,4 +80,3 @@ def test_settings():
     several = [Candidate("mse", margin=k / 8) for k in (1, 1, 1, 2, 2, 3, 4)]
     assert str(Setting(tuple((str(k), c) for k, c in enumerate(several)))) == \
         "3 x mse margin 0.125, 2 x mse margin 0.25, 2 x 2 others"
-    assert str(Setting((("a", mse),), scheme=Scheme("dynamic", rows=True))) == "dynamic, per token"
