@@ -15,7 +15,6 @@ import numpy as np
 from graphq.base.locks import lazy_property
 from graphq.base.progress import job_part, progress
 from graphq.quantization import tuned
-from graphq.quantization.dynamic import layers
 from graphq.quantization.ranges import relative_error
 from graphq.quantization.scheme import Candidate, Method, Preset, Setting, wider, with_scheme
 from graphq.quantization.trials import Trials
@@ -50,9 +49,8 @@ class Search(Trials):
                 little = self.exact_where_little(setting)
                 setting = little if self.pays(little, setting, 0) else setting
         if preset != "accuracy":
-            with self.step("between layers"):  # save time: integers between layers, and states of LSTMs
+            with self.step("between layers"):  # save time: integers between layers
                 setting = self.between_products(setting, all_of_them=not wide)
-                setting = self.with_states(setting, always=not wide)
         with self.step("graph"):
             return self.possible(setting)
 
@@ -202,21 +200,6 @@ class Search(Trials):
         parts = (tried(order[:len(order) * part // 4]) for part in (4, 3, 2, 1))
         return next((s for s in parts if self.loss(s, most) <= most and self.seen(s, most_seen) <= most_seen),
                     setting)
-
-    def with_states(self, setting: Setting, *, always: bool = False) -> Setting:
-        """The setting with LSTM states in integers, if the loss then grows at most by a third, or if `always`.
-
-        A loss up to LITTLE_LOSS is accepted in any case. The result is `setting` itself if a batch has more than
-        STATE_ROWS rows.
-        """
-        rows = {p.name: p.node.output.type.dims[-2] for p in self.price.sized}
-        found = [rows.get(p.name, tuned.STATE_ROWS + 1) for p, _ in layers(self.graph, setting.scheme)]
-        if setting.scheme.states or not found or max(found) > tuned.STATE_ROWS:
-            return setting
-        tried = with_scheme(setting, states=True)
-        self.loss(tried)
-        most = max(tuned.LITTLE_LOSS, self.loss_made(setting) / (1 - tuned.RECOVERS))
-        return tried if always or self.loss_made(tried) <= most else setting
 
     def excess(self, setting: Setting, most: float = np.inf) -> float:
         """The larger of two ratios: the loss on held-out batches over TARGET, and on seen batches over `allowed`.

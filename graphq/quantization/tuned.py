@@ -6,7 +6,6 @@ TARGET = 0.002  # above this loss, layers get 16 bits, and no number of batches 
 # squared error is (9 / 255)**2 / 12 = 1e-4 of their variance, and 1 - cosine half of that.
 GOOD = 5e-5  # the search ends at this loss, regardless of the loss of plain methods
 PART = 0.5  # on batches that statistics cover, a setting may lose this share of the loss of plain methods
-LITTLE_LOSS = TARGET / 10  # a loss that does not matter compared with the time that integer states of LSTMs save
 
 # Ranges
 OF_TENSORS = 0.75  # new data are expected to exceed ranges by this quantile of all tensors' ratios ...
@@ -18,11 +17,10 @@ CAUTION = 0.0005  # with a single batch, margins may lose this much more: a new 
 
 # Which layers get 16 bits or f32
 TRIED = 12  # the number of layers' operands that are quantized one by one, to measure the loss that each causes
-RECOVERS = 0.25  # 16 bits must reduce the loss by this share; margins and LSTM states may increase it by as much
+RECOVERS = 0.25  # 16 bits must reduce the loss by this share; margins may increase it by as much
 PRICE = 3.0  # 16 bits that take as much time as 8 bits save must reduce the loss by RECOVERS another PRICE times
 MOST_WIDE = 0.5  # at most this share of operands gets 16 bits: each repeats its layer's work, and all would exceed f32
 MADE_FROM, MADE = 0.005, 4  # above the loss MADE_FROM, the graphs of the MADE best settings are made and compared
-STATE_ROWS = 8  # LSTM states of more rows stay in f32, where several threads compute them; quantized states take one
 
 # Which batches are compared (trials.py)
 MOST_COMPARED = 8  # the largest number of held-out batches that a fold compares

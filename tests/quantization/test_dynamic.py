@@ -5,9 +5,9 @@ import pytest
 from onnx_runtime import results
 
 import graphq as gq
-from graphq.quantization import Scheme, automatic, calibrate, quantize, tuned
+from graphq.quantization import Scheme, calibrate, quantize
 from graphq.quantization.products import left_in_floats, prepared
-from graphq.quantization.scheme import Candidate, with_scheme
+from graphq.quantization.scheme import Candidate
 from graphq.quantization.search import Search
 
 RNG = np.random.default_rng(3)
@@ -64,29 +64,6 @@ def test_states_beside_static_ranges(tmp_path):
     for options in (dict(wide=["biased"]), dict(exclude=["biased"])):
         with pytest.raises(gq.GraphError, match=r"^scheme: states need an LSTM .* has none$"):
             quantize(graph, statistics, Scheme(states=True, **options))
-
-
-@pytest.mark.parametrize("preset, has", [("performance", True), ("accuracy", False)])
-def test_the_automatic_setting_has_states(preset, has):
-    graph, batches = tagger()
-    found = automatic(graph, batches, Scheme(method="automatic", preset=preset))
-    assert found.setting.scheme.states == has == ("LSTM states" in str(found.setting))
-    assert found.left == ({} if has else {"lstm": 1})
-
-
-def test_states_of_which_the_loss_grows_stay(monkeypatch):
-    graph, batches = tagger()
-    work = Search(graph, batches)
-    setting = work.uniform(Candidate("min_max"))
-    tried = with_scheme(setting, states=True)
-    monkeypatch.setattr(Search, "loss", lambda self, s: 0.5)
-    for plain, loss, want in ((0.01, 0.012, tried), (0.01, 0.014, setting), (1e-6, 1.9e-4, tried),
-                              (1e-6, 3e-4, setting)):
-        monkeypatch.setattr(Search, "loss_made", lambda self, s, x=loss, y=plain: x if s.scheme.states else y)
-        assert work.with_states(setting) == want
-    assert work.with_states(with_scheme(setting, exclude=("biased",))).scheme.states is False
-    monkeypatch.setattr(tuned, "STATE_ROWS", 0)
-    assert work.with_states(setting, always=True) == setting
 
 
 def test_states_that_are_asked_for_keep_the_products_of_their_inputs_in_8_bits():
