@@ -6,7 +6,7 @@ The search cross-validates: statistics come from a part of the batches, and sett
 channels (smooth.py). The loss of a setting is the largest 1 - cosine of its outputs with f32.
 """
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -43,11 +43,6 @@ class Search(Trials):
             setting = self.best([setting, replace(setting, correct=True)])
         with self.step("16 bits"):  # if the loss is still too large, 16 bits for the layers that cause most of it
             setting = self.widened(setting) if wide else setting
-        with self.step("graphs"):  # if the loss is still large, compare graphs; then f32 for little work again
-            setting = self.best_made(tuned.MADE) if self.loss(setting, tuned.MADE_FROM) > tuned.MADE_FROM else setting
-            if wide and self.loss(setting, tuned.GOOD) > tuned.GOOD:
-                little = self.exact_where_little(setting)
-                setting = little if self.pays(little, setting, 0) else setting
         if preset != "accuracy":
             with self.step("between layers"):  # save time: integers between layers
                 setting = self.between_products(setting, all_of_them=not wide)
@@ -167,18 +162,6 @@ class Search(Trials):
         wide = {part: [n for n in getattr(s, part) if n not in floats] for part in ("wide", "wide_weights")}
         return with_scheme(setting, exclude=(*s.exclude, *floats), **wide)
 
-    def best_made(self, count: int) -> Setting:
-        """The best of the `count` settings of least loss, measured again on graphs with the statistics of all batches.
-
-        The settings are compared in order of their time: a slower setting must reduce the loss enough (`pays`).
-        """
-        least = sorted(sorted(self.losses, key=self.losses.__getitem__)[:count], key=self.price.time)
-        losses = {s: max(self.loss(s), self.loss_made(s)) for s in progress(least, "settings made")}
-        best = least[0]
-        for tried in least[1:]:
-            best = tried if self.pays(tried, best, 0, lambda s, _: losses[s]) else best
-        return best
-
     def between_products(self, setting: Setting, *, all_of_them: bool = False) -> Setting:
         """The setting with all or some values between layers in integers, if the loss then does not grow.
 
@@ -216,19 +199,16 @@ class Search(Trials):
         plain = (replace(self.uniform(Candidate(m)), scheme=everything) for m in PLAIN)
         return max(tuned.GOOD, tuned.PART * min(map(self.seen, plain)))
 
-    def pays(self, tried: Setting, setting: Setting, least: float = tuned.RECOVERS,
-             loss: Callable[[Setting, float], float] | None = None) -> bool:
+    def pays(self, tried: Setting, setting: Setting, least: float = tuned.RECOVERS) -> bool:
         """Whether `tried`, with more 16-bit operands than `setting`, loses enough less for its additional time.
 
         The loss of `tried` may be (1 - least) * (1 - RECOVERS)**(PRICE * t) times the loss of `setting`. t is the added
-        time divided by the time that 8 bits save compared with f32 (`price`). `loss` computes losses, by default
-        `self.excess`; it may stop as soon as the loss is above its second argument.
+        time divided by the time that 8 bits save compared with f32 (`price`).
         """
-        loss = loss or self.excess
         price = self.price
         added = max(0.0, price.time(tried) - price.time(setting)) / price.saved
-        most = (1 - least) * (1 - tuned.RECOVERS)**(tuned.PRICE * added) * loss(setting, np.inf)
-        return loss(tried, most) <= most
+        most = (1 - least) * (1 - tuned.RECOVERS)**(tuned.PRICE * added) * self.excess(setting)
+        return self.excess(tried, most) <= most
 
     def ranked(self, setting: Setting) -> list[str]:
         """The names of the quantized layers, from the most to the least changed results; unknown changes come last."""
@@ -244,8 +224,8 @@ class Search(Trials):
         return {"ranges": 2 * self.compiling + (tried + 2 * len(tuned.MARGINS)) * noise,
                 "settings": (tried + 3) * trial,
                 "16 bits": (2 * noise + tuned.TRIED * self.running + 4 * trial) / 4,
-                "graphs": tuned.MADE * (self.compiling + trial) / 4, "between layers": 4 * trial,
-                "graph": self.compiling, "estimate": len(self.judged) * self.running, "speed": 2 * self.compiling}
+                "between layers": 4 * trial, "graph": self.compiling, "estimate": len(self.judged) * self.running,
+                "speed": 2 * self.compiling}
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """The part of the progress bar for a step (a key of `seconds`)."""

@@ -20,7 +20,6 @@ TRIED = 12  # the number of layers' operands that are quantized one by one, to m
 RECOVERS = 0.25  # 16 bits must reduce the loss by this share; margins may increase it by as much
 PRICE = 3.0  # 16 bits that take as much time as 8 bits save must reduce the loss by RECOVERS another PRICE times
 MOST_WIDE = 0.5  # at most this share of operands gets 16 bits: each repeats its layer's work, and all would exceed f32
-MADE_FROM, MADE = 0.005, 4  # above the loss MADE_FROM, the graphs of the MADE best settings are made and compared
 
 # Which batches are compared (trials.py)
 MOST_COMPARED = 8  # the largest number of held-out batches that a fold compares

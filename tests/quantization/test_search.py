@@ -175,24 +175,8 @@ def test_sixteen_bits_must_take_away_more_where_they_take_more_time(added, most,
     for part, pays in ((0.99, True), (1.01, False)):
         for least, left in ((0.25, most), (0, most / 0.75)):
             losses = {plain: 3.0, wide: 3 * part * left}
-            monkeypatch.setattr(Search, "excess", lambda self, setting, most, losses=losses: losses[setting])
+            monkeypatch.setattr(Search, "excess", lambda self, setting, most=1.0, losses=losses: losses[setting])
             assert work.pays(wide, plain, least) is pays
-            assert work.pays(wide, plain, least, lambda s, most, losses=losses: 2 * losses[s]) is pays
-
-
-def test_of_settings_made_16_bits_have_to_pay(monkeypatch):
-    """One with 16 bits whose loss is hardly lower is not taken, one without them whose loss is higher neither."""
-    work = Search(*perceptron())
-    plain, worse = work.uniform(Candidate("mse")), work.uniform(Candidate("min_max"))
-    wide = with_scheme(plain, wide=tuple(work.products))
-    work.losses = {worse: 0.012, plain: 0.010, wide: 0.009}
-    made = {worse: 0.012, plain: 0.010}
-    monkeypatch.setattr(Price, "time", lambda self, setting: float(setting == wide))
-    monkeypatch.setattr(Price, "saved", 1.0)
-    for of_wide, taken in ((0.009, plain), (0.001, wide)):
-        work.losses[wide] = of_wide
-        monkeypatch.setattr(Search, "loss_made", lambda self, setting, of=of_wide: made.get(setting, of))
-        assert work.best_made(3) == taken
 
 
 @pytest.mark.parametrize("wary, least, cautious", [(0.0010, 0.0006, True), (0.0100, 0.0090, True),
@@ -205,21 +189,6 @@ def test_of_one_batch_a_setting_with_margins_may_lose_a_little_more(wary, least,
     losses = dict(zip(settings, (wary, least), strict=True))
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: losses[setting])
     assert work.best(settings) == settings[0 if cautious else 1]
-
-
-def test_little_work_is_tried_again_once_other_products_have_16_bits(monkeypatch):
-    """At first what it loses is hidden behind what the others lose."""
-    work = Search(*perceptron())
-    first, *_, last = work.products
-    monkeypatch.setattr(Price, "little", lambda self, names: [last])
-    monkeypatch.setattr(Search, "local", lambda self: self.uniform(Candidate("mse")))
-    monkeypatch.setattr(Search, "widened", lambda self, setting: wider(setting, [(first, "wide")]))
-    monkeypatch.setattr(Search, "seen", lambda self, setting, most=1.0: 0.0)
-    monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: {
-        ((), ()): 0.01, ((), (last,)): 0.01, ((first,), ()): 0.004, ((first,), (last,)): 1e-5}[
-            setting.scheme.wide, setting.scheme.exclude])
-    found = work.run("accuracy").scheme
-    assert found.wide == (first,) and found.exclude == (last,) and not found.wide_weights
 
 
 def test_little_work_in_floats_needs_no_sixteen_bits(monkeypatch):
