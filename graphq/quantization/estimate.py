@@ -1,9 +1,4 @@
-"""Estimate how reliable the measured loss of a setting is, by held-out batches and by changed copies of batches.
-
-If there are few batches, or if batches are alike, held-out batches say little: ranges that hold for them need not hold
-for new data. A changed copy of a batch has more contrast and noise, so its tensors may exceed the ranges that
-calibration saw.
-"""
+"""Estimate how reliable the loss of a setting is, by held-out batches and by their smaller and larger copies."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,18 +13,6 @@ from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, LazyBatches, checked_batches, is_plain
 
 
-def changed(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Add contrast and noise to a float array; an integer array is returned unchanged."""
-    if x.dtype.kind != "f" or not x.size:
-        return x
-    unit = np.ldexp(1.0, np.frexp(np.abs(x).max())[1] - 1).astype(x.dtype)  # `x / unit` has finite squares
-    with np.errstate(invalid="ignore"):  # infinities become NaN; calibration rejects both
-        near = x / unit
-        mean = near.mean()
-        out = mean + tuned.CONTRAST * (near - mean) + tuned.NOISE * near.std() * rng.standard_normal(x.shape)
-        return fitting(out * np.float64(unit), x.dtype)
-
-
 def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Convert numbers to a float dtype; numbers beyond the dtype's range become its largest or smallest number."""
     most = float(np.finfo(dtype).max)
@@ -40,25 +23,16 @@ def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 class Estimate:
     """The measured losses (1 - cosine of outputs with f32), and how reliable they are.
 
-    `losses` has the loss on each held-out batch, and is empty if there is a single batch. With few batches, `changed`
-    is the largest loss on changed, smaller and larger copies of the batches. With many batches, `changed` is None, and
-    `sized` is the largest loss on smaller and larger copies. `batches` is the number of batches; `repeated` of them
-    equal an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges seen so far.
+    `losses` has the loss on each held-out batch, and is empty if there is a single batch. `sized` is the largest loss
+    on copies of these batches that are 0.7 and 1.3 times as large. `batches` is the number of batches; `repeated` of
+    them equal an earlier batch. `exceeded` is the ratio by which a new batch is expected to exceed the ranges so far.
     """
 
     losses: tuple[float, ...]
-    changed: float | None
+    sized: float | None
     batches: int
     exceeded: float
-    sized: float | None = None
     repeated: int = 0
-
-    @property
-    def alike(self) -> bool:
-        """Whether the batches are so alike that the held-out batches say little about new data."""
-        if self.changed is None or not self.losses:
-            return False
-        return self.changed > max(tuned.SMALL, tuned.ALIKE * max(self.losses))
 
     @property
     def uneven(self) -> bool:
@@ -69,12 +43,11 @@ class Estimate:
     def enough(self) -> int:
         """The number of batches needed, if data exceed the ranges of n batches by a share that falls as 1 / n."""
         asked = int(np.ceil(self.batches * (self.exceeded - 1) / (tuned.SURE - 1) - 1e-9))
-        asked = max(asked, tuned.LEAST_ASKED + self.repeated, tuned.EVEN_FROM * self.uneven)
-        return max(asked, self.batches * (1 + self.alike))
+        return max(asked, self.batches, tuned.LEAST_ASKED + self.repeated, tuned.EVEN_FROM * self.uneven)
 
     @property
     def sure(self) -> bool:
-        """Whether there are enough batches, and the loss on held-out batches and their changed copies is small."""
+        """Whether there are enough batches, and the loss on held-out batches and their copies is small."""
         return self.enough <= self.batches and not self.much and not self.grows
 
     @property
@@ -84,21 +57,18 @@ class Estimate:
 
     @property
     def grows(self) -> bool:
-        """Whether there are few batches, and the loss on their changed copies is large."""
-        return (self.changed or 0.0) > tuned.TARGET
+        """Whether there are few batches, and the loss on smaller or larger copies is large."""
+        return self.batches < tuned.FEW and (self.sized or 0.0) > tuned.TARGET
 
     def json(self) -> dict[str, Any]:
         """The numbers for a report."""
-        return {"losses": list(self.losses), "changed": self.changed, "sized": self.sized, "batches": self.batches,
-                "repeated": self.repeated, "exceeded": self.exceeded, "alike": self.alike, "enough": self.enough,
-                "sure": self.sure}
+        return {"losses": list(self.losses), "sized": self.sized, "batches": self.batches, "repeated": self.repeated,
+                "exceeded": self.exceeded, "enough": self.enough, "sure": self.sure}
 
     def __str__(self) -> str:
         parts, why = [], []
         if self.losses:
             parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out batches")
-        if self.changed is not None:
-            parts.append(f"{self.changed:.1e} on the worst copy (0.7 or 1.3 times as large, or more contrast)")
         if self.sized is not None:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
         if self.grows and not self.much:
@@ -106,7 +76,7 @@ class Estimate:
         if self.exceeded > tuned.SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
         why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - tuned.LEAST_ASKED)
-        why += ["the batches are alike"] * self.alike + ["the batches are few"] * (self.batches < tuned.LEAST_ASKED)
+        why += ["the batches are few"] * (self.batches < tuned.LEAST_ASKED)
         why += ["the losses of the batches differ"] * (self.uneven and self.batches < tuned.EVEN_FROM)
         why += [f"the loss is above {tuned.TARGET:g}, and other data may lose far more"] * self.much
         number = self.enough if self.enough <= tuned.MOST_ASKED else f"more than {tuned.MOST_ASKED}"
@@ -117,21 +87,16 @@ class Estimate:
 
 
 def extended(batches: Sequence[Batch]) -> LazyBatches:
-    """The batches, followed by as many changed copies, and by copies multiplied by each of SIZES.
-
-    With n batches, index n + k is the changed copy of batch k, and index 2n + k is batch k times SIZES[0].
-    """
+    """The batches, followed by their copies multiplied by each of SIZES: index n + k is batch k of n times SIZES[0]."""
     def read(k: int) -> Batch:
         kind, number = divmod(k, len(batches))
         if kind == 0:
             return batches[number]
-        batch, rng = {name: np.asarray(x) for name, x in batches[number].items()}, np.random.default_rng(k)
-        if kind == 1:
-            return {name: changed(x, rng) for name, x in batch.items()}
-        return {name: fitting(x * np.float64(tuned.SIZES[kind - 2]), x.dtype) if x.dtype.kind == "f" else x
-                for name, x in batch.items()}
+        arrays = ((name, np.asarray(x)) for name, x in batches[number].items())
+        return {name: fitting(x * np.float64(tuned.SIZES[kind - 1]), x.dtype) if x.dtype.kind == "f" else x
+                for name, x in arrays}
 
-    return LazyBatches(range((2 + len(tuned.SIZES)) * len(batches)), read)
+    return LazyBatches(range((1 + len(tuned.SIZES)) * len(batches)), read)
 
 
 def repeated(batches: Sequence[Batch]) -> int:

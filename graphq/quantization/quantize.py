@@ -135,10 +135,6 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         work = Search(graph, batches, plain)
     setting = work.run(scheme.preset)
     with work.step("estimate"):
-        misjudged = work.misjudged(setting)
-    if misjudged:
-        setting = work.run(scheme.preset)
-    with work.step("estimate"):
         if weight_bits is None and work.level.sorts:
             of_seven = with_scheme(setting, weight_bits=7)
             setting = work.possible(of_seven) if work.loss(of_seven, tuned.TARGET) <= tuned.TARGET else setting

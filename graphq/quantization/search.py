@@ -74,7 +74,7 @@ class Search(Trials):
                 for source in product.sources:
                     scores[source][candidate] += noise.get(name, 0.0)
         read = {source for p in self.products.values() for source in p.sources}
-        careful = any(fold.copies for fold in self.folds)
+        careful = len(self.batches) < tuned.FEW
         chosen = {n: cautious(x) if careful else min(x, key=x.__getitem__) for n, x in scores.items()}
         most = Counter(c._replace(smooth=False) for name, c in chosen.items() if name in read).most_common(1)
         return Setting(tuple((name, c if name in read or not most else most[0][0]) for name, c in chosen.items()),

@@ -45,10 +45,12 @@ class Trials:
         self.data = extended(self.batches)
         count = len(self.batches)
         self.every = tuple(range(count))
-        self.folds, self.judges = folds(count), judged(count)
-        kinds = range(1 if count <= tuned.FEW else 2, 2 + len(tuned.SIZES))
-        self.judged = cases(self.judges)
-        self.judged += [(seen, k % count + kind * count) for seen, k in self.judged for kind in kinds]
+        self.folds = folds(count)
+        self.held_out: list[Case] = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
+        """The cases on which settings are compared."""
+        copies = range(count, count * (1 + len(tuned.SIZES)), count)
+        cases = ((seen, first + k % count) for first in (0, *copies) for seen, k in self.held_out)
+        self.judged = list(dict.fromkeys(cases))
         """The cases (batches and their copies) that show how reliable a loss is."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
@@ -63,7 +65,7 @@ class Trials:
             raise InputError("no held-out batch gives outputs with any elements")
         calibration = Calibration(self.graph, channels=True)
         self.tensors = tuple(calibration.values)
-        parts = tuple(dict.fromkeys([self.every, *(fold.seen for fold in (*self.folds, *self.judges))]))
+        parts = tuple(dict.fromkeys([self.every, *(fold.seen for fold in self.folds)]))
         self.known = {part: Known(plain, smoothing(self.graph, plain))
                       for part, plain in zip(parts, calibration.of_parts(self.batches, parts), strict=True)}
         self.losses: dict[Setting, float] = {}
@@ -80,23 +82,13 @@ class Trials:
         self.outputs = Parametrized(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
-        numbers = tuple(dict.fromkeys((*self.compared, *(k for _, k in self.judged))))
+        numbers = tuple(dict.fromkeys(k for _, k in self.judged))
         self.wanted: dict[int, list[np.ndarray]] = {}
         for k, out in zip(numbers, self.outputs.runs(self._picked(numbers), {}, self.given), strict=True):
             self.wanted[k] = floats(out)
             times.append(time.perf_counter())
         self.compiling, *runs = np.diff(times).tolist()  # the first number includes a run
         self.running = float(np.median(runs or [self.compiling / 10]))
-
-    @property
-    def compared(self) -> list[int]:
-        """The indices of the batches on which settings are compared, and of their changed copies."""
-        return [k for fold in self.folds for k in (*fold.held_out, *fold.copies)]
-
-    @property
-    def held_out(self) -> list[Case]:
-        """The cases on which settings are compared."""
-        return cases(self.folds)
 
     def _picked(self, numbers: tuple[int, ...]) -> LazyBatches:
         return LazyBatches(numbers, self.data.__getitem__)
@@ -110,14 +102,6 @@ class Trials:
     def twins(self) -> Parametrized:
         """The model with a quantized twin for each f32 layer."""
         return Parametrized(self.graph, twins=True, steps=self.outputs.steps)
-
-    def misjudged(self, setting: Setting) -> bool:
-        """Whether batches that were not compared lose much more. If so, all batches are compared from now on."""
-        if self._largest(setting, cases(self.judges), np.inf) <= max(tuned.TARGET, tuned.UNEVEN * self.loss(setting)):
-            return False
-        self.folds = self.judges
-        self.losses.clear()
-        return True
 
     def loss(self, setting: Setting, most: float = np.inf) -> float:
         """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.
@@ -156,17 +140,14 @@ class Trials:
         return self.loss_made(setting, [k])
 
     def estimate(self, setting: Setting) -> Estimate:
-        """The loss of the setting on the cases `judged`, and how reliable it is. Updates `losses`."""
+        """The loss of the setting on the cases `judged`, and how reliable it is."""
         count = len(self.batches)
         self.loss(setting)
         self._largest(setting, self.judged, np.inf)
         found = {k: self._compared[setting][seen, k] for seen, k in self.judged if any(x.size for x in self.wanted[k])}
         held_out = tuple(x for k, x in found.items() if k < count and count > 1)
-        copies = max((x for k, x in found.items() if k >= count), default=None)
-        self.losses[setting] = max((self.losses[setting], *held_out))
-        changed, sized = (copies, None) if count <= tuned.FEW else (None, copies)
-        return Estimate(held_out, changed, count, self.known[self.every].plain.unseen, sized,
-                        repeated(self.batches))
+        sized = max((x for k, x in found.items() if k >= count), default=None)
+        return Estimate(held_out, sized, count, self.known[self.every].plain.unseen, repeated(self.batches))
 
     def loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                 between: Mapping[str, Parameters] | None = None) -> float:
@@ -187,8 +168,8 @@ class Trials:
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
 
-    def loss_made(self, setting: Setting, numbers: Iterable[int] | None = None) -> float:
-        """The largest loss of a setting's graph on the batches `numbers`, by default on all compared batches.
+    def loss_made(self, setting: Setting, numbers: Iterable[int]) -> float:
+        """The largest loss of a setting's graph, made with the statistics of all batches, on the batches `numbers`.
 
         If the graph cannot be made or run, the setting has `failed` and the loss is infinite.
         """
@@ -197,7 +178,7 @@ class Trials:
                 self._model = None  # keep only one model in memory
                 self._model = setting, compile(self.made(setting), cache="kernels")
             model = self._model[1]
-            return max(farthest(self.wanted[k], model(self.data[k])) for k in numbers or self.compared)
+            return max(farthest(self.wanted[k], model(self.data[k])) for k in numbers)
         except Exception as e:  # any error rules out only this setting, and reports show it
             self.failed[setting] = f"{type(e).__name__}: {e}"
             self.losses[setting] = np.inf
@@ -205,7 +186,7 @@ class Trials:
 
     def possible(self, setting: Setting) -> Setting:
         """The setting, or the best other setting if its graph cannot be made or run. Raises GraphError if all fail."""
-        while self.loss_made(setting) == np.inf:
+        while self.loss_made(setting, [self.held_out[0][1]]) == np.inf:
             left = [s for s in self.losses if s not in self.failed]
             if not left:
                 raise GraphError(f"no setting of the search can be made: {self.failed[setting]}")
@@ -261,45 +242,25 @@ class Trials:
 class Fold(NamedTuple):
     """A split of batches: `seen` batches give statistics, and settings are compared on `held_out` batches.
 
-    The changed `copies` of held-out batches only show how reliable the loss is. All three hold indices in `extended`.
+    Both hold indices in `extended`.
     """
 
     seen: tuple[int, ...]
     held_out: tuple[int, ...]
-    copies: tuple[int, ...] = ()
-
-
-def cases(folds: Iterable[Fold]) -> list[Case]:
-    """The cases of folds."""
-    return [(fold.seen, k) for fold in folds for k in fold.held_out]
 
 
 def folds(count: int) -> list[Fold]:
     """The folds of `count` batches.
 
-    A single batch gives statistics; settings are compared on this batch and on its changed copy. With two or three
-    batches, each batch is held out in turn. With four or more batches there are two folds: one holds out the last
-    quarter, the other the first quarter. With at most FEW batches, the folds also have the changed copies of the
-    held-out batches.
+    A single batch gives statistics; settings are compared on this batch and on its largest copy. With fewer than FEW
+    batches, each batch is held out in turn, so their order does not matter. With more batches there are two folds: one
+    holds out the last quarter, the other the first quarter.
     """
     if count == 1:
-        return [Fold((0,), (0, 1))]
+        return [Fold((0,), (0, len(tuned.SIZES)))]
     every, part = range(count), count // 4
-    outs: Sequence[Sequence[int]] = [every[-part:], every[:part]] if part else [(k,) for k in reversed(every)]
-    return [_fold(count, out) for out in outs]
-
-
-def judged(count: int) -> list[Fold]:
-    """The folds that show how reliable a loss is. With 4 to FEW batches, each batch is held out once."""
-    if not 4 <= count <= tuned.FEW:
-        return folds(count)
-    return [_fold(count, range(count)[k:k + count // 4]) for k in range(0, count, count // 4)]
-
-
-def _fold(count: int, out: Sequence[int]) -> Fold:
-    held_out = few(tuple(out))
-    copies = tuple(count + k for k in held_out) if count <= tuned.FEW else ()
-    return Fold(tuple(k for k in range(count) if k not in out), held_out, copies)
+    outs = [(k,) for k in every] if count < tuned.FEW else [every[-part:], every[:part]]
+    return [Fold(tuple(k for k in every if k not in out), few(tuple(out))) for out in outs]
 
 
 def few(numbers: tuple[int, ...]) -> tuple[int, ...]:

@@ -23,16 +23,13 @@ MOST_WIDE = 0.5  # at most this share of operands gets 16 bits: each repeats its
 
 # Which batches are compared (trials.py)
 MOST_COMPARED = 8  # the largest number of held-out batches that a fold compares
-FEW = 8  # up to this number of batches, losses are also measured on copies with more contrast and noise
-SIZES = 0.7, 1.3  # the numbers by which some copies of the batches are multiplied
-CONTRAST = 1.25  # a changed copy has this many times the distance of elements from their array's mean ...
-NOISE = 0.05  # ... and noise of this many times the array's standard deviation
+FEW = 8  # fewer batches are held out one at a time
+SIZES = 0.7, 1.3  # the numbers by which copies of the batches are multiplied
 
 # How sure an estimate is (estimate.py)
 SURE = 1.05  # ranges count as well known if new data are expected to exceed them by at most this ratio
 LEAST_ASKED, MOST_ASKED = 4, 64  # the least number of batches advised; above MOST_ASKED a text says "more than"
-ALIKE = 8.0  # batches are alike if changed copies lose more than this many times the loss on held-out batches
-SMALL = 1e-4  # losses up to this one show neither that batches are alike nor that they differ
+SMALL = 1e-4  # losses up to this one do not show that batches differ
 UNEVEN, EVEN_FROM = 2.0, 16  # if losses of batches differ by more than UNEVEN times, EVEN_FROM batches are needed
 
 # Division of channels (smooth.py)
