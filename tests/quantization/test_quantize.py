@@ -10,7 +10,6 @@ import graphq as gq
 from graphq.quantization import Scheme, automatic, calibrate, quantize
 from graphq.quantization.compare import distance
 from graphq.quantization.products import prepared, products
-from graphq.quantization.tuned import GOOD
 
 NETWORKS = [convolutional, perceptron, attention]
 
@@ -177,9 +176,6 @@ def test_the_automatic_setting(network):
     found = automatic(graph, batches[:-1], weight_bits=8)  # as on CPUs with VNNI
     assert covered(found.graph, batches[0]) == 1 or found.setting.scheme.exclude
     plain = quantize(graph, batches[:-1], Scheme(method="min_max"))
-    dynamic = found.setting.scheme.mode == "dynamic"
-    assert not (dynamic and network is convolutional)
-    assert found.losses[found.setting] <= max(GOOD, min(found.losses.values()))
     assert loss(found.graph, graph, batches) < max(2 * loss(plain, graph, batches), 1e-3)
     assert "*" in str(found) and found.graph.meta["quantization"]["setting"] == str(found.setting)
 
