@@ -141,9 +141,9 @@ def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
     """Make the optimized LLVM module of a source. Returns the module and the names of its functions."""
     import llvmlite.binding as llvm
 
+    machine = _machine(source.without)  # first: now LLVM can parse the inline assembly in code that Numba emits
     whole, functions = whole_module(source)
-    builder = llvm.create_pass_builder(
-        _machine(source.without), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=functions.speed))
     unused = llvm.create_new_module_pass_manager()
     unused.add_global_dead_code_eliminate_pass()  # remove the code that Numba emits for Python
     unused.run(whole, builder)

@@ -247,6 +247,17 @@ def test_an_application_with_python_inside_is_not_started_again(fresh, here, mon
         modules.load("test", divided_by_zero, cache=False).address("f")
 
 
+def test_llvm_can_parse_assembly_before_numba_emits_code(monkeypatch):
+    """In a process that has compiled nothing yet, LLVM would otherwise end the process at Arm's `isb`."""
+    def machine(without):
+        raise InterruptedError("the machine comes first")
+
+    monkeypatch.setattr(codegen, "_machine", machine)
+    monkeypatch.setattr(codegen, "jitted", None)
+    with pytest.raises(InterruptedError, match="first"):
+        codegen.object_code(Source(multiples, (2,)))
+
+
 def test_where_no_thread_starts_modules_are_compiled_here(fresh, here, monkeypatch):
     def start(self):
         raise RuntimeError("can't start new thread")
