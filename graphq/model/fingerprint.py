@@ -16,7 +16,7 @@ from graphq.passes import PIPELINE, PRECISIONS
 from graphq.passes.pipeline import names_of, passes_of
 from graphq.rewrite.rule import Pass
 
-NUMBERS = 2
+NUMBERS = 3
 """The version of graphq's numbers. tests/test_same_bits.py has digests of outputs for it."""
 
 

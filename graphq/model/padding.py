@@ -13,7 +13,7 @@ import numpy as np
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.model.plans import Padding
-from graphq.model.row_wise import axes_of, with_sizes
+from graphq.model.row_wise import axes_of, columns_matter, with_sizes
 from graphq.passes import PIPELINE, Pass
 
 SHORT, LONG = 11, 19
@@ -219,8 +219,8 @@ def _product(node: Node, given: Sequence[Cells]) -> Cells:
         for c, zp, turn in zip((a, b), (*zps, 0.0, 0.0), turns, strict=False)]
     if b.kept.all():  # all columns are alike
         kb, zb, wb = kb[..., :1], zb[..., :1], wb[..., :1]
-    elif kb.shape[-2] > 128 and not kb.any(axis=-2).all() and node.graph.nodes_of(["quantize"]):
-        return LOST  # the order of the sum before a quantize may depend on the number of columns
+    elif columns_matter(node, kb.shape[-2]) and not kb.any(axis=-2).all():
+        return LOST
     count = ka @ kb + za @ (1 - wb) + (1 - wa - za) @ zb if za.any() or zb.any() else ka @ kb
     kept = (count == ka.shape[-1]) & (more[0].kept if more and not integers else True)
     return Cells(kept, _finite_if(wa.any(axis=-1, keepdims=True) | wb.any(axis=-2, keepdims=True)))

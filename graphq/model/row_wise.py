@@ -58,13 +58,10 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
     places: dict[Value, RowAxis | None] = {v: RowAxis(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
         given = [None if v is None else places[v] for v in node.inputs]
-        if any(given):
-            place = _result(node, given, rows)
-            if place is None:
-                return f"an operation may mix rows: {graph.describe(node)}"
-            places.update(dict.fromkeys(node.outputs, place))
-        else:
-            places.update(dict.fromkeys(node.outputs))
+        place = _result(node, given, rows) if any(given) else None
+        if place is None and any(given):
+            return f"an operation may mix rows: {graph.describe(node)}"
+        places.update(dict.fromkeys(node.outputs, place))
     wrong = [name for name, v in zip(graph.output_names, graph.outputs, strict=True) if places[v] != RowAxis(0)]
     return f"axis 0 of output '{wrong[0]}' does not have the rows" if wrong else None
 
@@ -226,8 +223,13 @@ def _product(node: Node, axes: Axes) -> int | None:
         alike = all(x is not None or _alike(v, out - (rank - 1 - end))
                     for v, x, end in ((a, p, last[0]), (b, q, last[1])))
         return out if alike else None
-    bias_along = len(node.inputs) > 2 and node.inputs[2] is not None and out == rank - 1
-    return None if bias_along else out
+    bias_along = len(node.inputs) > 2 and node.inputs[2] is not None
+    return None if out == rank - 1 and (bias_along or columns_matter(node, b.type.dims[summed[1]])) else out
+
+
+def columns_matter(node: Node, k: int) -> bool:
+    """Whether the number of columns may decide the order of a matmul's sums of `k` products (`chain_block`)."""
+    return k > 128 and bool(node.graph.nodes_of(["quantize"]))
 
 
 RULES: dict[str, Rule] = {

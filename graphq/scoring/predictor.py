@@ -38,7 +38,7 @@ class Predictor:
     says so.
 
     Axis 0 of each input and output has the rows. An input that is one number applies to all rows. The bits of a row's
-    results do not depend on other rows, `threads` or the machine (a batch of one row may differ: docs/same_bits.md):
+    results do not depend on other rows, `threads` or the machine:
 
     - A model with a fixed batch, often 1, runs on slices of that size. A partial slice is filled up with copies of its
       last row.
@@ -260,15 +260,12 @@ class _BatchedModel:
         return {name: np.stack(rows) if len({row.shape for row in rows}) == 1 else rows for name, rows in out.items()}
 
     def _least(self, arrays: Mapping[str, Any], k: int, length: int) -> tuple[bool, int]:
-        """Whether row k can be padded, and the least length at which it runs.
-
-        Zeros of the row's own could look like its end. The sums of a row of one position have an order of their own.
-        """
+        """Whether row k can be padded (its zeros could look like its end), and the least length at which it runs."""
         marks = [arrays[name][k].reshape(length, -1) for name in self.model.padding_zeros if length]
         if not length or self.model.padding_mixes is not None or not all(x.any(axis=1).all() for x in marks):
             return False, length
         power = max(16, 1 << (length - 1).bit_length())
-        return True, 2 if self.pad == "longest" else power if length <= 128 else -(-length // 64) * 64
+        return True, 1 if self.pad == "longest" else power if length <= 128 else -(-length // 64) * 64
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for a batch of no rows. If other dimensions are open, a run on one row of zeros sets them."""

@@ -164,11 +164,11 @@ def strided(lowered: Lowered, number: int, order: Sequence[int]) -> bool:
 def _stated_sum(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
               constants: Arrays) -> StatedSum | None:
     """Describe the f32 sum that the graph states. If a bias is constant, the sum starts from it, as in ONNX's Gemm."""
-    m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
-    order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
+    data = constants[p.b]
+    # a single column of run-time values, such as one position's, has the order of many
+    order, block = matmul_order(None, p.n, p.k, transposed=p.transpose_b or data is None)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
     start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
-    data = constants[p.b]
     weights: Callable[[], np.ndarray] | int = family.reach(p.b_dtype, p.b_zp)
     batch = 1
     if data is not None and p.b_zp.data is not None:

@@ -3,7 +3,7 @@
 Kernels sum integers exactly; the graph as written multiplies and adds in f32. ONNX and oneDNN leave the order of the
 sums open. These are the orders of ONNX Runtime's CPU kernels on x86-64 without optimizations of the graph, on one
 thread, found by experiment. In six models that were compared, all sums equal ONNX Runtime's bit for bit, except for a
-few in the order "octets": in the last n % 4 columns, and in rows of a single column.
+few "octets": in the last n % 4 columns, and in rows of one column. One row of a matmul has the order of many rows here.
 
     chains    sum over blocks of `block` products in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four products p in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], each p rounded
@@ -14,6 +14,7 @@ few in the order "octets": in the last n % 4 columns, and in rows of a single co
 x = f32(q - zx) * sx are the dequantized activations, w the dequantized weights. k runs over channels and, within a
 channel, over taps.
 """
+from functools import reduce
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -62,10 +63,7 @@ class DequantizedSum(NamedTuple):
                 case "quads":
                     products = x * w
                     for k in range(0, x.shape[1], 4):
-                        group = products[:, k]
-                        for n in range(k + 1, min(k + 4, x.shape[1])):
-                            group = group + products[:, n]
-                        total = total + group
+                        total = total + reduce(np.add, products[:, k:k + 4].T)
                     return total
                 case "octets":
                     products = np.pad(x * w, ((0, 0), (0, -x.shape[1] % 8)))
@@ -92,8 +90,8 @@ def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.n
     return total
 
 
-def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
-    """The order of a matmul's sums and the products per block; if `transposed`, the weights are stored as n x k."""
+def matmul_order(m: int | None, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
+    """The order of sums, the products per block; weights are n x k if `transposed`, m is None for rows of a batch."""
     if m == 1:
         return ("octets" if transposed else "quads"), 1
     if n == 1 and not transposed:

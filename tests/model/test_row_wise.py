@@ -104,6 +104,17 @@ def test_scales_by_row():
     assert "quantize" in why_rows_mix(g)
 
 
+@pytest.mark.parametrize("k, apart", [(128, True), (129, False)])
+def test_rows_that_are_the_columns_of_a_quantized_product(k, apart):
+    """Longer sums are cut into chains, whose length depends on the number of columns."""
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", dtype="u8", shape=(None, k)), scales=[0.1])
+    w = g.dequantize(g.constant(np.ones((5, k), np.int8)), scales=[0.1])
+    y = g.quantize(g.matmul(w, x, transpose_b=True), dtype="u8", scales=[0.1])
+    g.output(g.static_transpose(y, order=[1, 0]))
+    assert (why_rows_mix(g) is None) == apart
+
+
 def test_a_gather_within_the_row():
     g = gq.Graph()
     x = g.static_reshape(g.input("x", dtype="f32", shape=(4, 5)), shape=[20])

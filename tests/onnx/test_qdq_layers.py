@@ -20,7 +20,7 @@ LAYERS = {  # operator, shapes of the input and of the weights, attributes
     "transposed in groups": ("ConvTranspose", (1, 48, 20, 20), (48, 12, 3, 3), dict(strides=[2, 2], group=4)),
     "rows": ("MatMul", (1, 200, 384), (384, 256), {}),
     "rows and a bias": ("Gemm", (150, 500), (500, 300), {}),
-    "one row": ("Gemm", (1, 700), (700, 900), {}),
+    "two rows": ("Gemm", (2, 700), (700, 900), {}),
 }
 
 

@@ -98,13 +98,20 @@ def test_a_block_of_rows_needs_the_same_rows_of_what_is_only_the_source(twice, a
     assert follows(lowered, 0) == wanted and not follows(lowered, 1)
 
 
-@pytest.mark.parametrize("dims, w_dims, attrs, order", [
-    ((6, 1, 64), (6, 64, 5), {}, "quads"), ((6, 1, 64), (64, 5), {}, "chains"), ((6, 2, 64), (6, 64, 5), {}, "chains"),
-    ((6, 1, 64), (6, 5, 64), {"transpose_b": True}, "octets"), ((1, 1, 64), (64, 5), {}, "quads"),
-    ((64,), (64, 5), {}, "quads"), ((6, 64, 1), (6, 64, 5), {"transpose_a": True}, "quads")])
-def test_sums_as_written_have_the_order_of_one_product(dims, w_dims, attrs, order):
-    """The rows of all matrices are those of one product only if they share the weights."""
-    made = lower_matmul(body(dims=dims, w_dims=w_dims, **attrs), [None, None])
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("dims, w_dims, attrs", [
+    ((64,), (64, 5), {}), ((1, 64), (64, 5), {}), ((1, 1, 64), (64, 5), {}), ((6, 1, 64), (6, 64, 5), {}),
+    ((6, 1, 64), (6, 5, 64), {"transpose_b": True}), ((6, 64, 1), (6, 64, 5), {"transpose_a": True})])
+def test_one_row_is_added_as_many(dims, w_dims, attrs, constant):
+    data = [None, np.ones(w_dims, np.int8) if constant else None]
+    made = lower_matmul(body(dims=dims, w_dims=w_dims, **attrs), data)
+    assert (made.stated_sum.sum.order, made.stated_sum.sum.block) == ("chains", 1024)
+
+
+@pytest.mark.parametrize("constant, order", [(False, "chains"), (True, "octets")])
+def test_one_column_has_its_order_only_if_it_is_constant(constant, order):
+    """Columns of a run-time operand may be positions or rows, of which there can be one."""
+    made = lower_matmul(body(dims=(3, 64), w_dims=(64, 1)), [None, np.ones((64, 1), np.int8) if constant else None])
     assert made.stated_sum.sum.order == order
 
 

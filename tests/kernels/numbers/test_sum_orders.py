@@ -31,7 +31,7 @@ def test_matmuls(m, n, k, transposed):
 
 @pytest.mark.parametrize("m, n, k, transposed, order", [
     (1, 96, 700, False, "quads"), (1, 96, 700, True, "octets"), (1, 1, 9, False, "quads"), (5, 1, 9, False, "octets"),
-    (5, 1, 9, True, "chains"), (2, 2, 9, False, "chains")])
+    (5, 1, 9, True, "chains"), (2, 2, 9, False, "chains"), (None, 9, 9, True, "chains"), (None, 1, 9, False, "octets")])
 def test_orders_by_shape(m, n, k, transposed, order):
     assert matmul_order(m, n, k, transposed=transposed)[0] == order
 
