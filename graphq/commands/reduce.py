@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from graphq.commands.passes import named_pass
@@ -55,12 +56,12 @@ def run(options: argparse.Namespace) -> int:
     step = None if options.step is None else named_pass(options.step)
     with tempfile.TemporaryDirectory(prefix="graphq-reduce-") as folder:
         suffix = options.file.suffix if options.same_kind else ".txt"
-        check = _command(options.check, Path(folder) / f"candidate{suffix}") if step is None else _fails(step)
+        check = _command(options.check, Path(folder) / f"candidate{suffix}") if step is None else partial(failure, step)
 
         def interesting(candidate: Graph) -> bool:
             nonlocal tried
             tried += 1
-            found = check(candidate)
+            found = bool(check(candidate))
             if found and sys.stderr.isatty():
                 print(f"{tried} of at most {options.trials} graphs tried, {len(candidate.nodes)} nodes left",
                       file=sys.stderr)
@@ -93,10 +94,6 @@ def _command(command: str, path: Path) -> Callable[[Graph], bool]:
         return subprocess.run(whole, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
     return interesting
-
-
-def _fails(step: Pass) -> Callable[[Graph], bool]:
-    return lambda graph: failure(step, graph) is not None
 
 
 def _no_fault(step: Pass, graph: Graph) -> str:

@@ -26,7 +26,7 @@ from graphq.model.open_shapes import Places
 from graphq.model.plans import Plans
 from graphq.model.saved_file import Fault, File, write
 from graphq.model.saved_plans import check, check_record, compact, on_threads
-from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved, Writer
+from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer, lookup_given
 from graphq.plan.open_plans import OpenPlan
 from graphq.plan.plan import open_numbers
 from graphq.plan.runtime import NativePlan
@@ -188,7 +188,7 @@ class Saved:
     @property
     def source(self) -> Graph:
         """The graph as the user gave it: a new object at each read, with constants in the file's memory."""
-        reader = Reader(self.array) if self.file.private else ForeignReader(self.array)
+        reader = Reader(self.array) if self.file.private else Reader(self.array, lookup_given)
         with budget(self.settings.memory):
             graph = self.read(lambda: reader.of(self._json(self.file.index.get("graph"))))
         if not isinstance(graph, Graph) or not graph.outputs:

@@ -158,9 +158,12 @@ def _is_plain(x: Any) -> bool:
 
 
 class Reader:
-    """Reads values from JSON with functions that check their arguments. `array` returns the array of an index."""
+    """Reads values from JSON with functions that check their arguments.
 
-    def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
+    `array` returns the array of an index, `op` the operation of a name.
+    """
+
+    def __init__(self, array: Callable[[Any], np.ndarray], op: Callable[[str], Op] = lookup) -> None:
         self._array = array
         self._kinds: dict[str, Callable[..., Any]] = {
             "tuple": lambda *items: tuple(self.all(items)),
@@ -175,7 +178,7 @@ class Reader:
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": lambda dtype, dims: TensorType(
                 DTYPES[dtype], check_dims(None if dims is None else self.all(dims), "type")),
-            "op": lookup,
+            "op": op,
             "graph": lambda *parts: rebuilt(*self.all(parts)),
         }
 
@@ -197,15 +200,8 @@ class Reader:
         return tuple(numbers.tolist())
 
 
-class ForeignReader(Reader):
-    """Reads graphs from files that anybody may have written. Partitions are refused, because only graphq makes them."""
-
-    def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
-        super().__init__(array)
-        self._kinds["op"] = _lookup_given
-
-
-def _lookup_given(name: str) -> Op:
+def lookup_given(name: str) -> Op:
+    """`lookup` for files that anybody may have written. Partitions are refused, because only graphq makes them."""
     if name == "partition":
         raise GraphError("a partition, in a file that others than this user can write to")
     return lookup(name)

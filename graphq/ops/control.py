@@ -199,7 +199,7 @@ def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_
                               ("reverse_outputs", reverse_outputs, len(results) - states)):
         if len(given) != want:
             raise GraphError(f"{name} must be {want} values, got {len(given)}")
-    parts = [_part(t, axis) for t, axis in zip(srcs[states:states + scanned], input_axes, strict=True)]
+    parts = [without_axis(t, axis) for t, axis in zip(srcs[states:states + scanned], input_axes, strict=True)]
     check_body(body, [*srcs[:states], *parts, *srcs[states + scanned:]], states)
     lengths = {t.shape[normal_axis(a, t.shape)] for t, a in zip(srcs[states:], input_axes, strict=False)
                if t.shape is not None} - {None}
@@ -210,7 +210,8 @@ def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_
     return (*carried, *(_whole(t, axis, length) for t, axis in zip(results[states:], output_axes, strict=True)))
 
 
-def _part(t: TensorType, axis: int) -> TensorType:
+def without_axis(t: TensorType, axis: int) -> TensorType:
+    """The type without one axis, as a scan's body sees a scanned operand."""
     if t.shape is None:
         return t
     k = normal_axis(axis, t.shape)

@@ -7,36 +7,11 @@ import numpy as np
 from graphq.dtypes import boolean, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, Value
-from graphq.onnx.importers.composed import one, standard, written
+from graphq.onnx.importers.composed import one, places, size_of, standard, written
 from graphq.onnx.importers.eltwise import cast_to
 from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.rules import FLOATS
-
-ROWS = """(scores, before) => (rows) {
-    zero = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
-    column = Constant<value_ints = [-1, 1]>()
-    each = Constant<value_ints = [-1, 1, 1, 1]>()
-    shape = Shape<start = 2, end = 3>(scores)
-    count = Squeeze(shape)
-    steps = Range(zero, count, one)
-    places = Reshape(steps, column)
-    first = Reshape(before, each)
-    all = Add(first, places)
-    rows = Cast<to = 6>(all)
-}"""
-"""ONNX function that computes the queries' positions, [batch or 1, 1, queries, 1]; `before` is the first position."""
-
-COLUMNS = """(scores) => (columns) {
-    zero = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
-    shape = Shape<start = 3, end = 4>(scores)
-    count = Squeeze(shape)
-    keys = Range(zero, count, one)
-    columns = Cast<to = 6>(keys)
-}"""
-"""ONNX function that computes the keys' positions, [keys]."""
 
 REPEAT = """(x, heads) => (y) {
     two = Constant<value_ints = [2]>()
@@ -51,11 +26,6 @@ REPEAT = """(x, heads) => (y) {
     y = Reshape(copies, whole)
 }"""
 """ONNX function that repeats keys or values for all `heads` of queries. The rewrite ShareHeads removes the copies."""
-
-LENGTH = """(x) => (length) {
-    length = Shape<start = 2, end = 3>(x)
-}"""
-"""ONNX function that returns the length of x, [batch, heads, length, size]."""
 
 
 @imports("Attention")
@@ -78,7 +48,7 @@ def attention(c: Call) -> Outputs:
     q, k, v = (_by_heads(c, x, name) for x, name in ((q, "q_num_heads"), (k, "kv_num_heads"), (v, "kv_num_heads")))
     before = None
     if c.has(4):
-        before, = written(c, LENGTH, x=c.input(4))
+        before = size_of(c, c.input(4), 2)
         k, v = (g.concat(c.input(n), x, axis=2) for n, x in ((4, k), (5, v)))
     caches, size, keys, mask = (k, v), _dim(q, 3), _dim(k, 2), c.optional(3)
     if size is None:
@@ -88,8 +58,7 @@ def attention(c: Call) -> Outputs:
     scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(size))
     q, k = (g.multiply(x, one(x, np.sqrt(np.float32(scale)))) for x in (q, k))
     if _dim(q, 1) is None or _dim(q, 1) != _dim(k, 1):
-        heads = written(c, "(x) => (heads) {\n heads = Shape<start = 1, end = 2>(x)\n}", x=q)[0]
-        k, v = (written(c, REPEAT, x=x, heads=heads)[0] for x in (k, v))
+        k, v = (written(c, REPEAT, x=x, heads=size_of(c, q, 1))[0] for x in (k, v))
     scores = product = g.matmul(q, k, transpose_b=True)
     if cap := c.attr("softcap", 0.0):
         scores = g.multiply(g.tanh(g.divide(scores, one(scores, cap))), one(scores, cap))
@@ -135,20 +104,20 @@ def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
         masks.append(hiding(mask) if mask.dtype == boolean else _cast(c, mask, scores.dtype))
     if causal:
         if c.has(6):
-            before, = written(c, "(n, x) => (before) {\n m = Shape<start = 2, end = 3>(x)\n before = Sub(n, m)\n}",
-                              n=c.input(6), x=scores)
+            before = g.arithmetic(c.input(6), size_of(c, scores, 2), function="subtract")
         masks.append(hiding(up_to_own(c, scores, np.zeros(1, np.int64) if before is None else before)))
     if c.has(6):
-        columns, = written(c, COLUMNS, scores=scores)
         lengths = g.static_reshape(g.cast(c.input(6), dtype=s32), shape=[-1, 1, 1, 1])
-        masks.append(hiding(g.less(columns, lengths)))
+        masks.append(hiding(g.less(places(c, scores, 3), lengths)))
     return masks
 
 
 def up_to_own(c: Call, scores: Value, before: Value | np.ndarray) -> Value:
     """The causal mask: true for keys up to the query's own position. The first query has the position `before`."""
-    rows, columns = written(c, ROWS, scores=scores, before=before)[0], written(c, COLUMNS, scores=scores)[0]
-    return c.graph.less_equal(columns, rows)
+    g = c.graph
+    first = g.static_reshape(g.cast(before, dtype=s32), shape=[-1, 1, 1, 1])
+    rows = g.add(first, g.static_reshape(places(c, scores, 2), shape=[-1, 1]))
+    return g.less_equal(places(c, scores, 3), rows)
 
 
 def _cast(c: Call, x: Value, dtype: Any) -> Value:

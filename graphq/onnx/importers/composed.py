@@ -7,7 +7,7 @@ import numpy as np
 import onnx.parser
 from onnx import FunctionProto, helper
 
-from graphq.dtypes import bf16, f16, f32
+from graphq.dtypes import bf16, f16, f32, s32
 from graphq.ir import Value
 from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
 from graphq.onnx.protos.fallback import name_within
@@ -51,6 +51,18 @@ def _prefix(c: Call) -> str:
 @lru_cache(64)
 def _parsed(text: str) -> FunctionProto:
     return onnx.parser.parse_function(f'<domain: "text", opset_import: ["": {OPSET}]> f {text}')
+
+
+def size_of(c: Call, x: Value, axis: int) -> Value:
+    """The size of a dimension of `x`, s64[1]."""
+    return standard(c, "Shape", [x], start=axis, end=axis + 1)[0]
+
+
+def places(c: Call, x: Value, axis: int) -> Value:
+    """The positions 0, 1, 2, ... along a dimension of `x`, in s32."""
+    count, = standard(c, "Squeeze", [size_of(c, x, axis)])
+    zero, step = (c.graph.constant(np.asarray(n)) for n in (0, 1))
+    return c.graph.cast(*standard(c, "Range", [zero, count, step]), dtype=s32)
 
 
 def one(like: Value, value: float) -> np.ndarray:

@@ -10,7 +10,7 @@ from graphq.ir import Graph, TensorType, Value
 from graphq.onnx.importers.importer import Call, Outputs, Scope, import_graph, imports
 from graphq.onnx.protos.fallback import used_names
 from graphq.onnx.protos.tensors import array_of
-from graphq.ops.control import common_type
+from graphq.ops.control import common_type, without_axis
 
 
 @imports("If")
@@ -59,7 +59,7 @@ def scan(c: Call) -> Outputs:
     states = values[:len(values) - scanned]
     outputs = len(body.output) - len(states)
     axes = list(c.attr("scan_input_axes", [0] * scanned))
-    parts = [_without(v.type, axis) for v, axis in zip(values[len(states):], axes, strict=True)]
+    parts = [without_axis(v.type, axis) for v, axis in zip(values[len(states):], axes, strict=True)]
 
     def build(types: Sequence[TensorType]) -> tuple[Graph, list[TensorType]]:
         graph = _body(c, body, [*types, *parts], captured)
@@ -71,13 +71,6 @@ def scan(c: Call) -> Outputs:
         reverse_inputs=[bool(d) for d in c.attr("scan_input_directions", [0] * scanned)],
         output_axes=list(c.attr("scan_output_axes", [0] * outputs)),
         reverse_outputs=[bool(d) for d in c.attr("scan_output_directions", [0] * outputs)])
-
-
-def _without(t: TensorType, axis: int) -> TensorType:
-    if t.shape is None:
-        return t
-    k = axis % len(t.shape)
-    return TensorType(t.dtype, (*t.shape[:k], *t.shape[k + 1:]))
 
 
 EXACT = 4

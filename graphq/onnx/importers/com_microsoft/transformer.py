@@ -8,7 +8,7 @@ from graphq.ir.names import listing
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.attention import up_to_own
 from graphq.onnx.importers.com_microsoft.quantized import at, of_columns
-from graphq.onnx.importers.composed import by_f32, one, standard, written
+from graphq.onnx.importers.composed import by_f32, one, places, size_of, standard, written
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.shape import parts
 from graphq.ops.rules import show
@@ -72,13 +72,7 @@ def embed_layer_normalization(c: Call) -> Outputs:
     for k in (3, 4, 5, 6):
         c.expect(k, (None, size) if k < 5 else (size,))
     if positions is None:
-        positions, = written(c, """(ids) => (positions) {
-            zero = Constant<value_int = 0>()
-            one = Constant<value_int = 1>()
-            count = Shape<start = 1>(ids)
-            length = Squeeze(count)
-            positions = Range(zero, length, one)
-        }""", ids=ids)
+        positions = places(c, ids, 1)
     total = g.add(g.gather(c.input(2), ids), g.gather(c.input(3), positions))
     if segments is not None:
         total = g.add(total, g.gather(c.input(4), segments))
@@ -150,7 +144,7 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     if bias is not None:
         scores = g.add(scores, bias)
     if c.attr("unidirectional", 0):
-        before, = written(c, BEFORE, scores=scores)
+        before = g.arithmetic(*(size_of(c, scores, axis) for axis in (3, 2)), function="subtract")
         scores = g.select(up_to_own(c, scores, before), scores, one(scores, -np.inf))
     y = g.matmul(g.softmax(scores, axis=-1), v)
     y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
@@ -160,16 +154,7 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     return [y, g.concat(*both, axis=0)]
 
 
-BEFORE = """(scores) => (before) {
-    rows = Shape<start = 2, end = 3>(scores)
-    keys = Shape<start = 3, end = 4>(scores)
-    before = Sub(keys, rows)
-}"""
-"""ONNX function that counts the keys before the first query, if the queries are at the last keys' positions."""
-
-WITHIN = """(mask, scores) => (seen) {
-    zero = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
+WITHIN = """(mask, keys, scores) => (seen) {
     start = Constant<value_ints = [0]>()
     column = Constant<value_ints = [-1, 1, 1, 1]>()
     batch = Shape<end = 1>(scores)
@@ -179,10 +164,6 @@ WITHIN = """(mask, scores) => (seen) {
     all = Add(batch, batch)
     ends = Slice(both, start, batch)
     starts = Slice(both, batch, all)
-    columns = Shape<start = 3>(scores)
-    end = Squeeze(columns)
-    places = Range(zero, end, one)
-    keys = Cast<to = 6>(places)
     from = Reshape(starts, column)
     to = Reshape(ends, column)
     since = GreaterOrEqual(keys, from)
@@ -208,7 +189,7 @@ def hidden(c: Call, mask: Value, scores: Value) -> Value:
     if not any(shapes_agree(form, mask.shape) for form in forms):
         c.refuse(f"a mask must be {listing(map(show, forms), 'or')}, got {mask.type}")
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
-        seen, = written(c, WITHIN, mask=mask, scores=scores)
+        seen, = written(c, WITHIN, mask=mask, keys=places(c, scores, 3), scores=scores)
         return c.graph.select(seen, one(scores, 0), one(scores, away))
     rank = 0 if mask.shape is None else len(mask.shape)
     if mask.dtype != s32 or rank not in (2, 3):
