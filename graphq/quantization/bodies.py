@@ -10,7 +10,7 @@ import numpy as np
 
 from graphq.dtypes import s32
 from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
+from graphq.ir.node import GRAPH_ORDER, ONNX_NAME
 from graphq.plan.plan import CONTROL
 
 
@@ -34,6 +34,14 @@ def around(node: Node, owners: Mapping[Graph, Node | None]) -> Iterator[Node]:
     while inner is not None:
         yield inner
         inner = owners[inner.graph]
+
+
+def body_text(body: Graph, owners: Mapping[Graph, Node | None]) -> str:
+    """How a user finds a body: the body's name in its node, and the name of the node or of its first result."""
+    owner = owners[body]
+    assert owner is not None
+    name = next(name for name, x in bodies(owner).items() if x is body)
+    return f"{name} of {owner.op.name} '{owner.meta.get(ONNX_NAME) or owner.outputs[0].name}'"
 
 
 def iterations(node: Node, owners: Mapping[Graph, Node | None]) -> int:

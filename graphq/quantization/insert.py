@@ -16,7 +16,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.names import choice
 from graphq.quantization.between import insert_between, pair, quantized_between, share
-from graphq.quantization.bodies import with_bodies
+from graphq.quantization.bodies import body_text, with_bodies
 from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import LEAST, MOST, Parameters, holds, parameters, scales_of
 from graphq.quantization.scheme import Scheme
@@ -140,9 +140,10 @@ def unheld(graph: Graph, chosen: Collection[str], scheme: Scheme,
            statistics: Statistics | None = None) -> dict[str, str]:
     """A sentence about each layer that is not `chosen`, or has channels of weights so small that they become zeros.
 
-    Layers are not chosen if their numbers are too small or too large. Without statistics, ranges are dynamic.
+    Layers are not chosen if their numbers are too small or too large, or if no batch reached the branch or loop that
+    they are in. Without statistics, ranges are dynamic.
     """
-    lost, stays = {}, {}
+    lost, stays, owners = {}, {}, with_bodies(graph)
     for p in kept(graph, scheme):
         if p.name in chosen and p.weights is not None:
             tops = _tops(p.weights, along(p, scheme)[0])
@@ -150,7 +151,9 @@ def unheld(graph: Graph, chosen: Collection[str], scheme: Scheme,
                 lost[p.name] = f"{zeros} of {len(tops)} channels have weights below 1e-35 and become zeros"
         elif p.name not in chosen and statistics is None:
             stays[p.name] = f"stays in f32, because its weights are at most {p.largest:.1e}"
-        elif p.name not in chosen and statistics is not None and all(name in statistics for name in p.sources):
+        elif p.name not in chosen and statistics is not None and not all(name in statistics for name in p.sources):
+            stays[p.name] = f"stays in f32, because no batch reached {body_text(p.node.graph, owners)}"
+        elif p.name not in chosen and statistics is not None:
             largest = {f"'{name}'": max(-statistics[name].low, statistics[name].high) for name in p.sources}
             largest |= {} if p.weights is None else {"its weights": p.largest}
             sizes = " and ".join(f"{name} up to {top:.1e}" for name, top in largest.items())

@@ -147,8 +147,11 @@ def test_statistics_are_over_all_iterations():
 def test_a_branch_that_no_batch_takes_stays_in_f32():
     graph, data = branched()
     taken = [b for b in data if b["choice"]]
-    for made in (quantize(graph, taken, Scheme()), automatic(graph, taken).graph):
+    found = automatic(graph, taken)
+    assert "'product_1' stays in f32, because no batch reached else_body of if_else 'y'" in str(found)
+    for made in (quantize(graph, taken, Scheme()), found.graph):
         assert "product_1" in [p.name for p in products(made)]
+        assert [*made.meta["quantization"]["out_of_range"]] == ["product_1"]
         other = {**taken[0], "choice": np.array(False)}
         np.testing.assert_array_equal(outputs(made, other)[0], outputs(graph, other)[0])
 
@@ -156,7 +159,10 @@ def test_a_branch_that_no_batch_takes_stays_in_f32():
 def test_a_loop_without_iterations_has_no_statistics():
     graph, data = looped(trips=0)
     assert "h" not in calibrate(graph, data)
-    assert {p.name for p in products(quantize(graph, data, Scheme()))} == {"state", "source"}
+    made = quantize(graph, data, Scheme())
+    assert {p.name for p in products(made)} == {"state", "source"}
+    assert set(made.meta["quantization"]["out_of_range"].values()) == {
+        "stays in f32, because no batch reached body of loop 'loop'"}
 
 
 @pytest.mark.parametrize("scheme", [Scheme(wide=["state"], wide_weights=["source"]), Scheme(mode="dynamic"),
