@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     if options.page is not None:
         found.report(options.page)
     print(found.json() if options.json else found)
-    if found.loss > GOOD_ENOUGH and found.better and not options.no_rank and not options.json:
+    if found.loss > GOOD_ENOUGH and found.better and not options.json:
         chosen = (f"{NAMING[part]}={name}" for part, names in found.advised.items() for name in names)
         print(shlex.join(["graphq", "quantize", str(options.against), "--data", options.data, "--out",
                           str(options.file), *chosen]))

@@ -34,8 +34,9 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     switch per layer measures all costs. Tensors are sorted by costs that exceed the noise. All batches, and all tensors
     of one batch, stay in memory.
 
-    If the loss is large and costs are known, the advice (`Comparison.advice`) is tried: `quantize` searches the
-    automatic setting with the advised layers. The advice is given only if it reduces the loss on these batches.
+    If the loss is large and costs are known, the advice (`Comparison.advice`) is tried: `automatic` searches the
+    best setting with the advised layers. The advice is given only if it then loses less, on these batches and if each
+    is held out of calibration.
 
     Raises InputError if there are no batches, for batches without elements, and for a NaN in f32. Raises GraphError if
     the graphs share no tensors, or if their outputs differ in number, kind or shape.
@@ -84,11 +85,13 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
 
 def _tried(graph: Graph, batches: Sequence[Batch], wanted: Sequence[Sequence[np.ndarray]],
            advised: Mapping[str, Any]) -> float:
-    from graphq.quantization.quantize import quantize  # late, because `quantize` imports this module
+    from graphq.quantization.quantize import automatic  # late, because `quantize` imports this module
 
     try:
-        model = compile(quantize(graph, batches, Scheme(method="automatic", **advised)), cache="kernels")
-        return max(farthest(want, model(batch)) for batch, want in zip(batches, wanted, strict=True))
+        found = automatic(graph, batches, Scheme(method="automatic", **advised))
+        model = compile(found.graph, cache="kernels")
+        losses = (farthest(want, model(batch)) for batch, want in zip(batches, wanted, strict=True))
+        return max(found.losses[found.setting], *losses)
     except GraphqError:
         return np.inf
 

@@ -59,7 +59,7 @@ class Comparison:
 
     `graph` is the quantized graph, for the page. `noise` is the uncertainty of costs: the most that the loss grew when
     one layer was computed in f32. Such growth is chance, so costs up to `noise` have no meaningful order. `tried` is
-    the loss with the advice; None if the advice was not tried.
+    the loss with the advice, the largest of the compared batches and of held-out batches; None if it was not tried.
     """
 
     tensors: list[TensorDifference]
@@ -78,8 +78,8 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        """Whether the advice reduces the loss clearly, or was not tried."""
-        return self.tried is None or self.tried <= tuned.GAINED * self.loss
+        """Whether the advice was tried and reduces the loss clearly."""
+        return self.tried is not None and self.tried <= tuned.GAINED * self.loss
 
     @property
     def summary(self) -> str:
@@ -91,8 +91,6 @@ class Comparison:
     def advised(self) -> dict[str, list[str]]:
         """The layers that cost most, by the fields of a scheme: "exclude", or "wide" and "wide_weights"."""
         chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
-        if not self.better:
-            return {}
         least = tuned.MUCH * self.loss
         costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > least > tuned.MUCH * GOOD_ENOUGH]
         for t in costly[:tuned.ADVISED]:
@@ -112,18 +110,15 @@ class Comparison:
             share = f"{100 * (worst.saturation or 0):.2g}%"
             lines.append(f"{len(clipped)} tensors exceed their ranges, '{worst.name}' in {share} of its elements: "
                          "calibrate with more batches, including these")
+        if self.tried is None:
+            return "\n".join([*lines, "no advice was tried, because costs were not measured (rank=False, --no-rank)"])
+        what = "the automatic setting" + " with 16 bits, or f32, for the layers that cost most" * bool(self.advised)
+        lines.append(f"{what} was tried and loses {self.tried:.2e}")
         if not self.better:
-            return "\n".join([*lines, "the automatic setting with 16 bits for the layers that cost most was tried: "
-                              f"it loses {self.tried:.2e}, which is not clearly less; more batches, or layers in f32 "
-                              "that you choose, may help"])
-        if self.tried is not None:
-            lines.append(f"this advice was tried on these batches, and loses {self.tried:.2e}:")
-        given = ", ".join(f"{part}={names!r}" for part, names in self.advised.items())
-        if not given:
-            return "\n".join([*lines, "no single layer costs much: let the automatic setting find other ranges:",
-                              'quantize(graph, batches, Scheme(method="automatic"))'])
-        lines.append("these layers cost most: give them 16 bits, or f32 if they have 16 bits:")
-        return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic", {given}))'])
+            lines[-1] += ", not clearly less; more batches, or layers in f32 that you choose, may help"
+            return "\n".join(lines)
+        given = "".join(f", {part}={names!r}" for part, names in self.advised.items())
+        return "\n".join([*lines, f'quantize(graph, batches, Scheme(method="automatic"{given}))'])
 
     def _has_16_bits(self, tensor: TensorDifference) -> bool:
         """Whether a layer has 16 bits already: the tensor is then the sum of two values that are not constants."""

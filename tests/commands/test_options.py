@@ -106,7 +106,7 @@ def test_when_compare_advises(file, tmp_path, monkeypatch, capsys, arguments, to
         advised = {"wide": ["a", "b c"], "exclude": ["d"]}
 
         def __init__(self):
-            self.loss, self.better = loss, better
+            self.loss, self.better = loss, better and "--no-rank" not in arguments
 
         def json(self):
             return "json"

@@ -230,6 +230,7 @@ def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     assert main(["quantize", model, "--data", data, "--out", out, "--method", "min_max"]) == 0
     monkeypatch.setattr("graphq.quantization.comparison.GOOD_ENOUGH", 0.0)
     monkeypatch.setattr(Comparison, "advised", {"wide": ["y"], "wide_weights": ["y"]})
+    monkeypatch.setattr(Comparison, "better", True)
     capsys.readouterr()
     assert main(["compare", out, model, "--data", data]) == 0
     program, *options = shlex.split(capsys.readouterr().out.splitlines()[-1])

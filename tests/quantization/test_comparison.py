@@ -10,15 +10,15 @@ from float_networks import convolutional, perceptron
 from html_page import Page
 
 import graphq as gq
-from graphq.quantization import Scheme, compare, quantize
+from graphq.quantization import Scheme, automatic, compare, quantize
 from graphq.quantization.compare import distance, floats
 from graphq.quantization.comparison import SHOWN, Comparison, TensorDifference
 
 
-def comparison(*costs):
+def comparison(*costs, tried=0.1):
     rows = [TensorDifference(f"t{k}", "matmul", 30.0 + k, 0.9, 0.5, None if k else 0.25, cost)
             for k, cost in enumerate(costs)]
-    return Comparison(rows, 0.125, gq.Graph())
+    return Comparison(rows, 0.125, gq.Graph(), tried)
 
 
 def test_costs_up_to_the_noise_are_in_no_order():
@@ -42,7 +42,8 @@ def test_advice_is_a_call_that_can_be_pasted():
     assert "1 tensors exceed their ranges, 't0' in 25% of its elements" in found.advice
     assert json.loads(found.json())["advice"] == found.advice and str(found).endswith(call)
     assert comparison(0.005, -0.004).advice.endswith('quantize(graph, batches, Scheme(method="automatic"))')
-    assert "no single layer costs much" in comparison(0.005, -0.004).advice
+    assert "the automatic setting was tried and loses 1.00e-01\n" in comparison(0.005, -0.004).advice
+    assert "setting with 16 bits, or f32, for the layers that cost most was tried and loses 1.00e-01\n" in found.advice
     good = comparison(0.05)
     good.loss = 0.001
     assert good.advised == {} and len(comparison(*[0.05] * 9).advised["wide"]) == 8
@@ -85,7 +86,7 @@ def test_a_product_by_row_with_a_bias_has_no_16_bits_yet():
     x = g.input("x", dtype="f32", shape=(2, 4))
     g.output(g.add(g.add(x, np.ones(4, np.float32), name="by row"), g.add(x, x, name="of two"), name="y"))
     rows = [TensorDifference(name, "add", 20.0, 0.99, 0.1, None, 0.06) for name in ("by row", "of two")]
-    assert "exclude=['of two'], wide=['by row'], wide_weights=['by row']" in Comparison(rows, 0.125, g).advice
+    assert "exclude=['of two'], wide=['by row'], wide_weights=['by row']" in Comparison(rows, 0.125, g, 0.1).advice
 
 
 def test_advice_of_a_file_is_that_of_the_graph_it_was_written_from(tmp_path):
@@ -97,16 +98,12 @@ def test_advice_of_a_file_is_that_of_the_graph_it_was_written_from(tmp_path):
     assert found.advised == compare(made, graph, batches).advised == {"wide": ["hidden"], "wide_weights": ["hidden"]}
 
 
-def test_advice_that_does_not_help_is_not_given():
-    """It was tried by compare; what was not tried is what a comparison made by hand advises."""
-    g = gq.Graph()
-    x = g.input("x", dtype="f32", shape=(2, 4))
-    g.output(g.relu(x), name="y")
-    rows = [TensorDifference("y", "matmul", 20.0, 0.99, 0.1, None, 0.06)]
-    for tried, given in ((None, True), (0.1, True), (0.12, False), (0.125, False), (np.inf, False)):
-        made = Comparison(rows, 0.125, g, tried)
-        assert bool(made.advised) == made.better == ("Scheme(" in made.advice) == given
-        assert f"{tried:.2e}" in made.advice if tried is not None else "tried" not in made.advice
+@pytest.mark.parametrize("tried, given", [(None, False), (0.1, True), (0.12, False), (0.125, False), (np.inf, False)])
+def test_advice_that_was_not_tried_or_does_not_help_is_not_given(tried, given):
+    found = comparison(0.06, tried=tried)
+    assert found.advised and found.better == ("Scheme(" in found.advice) == given
+    said = "no advice was tried, because" if tried is None else f"was tried and loses {tried:.2e}"
+    assert said in found.advice
 
 
 def test_advice_is_tried():
@@ -114,7 +111,9 @@ def test_advice_is_tried():
     made = quantize(graph, batches, Scheme(method="min_max", limits={"x": (-0.5, 0.5)}))
     found = compare(made, graph, batches)
     assert found.loss > 0.002 and found.tried < found.loss / 2 and f"loses {found.tried:.2e}" in found.advice
-    assert compare(made, graph, batches, rank=False).tried is None
+    again = automatic(graph, batches, Scheme(method="automatic", **found.advised))
+    assert found.tried >= max(again.losses[again.setting], compare(again.graph, graph, batches, rank=False).loss)
+    assert "Scheme(" not in compare(made, graph, batches, rank=False).advice
 
 
 @pytest.fixture(scope="module")
