@@ -138,7 +138,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         if weight_bits is None and work.level.sorts:
             of_seven = with_scheme(setting, weight_bits=7)
             setting = work.possible(of_seven) if work.loss(of_seven, tuned.TARGET) <= tuned.TARGET else setting
-        made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
+        estimate = replace(work.estimate(setting), seen=work.seen(setting))
+        made, data, unheld = work.made(setting), work.batches, work.unheld(setting)
         losses, failed, unfinished = work.losses, work.failed, work.unfinished()
     with work.step("speed"):
         del work  # free its compiled models

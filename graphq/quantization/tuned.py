@@ -29,8 +29,6 @@ SIZES = 0.7, 1.3  # the numbers by which copies of the batches are multiplied
 # How sure an estimate is (estimate.py)
 SURE = 1.05  # ranges count as well known if new data are expected to exceed them by at most this ratio
 LEAST_ASKED, MOST_ASKED = 4, 64  # the least number of batches advised; above MOST_ASKED a text says "more than"
-SMALL = 1e-4  # losses up to this one do not show that batches differ
-UNEVEN, EVEN_FROM = 2.0, 16  # if losses of batches differ by more than UNEVEN times, EVEN_FROM batches are needed
 
 # Division of channels (smooth.py)
 ALPHAS = 0.25, 0.5, 0.75, 1.0  # with 1, channels of activations get equal ranges; with 0, channels of weights do

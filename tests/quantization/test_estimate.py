@@ -1,4 +1,6 @@
 """How sure an estimate is: by hand, of one batch and of many; smaller and larger copies, and rows held out."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from float_networks import convolutional, perceptron
@@ -12,7 +14,7 @@ from graphq.quantization.search import Search
 
 
 @pytest.mark.parametrize("losses, sized, batches, exceeded, enough, words", [
-    ((1e-3, 2e-3), None, 16, 1.01, 16, "1.0e-03 to 2.0e-03 on 2 held-out batches\nsure: 16 batches are enough"),
+    ((1e-3, 2e-3), None, 16, 1.01, 16, "sure: 16 batches are enough"),
     ((1e-3, 2e-3), 3e-3, 4, 1.2, 16, "exceed the ranges by 20 %; 16 would be enough"),
     ((1e-5,) * 4, 9e-5, 4, 1.0, 4, "sure: 4 batches are enough"),
     ((), 1e-3, 1, 1.25, 5, "not sure of 1 batch: new data may exceed the ranges by 25 %, the batches are few; "
@@ -30,21 +32,32 @@ def test_a_large_loss_is_never_sure():
     """Whatever their number: errors of this size grow on data that differ."""
     for found in (Estimate((3e-2, 2e-2), 4.5e-2, 5, 1.0), Estimate((3e-2,), None, 100, 1.0)):
         assert not found.sure and found.json()["sure"] is False and "other data may lose far more" in str(found)
-        assert "would be enough" not in str(found) and "at most" not in str(found)
+        assert "would be enough" not in str(found) and "enough for" not in str(found)
     assert Estimate((2e-3,), None, 100, 1.0).sure
     few = str(Estimate((3e-2, 2e-2), 4.5e-2, 3, 1.2))
     assert "would be enough" not in few and "copies of the batches" not in few
 
 
 def test_it_is_not_surer_than_the_losses():
-    """Losses that differ, or grow on copies: a new batch, or a larger one, may lose more than any so far."""
-    found = Estimate((1e-4, 3e-4), None, 10, 1.0)
-    assert found.uneven and not found.sure and "the losses of the batches differ; 16 would be enough" in str(found)
-    assert Estimate((1e-4, 3e-4), None, 16, 1.0).sure and Estimate((1e-5, 9e-5), None, 10, 1.0).sure
-    assert "differ" not in str(Estimate((1e-4, 3e-4), None, 16, 3.0))  # 16 are many, but exceed their ranges
-    grown = Estimate((1e-3,) * 4, 2.1e-3, 4, 1.0)
+    """Batches that need their own ranges, and larger copies that lose more: so may a new batch."""
+    left_out = Estimate((1e-3,) * 10, None, 10, 1.0, seen=4e-4)
+    assert left_out.depends and not left_out.sure and left_out.enough == 20
+    assert "batches left out of calibration lose more than 2 times as much; 20 would be enough" in str(left_out)
+    for losses, seen in (((1e-3,), 6e-4), ((4e-5,), 1e-6), ((1e-4, 3e-4), None)):
+        assert Estimate(losses, None, 10, 1.0, seen=seen).sure
+    grown = Estimate((1e-3,) * 4, 2.1e-3, 40, 1.0)
     assert not grown.sure and "copies of the batches lose more than 0.002" in str(grown)
-    assert "2.1e-03 on the worst copy (0.7 or 1.3 times as large)" in str(Estimate((1e-3,), 2.1e-3, 40, 1.0))
+    assert "2.1e-03 on the worst copy (0.7 or 1.3 times as large)" in str(grown)
+
+
+@pytest.mark.parametrize("losses, sized, like_these, of_other_sizes", [
+    ((1e-3, 3e-3), 4e-3, 6e-3, 6e-3), ((1e-3, 3e-3), 7e-3, 6e-3, 7e-3), ((), 1e-3, 2e-3, 2e-3),
+    ((1e-6,), 2e-6, 5e-5, 5e-5), ((1e-3,), None, 2e-3, 2e-3)])
+def test_the_loss_that_is_expected(losses, sized, like_these, of_other_sizes):
+    found = Estimate(losses, sized, 4, 1.0)
+    assert (found.expected, found.expected_sized) == (like_these, of_other_sizes)
+    assert (f"expected are at most {like_these:.1e} on new inputs like these, and {of_other_sizes:.1e} at 0.7 to 1.3 "
+            "times their size") in str(found)
 
 
 def test_larger_and_smaller_copies():
@@ -95,12 +108,14 @@ def test_batches_that_repeat_others_are_no_evidence(factor):
     assert Estimate((1e-3,), None, 40, 1.0, repeated=36).sure and not Estimate((1e-3,), None, 40, 1.0, repeated=37).sure
 
 
-def test_twelve_batches_are_enough():
+def test_twelve_batches_are_enough_for_inputs_of_their_size():
     graph, _ = perceptron()
     rng = np.random.default_rng(0)
     batches = [{"x": np.clip(rng.standard_normal((400, 16)), -2, 2).astype(np.float32)} for _ in range(12)]
     found = automatic(graph, batches)
     assert found.estimate.batches == 12 and len(found.estimate.losses) == 6
     assert max(found.estimate.losses) < found.estimate.sized and found.estimate.json()["sized"] == found.estimate.sized
-    assert found.estimate.sure and "sure: 12 batches are enough" in str(found)
+    assert max(found.estimate.losses) < 2 * found.estimate.seen and found.estimate.enough == 12
+    assert "not sure of 12 batches: copies of the batches lose more than 0.002" in str(found)
+    assert replace(found.estimate, sized=0.002).sure
     assert gq.compile(found.graph)(batches[0]).shape == (400, 4)
