@@ -87,8 +87,6 @@ class Estimate:
             parts.append(f"{min(self.losses):.1e} to {max(self.losses):.1e} on {len(self.losses)} held-out batches")
         if self.sized is not None:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
-        parts.append(f"expected are at most {self.expected:.1e} on new inputs like these, and "
-                     f"{self.expected_sized:.1e} at 0.7 to 1.3 times their size")
         if self.grows and not self.much:
             why.append(f"copies of the batches lose more than {tuned.TARGET:g}")
         if self.exceeded > tuned.SURE:
@@ -101,7 +99,8 @@ class Estimate:
         asked = f"; {number} would be enough" if self.enough > self.batches and not self.much else ""
         sure = f"sure: {self.batches} batches are enough for inputs like these" if self.sure else \
             f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}{asked}"
-        return f"1 - cosine with f32: {', '.join(parts)}\n{sure}"
+        most = f"{self.expected:.1e} on new inputs like these, {self.expected_sized:.1e} at 0.7 to 1.3 times their size"
+        return f"1 - cosine with f32: {', '.join(parts)}\nexpect at most {most}\n{sure}"
 
 
 def extended(batches: Sequence[Batch]) -> LazyBatches:

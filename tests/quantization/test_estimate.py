@@ -56,8 +56,8 @@ def test_it_is_not_surer_than_the_losses():
 def test_the_loss_that_is_expected(losses, sized, like_these, of_other_sizes):
     found = Estimate(losses, sized, 4, 1.0)
     assert (found.expected, found.expected_sized) == (like_these, of_other_sizes)
-    assert (f"expected are at most {like_these:.1e} on new inputs like these, and {of_other_sizes:.1e} at 0.7 to 1.3 "
-            "times their size") in str(found)
+    words = f"{like_these:.1e} on new inputs like these, {of_other_sizes:.1e} at 0.7 to 1.3 times their size"
+    assert f"expect at most {words}\n" in str(found)
 
 
 def test_larger_and_smaller_copies():
