@@ -24,7 +24,7 @@ from graphq.kernels.jit.memory import address_of
 from graphq.kernels.target.level import Level
 from graphq.model.open_plans import OpenPlans
 from graphq.model.open_shapes import SIZE, has_integers, signature_of
-from graphq.model.plans import Options, Padding, Plans
+from graphq.model.plans import Options, Plans
 
 if TYPE_CHECKING:  # reports import these modules when they run
     from graphq.ir.interpret import Result
@@ -57,7 +57,7 @@ class CompiledGraph:
             self.signature, read_source, unread = signature_of(copy), lambda: copy, []
         else:
             self.signature, read_source = graph.signature, cache(lambda: graph.source)
-            self.rows_mix, unread = graph.rows_mix, graph.plans(options.threads)
+            unread = graph.plans(options.threads)
         self.options = options
         self.origin = ""
         self.names = [p.name for p in self.signature.inputs]
@@ -70,6 +70,8 @@ class CompiledGraph:
         fixed = all(p.type.known and p.property not in (SIZE, "constant") for p in self.signature.inputs)
         kind = Plans if fixed else OpenPlans
         self.plans = kind(self.signature, read_source, options, unread, self._part, self._arrays, symbols)
+        if not isinstance(graph, Graph):
+            graph.tell(self.plans)
         self._fixed = self.plans.fixed
         self._undecided = has_integers(self.signature)
 
@@ -78,28 +80,20 @@ class CompiledGraph:
         """The graph as the user gave it."""
         return self.plans.source
 
-    @lazy_property
+    @property
     def rows_mix(self) -> str | None:
         """Why results for one row of the batch may depend on other rows; None if they cannot."""
-        from graphq.model.row_wise import why_rows_mix
-
-        return why_rows_mix(self.source, self.options.pipeline)
+        return self.plans.rows_mix
 
     @property
     def padding_mixes(self) -> str | None:
         """Why results for a row may depend on how far it is padded at its end; None if not (docs/numbers.md)."""
-        return self.padding.mixes
+        return self.plans.padding.mixes
 
     @property
     def padding_zeros(self) -> tuple[str, ...]:
         """The padded inputs that need zeros behind the end of a row; the others can have anything there."""
-        return self.padding.zeros
-
-    @lazy_property
-    def padding(self) -> Padding:
-        """The facts about padding, for `padding_mixes` and `padding_zeros`."""
-        from graphq.model.padding import padding_of
-        return padding_of(self.source, self.options.pipeline)
+        return self.plans.padding.zeros
 
     @lazy_property
     def fingerprint(self) -> str:
@@ -122,7 +116,7 @@ class CompiledGraph:
         """
         from graphq.model.saved_models import save
 
-        save(path, self.plans, self.rows_mix)
+        save(path, self.plans)
 
     @property
     def graph(self) -> Graph:

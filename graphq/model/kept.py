@@ -170,7 +170,7 @@ class Kept:
             log.warning("a kept model cannot be used, and is compiled anew: %s", e)
             return None
         model.origin = f"compiled before, and kept in {path}"
-        self._follow(model, saved.rows_mix, [sizes for sizes, _ in saved.plans(options.threads)])
+        self._follow(model, [sizes for sizes, _ in saved.plans(options.threads)])
         return model
 
     def _added(self, saved: Saved, folder: Path) -> list[Added]:
@@ -196,11 +196,10 @@ class Kept:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
-        plans, rows_mix = model.plans, model.rows_mix
-        self.start_writing(partial(save, of=plans, rows_mix=rows_mix, key=self.digest))
-        self._follow(model, rows_mix, [plan.sizes for plan in plans.all()])
+        self.start_writing(partial(save, of=model.plans, key=self.digest))
+        self._follow(model, [plan.sizes for plan in model.plans.all()])
 
-    def _follow(self, model: CompiledGraph, rows_mix: str | None, known: Iterable[Iterable[int]]) -> None:
+    def _follow(self, model: CompiledGraph, known: Iterable[Iterable[int]]) -> None:
         """From now on, write a file for each plan that a call adds, except for plans at the sizes `known`."""
         kept = set(map(tuple, known))
 
@@ -208,7 +207,7 @@ class Kept:
             for plan in plans.in_memory():
                 if plan.sizes not in kept:
                     kept.add(plan.sizes)
-                    self.start_writing(partial(self._write_plan, plan=plan, plans=plans, rows_mix=rows_mix))
+                    self.start_writing(partial(self._write_plan, plan=plan, plans=plans))
 
         model.plans.grown = grown
 
@@ -238,9 +237,9 @@ class Kept:
         except Exception as e:  # a full disk, a missing folder, or an option that JSON cannot express
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
 
-    def _write_plan(self, path: Path, plan: NativePlan, plans: Plans, rows_mix: str | None) -> None:
+    def _write_plan(self, path: Path, plan: NativePlan, plans: Plans) -> None:
         if not path.is_file():
-            return save(path, plans, rows_mix, key=self.digest)
+            return save(path, plans, key=self.digest)
         save_plan(path.with_name(cache.plan_name(self.digest, plan.sizes)), plan, Saved(path))
         for oldest in cache.plan_files(path.parent, self.digest)[MOST_PLANS:]:
             remove(oldest)

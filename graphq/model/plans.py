@@ -252,6 +252,20 @@ class Plans:
         return self.read_source()
 
     @lazy_property
+    def rows_mix(self) -> str | None:
+        """`CompiledGraph.rows_mix`."""
+        from graphq.model.row_wise import why_rows_mix
+
+        return why_rows_mix(self.source, self.options.pipeline)
+
+    @lazy_property
+    def padding(self) -> Padding:
+        """The facts about padding, for `CompiledGraph.padding_mixes` and `padding_zeros`."""
+        from graphq.model.padding import padding_of
+
+        return padding_of(self.source, self.options.pipeline)
+
+    @lazy_property
     def _places(self) -> Places:
         return Places(self.signature)
 

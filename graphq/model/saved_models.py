@@ -23,7 +23,7 @@ from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
 from graphq.model.open_shapes import Places
-from graphq.model.plans import Plans
+from graphq.model.plans import Padding, Plans
 from graphq.model.saved_file import Fault, File, write
 from graphq.model.saved_plans import check, check_record, compact, on_threads
 from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer, lookup_given
@@ -45,11 +45,11 @@ The worst case is `[],[],[],...`: three bytes make a Python list and an entry of
 """
 
 
-def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: str | None = None) -> None:
+def save(path: str | os.PathLike[str], of: Plans, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
-    `rows_mix` is the property of `CompiledGraph`. With a `key`, the file is for the kernel cache: only this user can
-    read it, and it leaves out the kernels that all plans share, since the cache has them.
+    With a `key`, the file is for the kernel cache: only this user can read it. It leaves out the kernels that all plans
+    share, since the cache has them, and the facts about padding, which take time to find.
 
     Raises GraphError if the path cannot be written, or for a pass without a name in files (`passes.pipeline.names_of`).
     """
@@ -71,7 +71,8 @@ def save(path: str | os.PathLike[str], of: Plans, rows_mix: str | None, *, key: 
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
                     "passes": passes},
         "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
-        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "rows_mix": rows_mix,
+        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0,
+        "rows_mix": of.rows_mix, "padding": None if key else of.padding,
         "plans": [[k, sizes] for k, (_, sizes) in enumerate(made, 1)], **index,
     }, sections, mode=0o666 if key is None else 0o600)
 
@@ -145,7 +146,7 @@ OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
 class Saved:
     """A model in a file whose hashes were checked. `source` reads its graph, and `plans` its plans.
 
-    `signature`, `rows_mix`, `modules`, `provide` and `plans` may be used only if `misfit` is None. If `save` did not
+    `signature`, `tell`, `modules`, `provide` and `plans` may be used only if `misfit` is None. If `save` did not
     write the file, errors in the index raise ParseError at once, and errors in the graph, the plans or the code when
     these are read.
     """
@@ -202,10 +203,15 @@ class Saved:
         name = self._of(str, self.file.index, "name")
         return Signature(name, tuple(GraphInput(*x) for x in inputs), dict(outputs))
 
-    @property
-    def rows_mix(self) -> str | None:
-        """The saved value of `CompiledGraph.rows_mix`."""
-        return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
+    def tell(self, plans: Plans) -> None:
+        """Set the facts about rows and padding that the file has."""
+        def padding(mixes: Any, zeros: Any, axes: Any) -> Padding:
+            assert all(type(x) is str for x in (*zeros, *(name for name, _ in axes), mixes or ""))
+            return Padding(mixes, tuple(zeros), tuple((name, int(axis)) for name, axis in axes))
+
+        plans.rows_mix = self.file.index.get("rows_mix") and self._of(str, self.file.index, "rows_mix")
+        if self.file.index.get("padding") is not None:
+            plans.padding = self.read(lambda: padding(*self._of(list, self.file.index, "padding")))
 
     @lazy_property
     def modules(self) -> list[Module]:

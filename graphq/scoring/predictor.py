@@ -241,7 +241,7 @@ class _BatchedModel:
 
     def _run_lengths(self, arrays: Mapping[str, Any], count: int) -> dict[str, Any]:
         """Run rows of any lengths: sort them into slices of similar lengths, pad the slices, and cut the outputs."""
-        lengths, axes = [len(row) for row in arrays[self.long[0]]], self.model.padding.axes
+        lengths, axes = [len(row) for row in arrays[self.long[0]]], self.model.plans.padding.axes
         groups: dict[tuple[bool, int], list[int]] = {}
         for k in sorted(range(count), key=lengths.__getitem__):
             groups.setdefault(self._least(arrays, k, lengths[k]), []).append(k)

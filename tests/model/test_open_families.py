@@ -158,7 +158,7 @@ def test_models_and_thread_counts_share_a_process(name, tmp_path):
     assert not any(model.plans.for_each_shape for model in models)
     model = models[1]
     model.save(tmp_path / "m")
-    saved_models.save(tmp_path / "kept", model.plans, model.rows_mix, key="key")
+    saved_models.save(tmp_path / "kept", model.plans, key="key")
     texts, plans = plans_in(tmp_path / "m"), len(model.plans.all())
     assert plans_in(tmp_path / "kept") == texts and len(texts) == plans > 0
     assert not re.search("graphq|builtins|_operator|functools|partial|lambda", "".join(texts))

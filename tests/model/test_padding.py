@@ -173,3 +173,15 @@ def test_bits_of_padded_rows(options, ranges):
     for n, y in zip(lengths, model(given), strict=True):
         own = model(feed([n], n))[0]
         assert np.array_equal((y[:n] if own.ndim > 1 else y).view(np.int32), own.view(np.int32)), n
+
+
+def test_what_is_known_of_rows_and_padding_is_saved(tmp_path, monkeypatch):
+    g = gq.Graph()
+    g.output(g.softmax(g.input("x", dtype="f32", shape=(None, None, 3)), axis=0), name="y")
+    model = gq.compile(g)
+    model.save(tmp_path / "m")
+    for finder in ("row_wise.why_rows_mix", "padding.padding_of"):
+        monkeypatch.setattr(f"graphq.model.{finder}", None)
+    again = gq.load_compiled(tmp_path / "m").plans
+    assert again.rows_mix == model.rows_mix and "softmax" in again.rows_mix
+    assert again.padding == model.plans.padding == (None, (), (("y", 1),))

@@ -304,14 +304,6 @@ def test_what_is_saved_again_is_the_same_file(tmp_path):
         assert b.read_bytes() == c.read_bytes(), name
 
 
-def test_whether_rows_mix_is_saved(tmp_path):
-    g = gq.Graph()
-    g.output(g.softmax(g.input("x", dtype="f32", shape=(None, 3)), axis=0))
-    model = gq.compile(g)
-    model.save(tmp_path / "m")
-    assert model.rows_mix and gq.load_compiled(tmp_path / "m").rows_mix == model.rows_mix
-
-
 def test_threads_load_at_a_time(tmp_path):
     g = images()
     model, feeds = gq.compile(g), feeds_of(g)

@@ -21,7 +21,7 @@ class Model:
         g.output(g.reduce_max(g.abs(g.multiply(x, m)), axes=[1]), name="z")
         self.compiled = gq.compile(g, threads=1)
         if mixes is not None:
-            self.compiled.padding = self.compiled.padding._replace(mixes=mixes)
+            self.compiled.plans.padding = self.compiled.plans.padding._replace(mixes=mixes)
         self.shapes = []
 
     def predictor(self, monkeypatch, **options):
