@@ -56,7 +56,6 @@ ROOMS = {
     "graphq.model": "plans for open sizes, stages and files; CompiledGraph",
     "graphq.compile": "the function compile",
     "graphq.testing": "helpers for tests of passes",
-    "graphq.torch.names": "paths of PyTorch's modules as names of values in other formats",
     "graphq.onnx.protos": "access to ONNX protobufs",
     "graphq.onnx.importers": "ONNX operators become operations",
     "graphq.onnx.importers.com_microsoft": "operators of the domain com.microsoft",

@@ -17,10 +17,10 @@ from graphq.ir import Graph, TensorType
 from graphq.ir.names import FILE_NAMES
 from graphq.model.files import ELSEWHERE, is_of_torch
 from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph, label
+from graphq.onnx.module_names import module_names
 from graphq.onnx.protos.checker import check_model
 from graphq.onnx.protos.fallback import bodies, nodes_of, used_names
 from graphq.onnx.protos.tensors import agree, array_of, dense, tensor_type
-from graphq.torch.names.exported import module_names
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 

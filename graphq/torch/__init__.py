@@ -31,10 +31,11 @@ def from_torch(program: "ExportedProgram") -> Graph:
     only one operator.
 
     Parameters and buffers become constants without a copy, so the graph shares their memory: do not train the module
-    while the graph is in use. Tied weights become one constant.
+    while the graph is in use. Tied weights become one constant. A buffer `k` or an input that the program changes is an
+    input of the graph, and its new value is the output `k.new`.
 
-    Raises GraphError for an operator that graphq lacks, and for buffers or inputs that the program changes; the message
-    names the operator, the module and the line of source. Raises GraphqError if the package torch or onnx is missing.
+    Raises GraphError for an operator that graphq lacks; the message names the operator, the module and the line of
+    source. Raises GraphqError if the package torch or onnx is missing.
     """
     return _module("program").convert(program)
 
@@ -47,7 +48,8 @@ def compile(source: Any, example_inputs: Sequence[Any] | None = None, kwargs: Ma
     `torch.export.export`; or an ExportedProgram; or a graph that `from_torch` or `quantization.quantize` made.
     `options` are passed to `graphq.compile`.
 
-    Contiguous tensors on the CPU are not copied. Results have no gradients. Raises GraphError as `from_torch`, and the
+    Contiguous tensors on the CPU are not copied. Results have no gradients. A call changes the module's buffers, and
+    tensors that it is given, as the module does. Raises GraphError as `from_torch`, and the
     errors of `torch.export.export` and `graphq.compile`.
     """
     return _module("model").compile_module(source, example_inputs, kwargs, dynamic_shapes, options)

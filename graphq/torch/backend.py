@@ -16,24 +16,27 @@ def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | 
     """Compile a graph of Dynamo at its first call: `torch.compile(model, backend="graphq", options={...})`.
 
     Options are passed to `graphq.compile`. With the option `fallback`, a graph that graphq cannot compile runs in
-    PyTorch, and a log message gives the reason; without it, the error is raised. Parameters and buffers are constants;
-    if they change, the graph is compiled again. Results have no gradients.
+    PyTorch, and a log message gives the reason; without it, the error is raised. Results have no gradients.
+
+    Parameters and buffers are constants, which are read at the first call. The graph is compiled again if a tensor with
+    other memory replaces one. After a change in place, such as a step of an optimizer, `torch.compiler.reset()` makes
+    the next call read them again.
     """
     if torch.is_grad_enabled() and any(isinstance(x, torch.nn.Parameter) and x.requires_grad for x in inputs):
         log.warning("graphq computes no gradients: call the compiled module in torch.no_grad()")
     chosen = dict(options or {})
-    fallback = chosen.pop("fallback", False)
-    compiled = _Compiled(module, inputs, chosen)
-    return _OrEager(compiled, module) if fallback else compiled
+    return _Compiled(module, inputs, chosen.pop("fallback", False), chosen)
 
 
 class _Compiled:
     """A compiled graph of Dynamo. A call has its arguments in the order of the graph's placeholders."""
 
-    def __init__(self, module: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> None:
-        self.module, self.options = module, options
+    def __init__(self, module: Any, inputs: Sequence[Any], fallback: bool, options: Mapping[str, Any]) -> None:
+        self.module, self.fallback, self.options = module, fallback, options
         places = [n for n in module.graph.nodes if n.op == "placeholder"]
-        self.names = {k: n.name for k, n in enumerate(places) if _is_constant(n, inputs[k])}
+        # Dynamo names the buffers of a module so; if it did not, they would be inputs
+        self.names = {k: n.name for k, n in enumerate(places)
+                      if isinstance(inputs[k], torch.nn.Parameter) or "_buffers_" in n.name}
         shapes = {k: n.meta["example_value"].shape for k, n in enumerate(places) if isinstance(inputs[k], torch.Tensor)
                   and k not in self.names}
         self.taken = [*shapes]
@@ -41,33 +44,27 @@ class _Compiled:
         dynamic = torch.export.Dim.DYNAMIC
         self.dynamic = tuple({axis: dynamic for axis, d in enumerate(shape) if isinstance(d, torch.SymInt)}
                              for shape in shapes.values())
-        self.versions: list[int] | None = None
+        self.memory: list[int] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        if self.versions != (versions := [args[k]._version for k in self.names]):
+        if self.memory != (memory := [args[k].data_ptr() for k in self.names]):
+            self.run, self.memory = self._compiled(args), memory
+        return self.run(*args)
+
+    def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """A function of the arguments; PyTorch's execution if graphq cannot compile the graph and may fall back."""
+        try:
             with torch.no_grad():
                 program = torch.export.export(_Frozen(self, args), tuple(args[k] for k in self.taken),
                                               dynamic_shapes=(self.dynamic,))
-            self.model, self.versions = TorchModel(convert(program), **self.options), versions
-        return self.model(*[args[k] for k in self.taken])
-
-
-class _OrEager:
-    """A compiled graph of Dynamo, or PyTorch's execution if the first call finds that graphq cannot compile it."""
-
-    def __init__(self, compiled: _Compiled, module: Any) -> None:
-        self.run, self.compiled, self.module = self._first, compiled, module
-
-    def __call__(self, *args: Any) -> Any:
-        return self.run(*args)
-
-    def _first(self, *args: Any) -> Any:
-        try:
-            result, self.run = self.compiled(*args), self.compiled
+            model = TorchModel(convert(program), **self.options)
         except Exception as e:  # torch.export raises errors of many classes
+            if not self.fallback:
+                raise
             log.warning("a graph of Dynamo runs in PyTorch, because of %s: %s", type(e).__name__, e)
-            result, self.run = self.module(*args), self.module
-        return result
+            run: Callable[..., Any] = self.module
+            return run
+        return lambda *args: model(*[args[k] for k in self.taken])
 
 
 class _Frozen(torch.nn.Module):
@@ -87,17 +84,10 @@ class _Frozen(torch.nn.Module):
         return self.inner(*(args[k] for k in range(self.count)))
 
 
-def _is_constant(place: Any, x: Any) -> bool:
-    """Whether a placeholder is a parameter or a buffer of the user's module."""
-    marks = place.meta.get("tensor_dict", {})
-    return isinstance(x, torch.nn.Parameter) or marks.get("_dynamo_static_input_type") is not None
-
-
 def _size(place: Any, shapes: Mapping[int, Sequence[Any]]) -> tuple[int, int]:
     """The input and the axis whose size a placeholder is, a symbolic integer."""
     wanted = str(place.meta["example_value"])
     for k, shape in shapes.items():
-        for axis, d in enumerate(shape):
-            if str(d) == wanted:
-                return k, axis
+        if wanted in (found := [str(d) for d in shape]):
+            return k, found.index(wanted)
     raise GraphError(f"no input has the size {wanted}, which '{place.name}' is")

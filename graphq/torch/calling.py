@@ -1,5 +1,5 @@
 """How a program of PyTorch is called: which tensors its graph takes and returns, and the structures around them."""
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,9 @@ from graphq.torch.operators.importer import VIEWED, array_of, dtype_of
 CALLING = "calling"
 """The key in a graph's `meta` for the `Calling` of the program that the graph was made of."""
 
+CHANGES = tuple(kind for kind in OutputKind if kind.name.endswith("_MUTATION"))
+"""Kinds of outputs that are new values of tensors."""
+
 TORCH_TYPES = {dtype_of(dtype).numpy: dtype for dtype in VIEWED}
 """PyTorch's element types by NumPy's, for types that `torch.from_numpy` does not take."""
 
@@ -20,24 +23,34 @@ TORCH_TYPES = {dtype_of(dtype).numpy: dtype for dtype in VIEWED}
 class Calling(NamedTuple):
     """The structure of a program's arguments and of its result, flattened into leaves.
 
-    For each leaf of the arguments, `arguments` says whether it is an input of the graph. For each leaf of the result,
-    `results` has its kind ("tensor" or "number"), or a tuple with the constant that the program returns.
+    For each leaf of the arguments, `arguments` says whether it is an input of the graph. The graph's first inputs are
+    `buffers`, tensors of the module that the program changes; its first outputs are new values for `changed`: buffers,
+    and arguments by their number. For each leaf of the result, `results` has its kind ("tensor" or "number"), or a
+    tuple with the constant that the program returns.
     """
 
     in_spec: Any
     out_spec: Any
     arguments: tuple[bool, ...]
+    buffers: tuple[torch.Tensor, ...]
+    changed: tuple[torch.Tensor | int, ...]
     results: tuple[Any, ...]
 
     @staticmethod
     def of(program: torch.export.ExportedProgram) -> "Calling":
         """The calling of a program."""
         signature, specs = program.graph_signature, program.call_spec
-        arguments = [isinstance(s.arg, TensorArgument) for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
+        given = [s.arg for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
         returned = [s.arg for s in signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
         results = [(x.value,) if isinstance(x, ConstantArgument) else
                    "number" if isinstance(x, SymIntArgument) else "tensor" for x in returned]
-        return Calling(specs.in_spec, specs.out_spec, tuple(arguments), tuple(results))
+        changed = [s.target for s in signature.output_specs if s.kind in CHANGES]
+        buffers = {s.target: stored_tensor(program, s.target) for s in signature.input_specs
+                   if s.kind != InputKind.USER_INPUT and s.target in changed}
+        names = [x.name for x in given]
+        return Calling(specs.in_spec, specs.out_spec, tuple(isinstance(x, TensorArgument) for x in given),
+                       tuple(buffers.values()), tuple(buffers[name] if name in buffers else names.index(name)
+                                                      for name in changed), tuple(results))
 
     @staticmethod
     def in_graph(graph: Graph) -> "Calling":
@@ -47,8 +60,11 @@ class Calling(NamedTuple):
             raise GraphError(f"graph '{graph.name}' was not made by from_torch: its structure of inputs is not known")
         return found
 
-    def arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[np.ndarray]:
-        """The arrays for the graph's inputs, which share the memory of contiguous tensors."""
+    def call(self, run: Callable[..., Iterable[np.ndarray]], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the graph and return the program's result; tensors and arrays share memory, if tensors are contiguous.
+
+        Tensors that the program changes are changed after the run. Raises InputError for wrong arguments.
+        """
         leaves: Sequence[Any] = args
         if kwargs or len(args) != len(self.arguments) or not all(isinstance(x, torch.Tensor) for x in args):
             try:
@@ -60,14 +76,24 @@ class Calling(NamedTuple):
             if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
                 raise InputError("inputs must be tensors on the CPU, got "
                                  f"{x.device if isinstance(x, torch.Tensor) else type(x).__name__}")
-        return [array_of(x) for x in taken]
+        found = iter(run(*map(array_of, (*self.buffers, *taken))))
+        for target in self.changed:
+            old = leaves[target] if isinstance(target, int) else target
+            old.detach().copy_(tensor_of(next(found)))
+        return self.out_spec.unflatten([_leaf(kind, found) for kind in self.results])
 
-    def structured(self, arrays: Sequence[np.ndarray]) -> Any:
-        """The program's result, with tensors that share the memory of the arrays."""
-        rest = iter(arrays)
-        leaves = [kind[0] if isinstance(kind, tuple) else tensor_of(next(rest)) if kind == "tensor" else
-                  int(next(rest).reshape(())) for kind in self.results]
-        return self.out_spec.unflatten(leaves)
+
+def _leaf(kind: Any, arrays: Iterator[np.ndarray]) -> Any:
+    """A leaf of a result; each but None is an output of the graph."""
+    if kind == (None,):
+        return None
+    array = next(arrays)
+    return kind[0] if isinstance(kind, tuple) else tensor_of(array) if kind == "tensor" else int(array.reshape(()))
+
+
+def stored_tensor(program: torch.export.ExportedProgram, name: str) -> Any:
+    """A parameter, a buffer or a constant of a program; None if there is no such tensor."""
+    return program.state_dict.get(name, program.constants.get(name))
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """TorchModel: a compiled program that is called with tensors, as the module that it was made from."""
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from graphq.compile import compile
@@ -32,8 +33,10 @@ class TorchModel:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the model. Raises InputError for arguments that do not have the structure of the example inputs."""
-        found = self.compiled(*self._calling.arrays(args, kwargs))
-        return self._calling.structured([*named_outputs(self.compiled.outputs, found).values()])
+        return self._calling.call(self._run, args, kwargs)
+
+    def _run(self, *arrays: np.ndarray) -> Iterable[np.ndarray]:
+        return named_outputs(self.compiled.outputs, self.compiled(*arrays)).values()
 
 
 def compile_module(source: Any, example_inputs: Sequence[Any] | None, kwargs: Mapping[str, Any] | None,

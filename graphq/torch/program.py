@@ -2,6 +2,8 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,8 +14,9 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.node import ONNX_NAME
 from graphq.onnx.importers.importer import MALFORMED
-from graphq.torch.calling import CALLING, Calling
-from graphq.torch.operators.importer import OPERATORS, AtenCall, constant_of, dtype_of
+from graphq.onnx.module_names import names_of_calls
+from graphq.torch.calling import CALLING, CHANGES, Calling, stored_tensor
+from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, constant_of, dtype_of
 
 SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
                      "aten.sym_constrain_range", "aten.sym_constrain_range_for_size"})
@@ -22,6 +25,10 @@ SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_
 INLINED = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
 """Higher-order operators that call a part of the program, their last argument before its operands."""
 
+PYTHON = {"floordiv": "aten.floor_divide", "mod": "aten.remainder", "sym_max": "aten.maximum",
+          "sym_min": "aten.minimum", **{name: f"aten.{name}" for name in "add sub mul eq ge gt le lt".split()}}
+"""Functions of Python on symbolic integers, and the operators that compute the same."""
+
 
 def convert(program: torch.export.ExportedProgram) -> Graph:
     """Convert a program to a graph (see `graphq.from_torch`)."""
@@ -29,8 +36,8 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
         raise GraphError(f"from_torch takes an ExportedProgram, got {type(program).__name__}: write "
                          "graphq.from_torch(torch.export.export(module.eval(), example_inputs))")
     calls = [n for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)
-             for n in m.graph.nodes if n.op == "call_function"]
-    if any(_is_hidden_change(n) or isinstance(n.target, torch._ops.OpOverload) and _importer(n) is None for n in calls):
+             for n in m.graph.nodes if n.op == "call_function" and hasattr(n.target, "overloadpacket")]
+    if any(_is_hidden_change(n) or _importer(n) is None and operator_name(n.target) not in SKIPPED for n in calls):
         program = _simplified(program)
     graph = _Conversion(program).graph
     graph.meta = {**graph.meta, CALLING: Calling.of(program)}
@@ -46,42 +53,45 @@ def _simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     return program.run_decompositions(table)
 
 
-def _importer(node: Any) -> Any:
+def operator_name(target: Any) -> str:
+    """The name of an operator without its overload: "aten.add"; see `PYTHON` for functions."""
+    if hasattr(target, "overloadpacket"):
+        return str(target.overloadpacket)
+    name = getattr(target, "__name__", str(target))
+    return PYTHON.get(name, name)
+
+
+def _importer(node: Any) -> "Importer | None":
     """The importer of a call; for an operator that changes its first argument, the functional form's."""
     name = operator_name(node.target)
-    if name in SKIPPED or name in INLINED:
-        return name
-    found = OPERATORS.get(name)
-    return found or OPERATORS.get(name.removesuffix("_")) if _changed(node) else found
+    return OPERATORS.get(name) or (OPERATORS.get(name.removesuffix("_")) if _changes(node) else None)
 
 
-def _changed(node: Any) -> bool:
-    """Whether an operator changes its first argument in place."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+def _changes(node: Any) -> bool:
+    """Whether a call of an operator changes its first argument in place: PyTorch ends such names with "_"."""
+    name = operator_name(node.target)
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _is_hidden_change(node: Any) -> bool:
     """Whether a call changes a tensor that others share, such as a view's base, or reads a part of a tensor's class."""
     if operator_name(node.target) == "export.access_subclass_inner_tensor":
         return True
-    if not _changed(node) or "dropout" in str(node.target):
+    if not _changes(node) or "dropout" in str(node.target):
         return False
     given = node.args[0]
     if any(_is_view(user) for user in given.users):
         return True
-    while given.op == "call_function" and _is_view(given):
-        base = given.args[0]
-        if len(base.users) > 1:
+    while _is_view(given):
+        if len(given.args[0].users) > 1:
             return True
-        given = base
-    return given.op != "call_function"
+        given = given.args[0]
+    return bool(given.op != "call_function")
 
 
 def _is_view(node: Any) -> bool:
-    """Whether a result of an operator shares memory with an operand."""
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and any(
-        r.alias_info is not None and not r.alias_info.is_write for r in target._schema.returns)
+    """Whether a call is of an operator whose result shares memory with an operand."""
+    return bool(getattr(node.target, "is_view", False))
 
 
 class _Conversion:
@@ -91,28 +101,28 @@ class _Conversion:
         self.program, self.graph = program, Graph("torch")
         self.values: dict[Any, Any] = {}
         self.constants: dict[Any, Value] = {}
-        self.names = _names(program.graph_module)
-        placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
-        for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
-            self.values[node] = self._given(node, spec)
-        results = self._run(program.graph_module)
-        self._return(results)
+        self.names: dict[Any, str] = {}
+        signature = program.graph_signature
+        self.changed = {spec.target for spec in signature.output_specs if spec.kind in CHANGES}
+        places = [n for n in program.graph.nodes if n.op == "placeholder"]
+        given = [self._given(node, spec) for node, spec in zip(places, signature.input_specs, strict=True)]
+        self._return(self._run(program.graph_module, given))
 
     def _given(self, node: Any, spec: Any) -> Any:
-        """The value of a placeholder: an input, a constant, or a number that the program was exported for."""
-        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            tensors = self.program.state_dict
-            name = spec.target
-            return self._constant(tensors[name] if name in tensors else self.program.constants[name], name)
-        if spec.kind == InputKind.CONSTANT_TENSOR:
-            return self._constant(self.program.constants[spec.target], spec.target)
-        val = node.meta.get("val")
-        if spec.kind != InputKind.USER_INPUT or not isinstance(val, torch.Tensor):
-            if spec.kind == InputKind.USER_INPUT and isinstance(val, int | float | bool | str | None):
-                return val
+        """The value of a placeholder: an input, a constant, or a number that the program was exported for.
+
+        A tensor of the module that the program changes is an input.
+        """
+        val, is_input = node.meta.get("val"), spec.kind == InputKind.USER_INPUT
+        stored = None if is_input else stored_tensor(self.program, spec.target)
+        if stored is not None and spec.target not in self.changed:
+            return self._constant(stored, spec.target)
+        if is_input and isinstance(val, int | float | bool | str | None):
+            return val
+        if not isinstance(val, torch.Tensor):
             raise GraphError(f"input '{node.name}' is {type(val).__name__} ({spec.kind.name}): inputs must be tensors")
         dims = [d if isinstance(d, int) else None for d in val.shape]
-        return self.graph.input(node.name, dtype=dtype_of(val.dtype), shape=dims)
+        return self.graph.input(node.name if is_input else spec.target, dtype=dtype_of(val.dtype), shape=dims)
 
     def _constant(self, tensor: torch.Tensor, name: str) -> Value:
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else name
@@ -122,13 +132,15 @@ class _Conversion:
                 self.graph.rename(value, name)
         return self.constants[key]
 
-    def _run(self, module: Any) -> Any:
-        """Convert the nodes of a part of the program; its placeholders have values. Returns its results."""
+    def _run(self, module: Any, given: Sequence[Any]) -> Any:
+        """Convert the nodes of a part of the program; its placeholders have the values `given`. Returns its results."""
+        self.names.update(_names(module))
+        self.values.update(zip((n for n in module.graph.nodes if n.op == "placeholder"), given, strict=True))
         for node in module.graph.nodes:
             if node.op == "output":
                 return self._values(node.args[0])
             if node.op == "get_attr":
-                found = _attribute(module, str(node.target))
+                found = attrgetter(str(node.target))(module)
                 tensor = isinstance(found, torch.Tensor)
                 self.values[node] = self._constant(found, str(node.target)) if tensor else found
             elif node.op == "call_function":
@@ -141,40 +153,37 @@ class _Conversion:
         raise AssertionError("a program has an output node")
 
     def _call(self, node: Any) -> Any:
-        args, kwargs = self._values(node.args), self._values(node.kwargs)
-        name = operator_name(node.target)
-        if name in INLINED:
-            at = next(k for k, x in enumerate(args) if isinstance(x, fx.GraphModule))
-            return self._inline(args[at], args[at + 1:])
+        name, target, args = operator_name(node.target), node.target, self._values(node.args)
         if name in SKIPPED:
             return None
+        if name in INLINED:
+            at = next(k for k, x in enumerate(args) if isinstance(x, fx.GraphModule))
+            return self._run(args[at], args[at + 1:])
+        function = not hasattr(target, "namespace")
+        if function and not any(isinstance(x, Value) for x in args):
+            return target(*args)
         importer = _importer(node)
         if importer is None:
             raise GraphError("graphq lacks this operator, and PyTorch cannot decompose it: change the module, or "
                              "open an issue that names the operator")
+        nodes = dict(zip(("input", "other"), node.args, strict=True)) if function else \
+            node.normalized_arguments(self.program.graph_module, normalize_to_only_use_kwargs=True).kwargs
         first = len(self.graph.nodes)
-        op, named = name.rpartition(".")[2].strip("_"), self.names.get(node, node.name)
-        result = importer(AtenCall(self.graph, node, args, kwargs, op, named))
-        self._label(node, result, first)
-        if _changed(node):
+        call = AtenCall(self.graph, node, nodes, self._values(nodes), _role(name), self.names.get(node, node.name))
+        result = call.results(importer(call))
+        self._label(call.name, result, first)
+        if _changes(node):
             self.values[node.args[0]] = result
         return result
 
-    def _label(self, node: Any, result: Any, first: int) -> None:
+    def _label(self, name: str, result: Any, first: int) -> None:
         """Name the result, and let new nodes know the module that they are from."""
-        name = self.names.get(node, node.name)
         value = result[0] if isinstance(result, tuple | list) and result else result
         made = self.graph.nodes[first:]
         if isinstance(value, Value) and value.node in made and not self.graph.has_name(name):
             self.graph.rename(value, name)
         for n in made:
             n.meta = {**n.meta, ONNX_NAME: name}
-
-    def _inline(self, module: Any, args: Sequence[Any]) -> Any:
-        self.names.update(_names(module))
-        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-        self.values.update(zip(placeholders, args, strict=True))
-        return self._run(module)
 
     def _values(self, x: Any) -> Any:
         """The arguments of a node, with values in place of nodes."""
@@ -185,50 +194,35 @@ class _Conversion:
         return [self._values(v) for v in x] if isinstance(x, tuple | list) else x
 
     def _return(self, results: Sequence[Any]) -> None:
-        specs = self.program.graph_signature.output_specs
-        values: list[Value] = []
-        names: list[str] = []
-        for result, spec in zip(results, specs, strict=True):
-            if spec.kind != OutputKind.USER_OUTPUT:
-                raise GraphError(f"the program changes '{spec.target}' ({spec.kind.name}): pass the tensor as an input "
-                                 "and return the new one; export a module in eval mode")
-            if result is None:
-                continue
-            value = result if isinstance(result, Value) else self.graph.add_constant(torch.tensor(result).numpy())
-            values.append(value)
-            names.append(_free(spec.arg.name or f"out{len(names)}", names))
-        self.graph.set_outputs(values, names)
+        outputs: dict[str, Value] = {}
+        for result, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
+            if spec.kind not in (OutputKind.USER_OUTPUT, *CHANGES):
+                raise GraphError(f"the program has the result '{spec.target}' ({spec.kind.name}), which graphq lacks: "
+                                 "export a module in eval mode")
+            name = f"{spec.target}.new" if spec.kind in CHANGES else spec.arg.name or f"out{len(outputs)}"
+            if result is not None:
+                name = next(n for k in count() if (n := f"{name}_{k}" if k else name) not in outputs)
+                constant = not isinstance(result, Value)
+                outputs[name] = self.graph.add_constant(torch.tensor(result).numpy()) if constant else result
+        self.graph.set_outputs([*outputs.values()], [*outputs])
         self.graph.prune()
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
-    return next(n for n in (name, *(f"{name}_{k}" for k in range(1, len(taken) + 1))) if n not in taken)
-
-
-def operator_name(target: Any) -> str:
-    """The name of an operator without its overload: "aten.add"; a function of Python has its own name."""
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target.overloadpacket)
-    name = getattr(target, "__name__", str(target))
-    return name if isinstance(target, torch._ops.HigherOrderOperator) else f".{name}"
-
-
 def _names(module: Any) -> dict[Any, str]:
-    """A name for each call: the module's path, with the operator if the module has several calls.
-
-    Calls that a quantizer added to the module have their operator in their names, and do not count.
-    """
-    calls = [n for n in module.graph.nodes if n.op == "call_function" and operator_name(n.target) != ".getitem"]
-    paths = {n: _path(n) for n in calls}
-    added = {n for n in calls if operator_name(n.target).startswith(("quantized_decomposed.", "torchao."))}
-    count, seen = Counter(path for n, path in paths.items() if n not in added), Counter[str]()
-    names = {}
-    for n, path in paths.items():
-        role = operator_name(n.target).rpartition(".")[2].strip("_")
-        name = role if not path else path if count[path] == 1 and n not in added else f"{path}.{role}"
+    """A name for each call: the module's path, with the operator if the module has several calls."""
+    operators = {n: operator_name(n.target) for n in module.graph.nodes if n.op == "call_function"}
+    called = names_of_calls({n: (_path(n), _role(name), name.startswith(("quantized_decomposed.", "torchao.")))
+                             for n, name in operators.items() if name != "getitem"})
+    seen = Counter[str]()
+    for n, name in called.items():
         seen[name] += 1
-        names[n] = name if seen[name] == 1 else f"{name}_{seen[name]}"
-    return names
+        called[n] = name if seen[name] == 1 else f"{name}_{seen[name]}"
+    return called
+
+
+def _role(name: str) -> str:
+    """An operator's name without its namespace and the signs of its variants."""
+    return name.rpartition(".")[2].strip("_")
 
 
 def _path(node: Any) -> str:
@@ -242,10 +236,3 @@ def _place(node: Any) -> str:
     where = f"{node.target} in module '{_path(node)}'" if _path(node) else str(node.target)
     lines = [x.strip() for x in (node.meta.get("stack_trace") or "").splitlines() if x.strip().startswith("File ")]
     return where + (f" ({lines[-1]})" if lines else "")
-
-
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found

@@ -55,6 +55,28 @@ def test_keyword_arguments():
             model(*args, **kwargs)
 
 
+def test_buffers_and_arguments_change_as_in_pytorch():
+    class Cache(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(1, 8, 4))
+            self.register_buffer("count", torch.zeros(1), persistent=False)
+
+        def forward(self, x, place):
+            self.keys[:, place] = x
+            self.count += 1
+            return 7, (self.keys * self.count).sum(-1), x.mul_(2)
+
+    mine, theirs = Cache().eval(), Cache().eval()
+    model = gq.torch.compile(mine, (torch.ones(1, 1, 4), torch.tensor([0])))
+    for k in (0, 3, 3):
+        x = torch.full((1, 1, 4), k + 1.0)
+        y = x.clone()
+        torch.testing.assert_close(model(x, torch.tensor([k])), theirs(y, torch.tensor([k])))
+        torch.testing.assert_close(x, y)
+        torch.testing.assert_close([*mine.buffers()], [*theirs.buffers()])
+
+
 def test_tensors_are_not_copied():
     class Echo(torch.nn.Module):
         def forward(self, x):

@@ -1,4 +1,6 @@
 """Programs: names, open dimensions, constants, and errors that say what to do."""
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 from torch_modules import torch
@@ -132,8 +134,33 @@ def test_errors_name_operator_module_and_line():
     assert "open an issue" in str(e.value)
 
 
+def test_changed_tensors_are_inputs_and_outputs_of_the_graph():
+    class Cache(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("rows", torch.zeros(2, 4))
+
+        def forward(self, x, place):
+            self.rows[:, place] = x.add_(1)
+            return self.rows.sum()
+
+    graph = gq.from_torch(export(Cache().eval(), (torch.ones(2, 1), torch.tensor([1]))))
+    assert [v.name for v in graph.inputs] == ["rows", "x", "place"]
+    before, x = np.arange(8, dtype=np.float32).reshape(2, 4), np.float32([[1], [2]])
+    found = gq.reference(graph, before, x, np.int64([3]))
+    after = np.float32([[0, 1, 2, 2], [4, 5, 6, 3]])
+    np.testing.assert_array_equal(found["rows.new"], after)
+    np.testing.assert_array_equal(found["x.new"], x + 1)
+    np.testing.assert_array_equal(found["sum_1"], after.sum())
+
+
+def test_batch_normalization_in_training_mode_is_refused():
+    with pytest.raises(gq.GraphError, match=r"module 'norm' .*training mode.*export module.eval\(\)"):
+        gq.from_torch(export(nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(3))).train(), (torch.randn(4, 3),)))
+
+
 @pytest.mark.parametrize(("f", "message"), [
-    (lambda x: x.add_(1), "the program changes 'inputs_0'"), (lambda x: x[x > 0], "data"),
+    (lambda x: x[x > 0], "data"),
     (lambda x: F.dropout(x, 0.5, True), "random: export module.eval")])
 def test_programs_that_are_refused(f, message):
     with pytest.raises(gq.GraphError, match=message):

@@ -1,6 +1,7 @@
-"""The table of ATen operators: each has a function that takes a `AtenCall` and returns the values of its results."""
-from collections.abc import Callable, Sequence
+"""The table of operators: each has a function that takes an `AtenCall` and returns the values of its results."""
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -33,20 +34,20 @@ VIEWED = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.f
 """Element types that NumPy lacks, and the integers to view them as in PyTorch."""
 
 
-def imports(*names: str) -> Callable[[Importer], Importer]:
-    """Register the decorated function as the importer of these operators."""
+def imports(names: str) -> Callable[[Importer], Importer]:
+    """Register the decorated function as the importer of these operators, separated by spaces."""
 
     def declare(f: Importer) -> Importer:
-        imports_each(dict.fromkeys(names, f))
+        imports_each({names: f})
         return f
 
     return declare
 
 
-def imports_each(importers: dict[str, Importer], namespace: str = "aten") -> None:
-    """Register importers by operator, `aten` unless the name or `namespace` says otherwise."""
-    for name, importer in importers.items():
-        OPERATORS[name if "." in name else f"{namespace}.{name}"] = importer
+def imports_each(importers: Mapping[str, Importer]) -> None:
+    """Register importers by operators, separated by spaces; names without a namespace are ATen's."""
+    for names, importer in importers.items():
+        OPERATORS.update({name if "." in name else f"aten.{name}": importer for name in names.split()})
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
@@ -74,64 +75,68 @@ def constant_of(graph: Graph, tensor: torch.Tensor) -> Value:
 
 @dataclass
 class AtenCall:
-    """A call of an operator: the graph, the node of the program, and its arguments.
+    """A call of an operator: the graph, the node of the program, and its arguments by the names of the schema.
 
-    Tensors are Values. Symbolic integers are numbers if they are known, otherwise Values s64[1]. `op` is the operator's
-    name without its namespace and overload, and `name` a name for the first result.
+    `nodes` has the arguments of the program, and `args` their values. Tensors are Values. Symbolic integers are numbers
+    if they are known, otherwise Values s64[1]. `op` is the operator's name without its namespace and overload, and
+    `name` a name for the first result. `call["dim"]` is the argument `dim`, or None if this overload has no such
+    argument; the argument `self` is called "input". `call.Add(a, b)` imports the ONNX node `Add`, see `onnx`.
     """
 
     graph: Graph
     node: Any
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
+    nodes: Mapping[str, Any]
+    args: Mapping[str, Any]
     op: str
     name: str
 
-    def arg(self, k: int, name: str = "", default: Any = None) -> Any:
-        """Argument `k`, which may be given by `name`."""
-        return self.args[k] if k < len(self.args) else self.kwargs.get(name, default)
+    def __getitem__(self, name: str) -> Any:
+        return self.args.get(name)
 
-    def input(self, k: int, name: str = "") -> Value:
-        """The tensor in argument `k`; a number becomes a constant of the result's dtype."""
-        x = self.arg(k, name)
-        return x if isinstance(x, Value) else self.number(x, self.dtype())
+    def __getattr__(self, op_type: str) -> Any:
+        if not op_type[0].isupper():
+            raise AttributeError(op_type)
+        return partial(self.onnx, op_type)
 
-    def number(self, x: Any, dtype: DType) -> Value:
-        """A number or list of numbers as a constant."""
-        return self.graph.add_constant(np.asarray(x).astype(dtype.numpy))
+    @property
+    def x(self) -> Value:
+        """The first argument; a number becomes a constant of the result's element type."""
+        first = next(iter(self.args.values()))
+        return first if isinstance(first, Value) else self.value(first)
 
-    def fake(self, k: int | None = None) -> Any:
-        """What the program says of its result or argument `k`: a fake tensor, or a tuple of fake tensors."""
-        node = self.node if k is None else self.node.args[k]
+    def value(self, x: Any, dtype: DType | None = None) -> Value:
+        """`x` in an element type, by default the result's. A number or a list of numbers becomes a constant."""
+        dtype = dtype or self.dtype()
+        if not isinstance(x, Value):
+            return self.graph.add_constant(np.asarray(x).astype(dtype.numpy))
+        return x if x.dtype == dtype else self.Cast(x, to=helper.np_dtype_to_tensor_dtype(dtype.numpy))
+
+    def fake(self, name: str | None = None) -> Any:
+        """What the program says of its result or of the argument `name`: a fake tensor, a number, a tuple of these."""
+        node = self.node if name is None else self.nodes[name]
         return node.meta.get("val") if hasattr(node, "meta") else node
 
     def dtype(self) -> DType:
-        """The element type of the first result."""
+        """The element type of the first result; a symbolic number is s64."""
         val = self.fake()
-        return dtype_of((val[0] if isinstance(val, tuple | list) else val).dtype)
+        first = val[0] if isinstance(val, tuple | list) else val
+        return dtype_of(first.dtype) if isinstance(first, torch.Tensor) else t.s64
 
-    def cast(self, x: Value, dtype: DType | None = None) -> Value:
-        """Convert `x` to `dtype`, or to the result's element type."""
-        dtype = dtype or self.dtype()
-        return x if x.dtype == dtype else self.onnx("Cast", x, to=helper.np_dtype_to_tensor_dtype(dtype.numpy))
+    def onnx(self, op_type: str, *operands: Any, outputs: int = 1, **attrs: Any) -> Any:
+        """Import an ONNX node; returns its result, or a list of its results.
 
-    def onnx(self, op_type: str, *inputs: Value | np.ndarray | None, outputs: Any = 1, **attrs: Any) -> Any:
-        """Import an ONNX node with these operands; returns its result, or a list of its results."""
-        values = [self.graph.add_constant(x) if isinstance(x, np.ndarray) else x for x in inputs]
-        names = [f"{self.name}/in{k}" if v is not None else "" for k, v in enumerate(values)]
-        scope = Scope({"": OPSET}, {name: v for name, v in zip(names, values, strict=True) if v is not None})
+        An array becomes a constant, a list a vector of sizes, and a number a constant of the first value's type.
+        """
+        like = next((v.dtype for v in operands if isinstance(v, Value)), None)
+        values = {f"{self.name}/in{k}": v if isinstance(v, Value) else self.graph.add_constant(v) if isinstance(
+            v, np.ndarray) else self.vector(v) if isinstance(v, list) else self.value(v, like)
+            for k, v in enumerate(operands) if v is not None}
+        names = [f"{self.name}/in{k}" if v is not None else "" for k, v in enumerate(operands)]
         results = [f"{self.name}/{op_type}{k or ''}" for k in range(outputs)]
+        scope = Scope({"": OPSET}, values)
         import_node(self.graph, helper.make_node(op_type, names, results, **attrs), scope)
         found = [scope.values[name] for name in results]
         return found[0] if outputs == 1 else found
-
-    def size(self, x: Value, axis: int) -> Any:
-        """The size of an axis: a number, or a Value s64[1] if it is open."""
-        dims = self.dims(x)
-        if dims[axis] is not None:
-            return dims[axis]
-        axis %= len(dims)
-        return self.onnx("Shape", x, start=axis, end=axis + 1)
 
     def dims(self, x: Value) -> tuple[Any, ...]:
         """The dimensions of `x`; open dimensions are None."""
@@ -139,21 +144,32 @@ class AtenCall:
             self.refuse(f"the rank of {x.type} must be known")
         return x.shape
 
+    def size(self, x: Value, axis: int) -> Any:
+        """The size of an axis: a number, or a Value s64[1] if it is open."""
+        dims = self.dims(x)
+        axis %= len(dims)
+        return dims[axis] if dims[axis] is not None else self.Shape(x, start=axis, end=axis + 1)
+
+    def sizes(self, x: Value) -> list[Any]:
+        """The sizes of all axes, numbers or Values s64[1]."""
+        return [self.size(x, k) for k in range(len(self.dims(x)))]
+
     def vector(self, sizes: Sequence[Any]) -> Value:
         """Sizes, numbers or Values s64[1], as one vector."""
         if not any(isinstance(n, Value) for n in sizes):
-            return self.number(sizes, t.s64)
-        return self.onnx("Concat", *(n if isinstance(n, Value) else self.number([n], t.s64) for n in sizes), axis=0)
+            return self.value(sizes, t.s64)
+        found: Value = self.Concat(*(n if isinstance(n, Value) else self.value([n], t.s64) for n in sizes), axis=0)
+        return found
 
-    def results(self, value: Value) -> Any:
-        """The first result, or a list with None for the operator's further results, which nothing uses."""
+    def results(self, found: Result) -> Result:
+        """All results of the operator; if the importer `found` only the first, nothing may use the others."""
         val = self.fake()
-        if not isinstance(val, tuple | list):
-            return value
+        if not isinstance(val, tuple | list) or not isinstance(found, Value):
+            return found
         used = [user.args[1] for user in self.node.users if user.args[1] and user.users]
         if used:
             self.refuse(f"its result {used[0]} is not supported")
-        return [value, *[None] * (len(val) - 1)]
+        return [found, *[None] * (len(val) - 1)]
 
     def refuse(self, message: str) -> NoReturn:
         """Raise GraphError."""

@@ -1,6 +1,8 @@
-"""Names for the values of files that PyTorch's exporter wrote: the path of the module that computes the value."""
+"""Names for the values of PyTorch's models: the path of the module that computes the value."""
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from typing import TypeVar
 
 from onnx import GraphProto, NodeProto
 
@@ -14,24 +16,35 @@ QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLi
 """Operators that a quantizer adds to a module. They do not count as calls of the module."""
 
 
+Key = TypeVar("Key", bound=Hashable)
+
+
+def names_of_calls(calls: Mapping[Key, tuple[str, str, bool]]) -> dict[Key, str]:
+    """A name for each call of an operator, from its module's path, its role, and whether a quantizer added it.
+
+    The only call of a module has the module's path: `blocks.0.conv`. Otherwise the role is added: `blocks.0.relu`.
+    Calls that a quantizer added have their role, and do not count.
+    """
+    own = Counter(path for path, _, added in calls.values() if not added)
+    return {call: role if not path else path if own[path] == 1 and not added else f"{path}.{role}"
+            for call, (path, role, added) in calls.items()}
+
+
 def module_names(proto: GraphProto) -> dict[str, str]:
     """New names of results by their names in the file; empty if the file has no paths of modules.
 
-    The result of a module that calls one operator has the module's path: `blocks.0.conv`. Otherwise the operator is
-    added: `blocks.0.relu`. A call that became several nodes gives its name to the last node. A convolution has the path
+    See `names_of_calls`. A call that became several nodes gives its name to the last node. A convolution has the path
     of its weights, because the exporter folds a batch normalization into it.
     """
     calls: dict[tuple[str, str], list[NodeProto]] = {}
     for node, path, call in _calls(proto):
         calls.setdefault((path, call), []).append(node)
-    single: dict[str, int] = {}
-    for (path, _), nodes in calls.items():
-        single[path] = single.get(path, 0) + (not QUANTIZERS.issuperset(n.op_type for n in nodes))
+    called = names_of_calls({(path, call): (path, re.sub(r"_[0-9]+$", "", call), QUANTIZERS.issuperset(
+        n.op_type for n in nodes)) for (path, call), nodes in calls.items()})
     taken = {*(v.name for v in (*proto.input, *proto.initializer)), *(name for n in proto.node for name in n.output)}
     names: dict[str, str] = {}
-    for (path, call), nodes in calls.items():
-        quantizes = QUANTIZERS.issuperset(n.op_type for n in nodes)
-        whole = path if single[path] == 1 and not quantizes else f"{path}.{re.sub(r'_[0-9]+$', '', call)}"
+    for key, nodes in calls.items():
+        whole = called[key]
         for node in (nodes[-1], *nodes[:-1]):
             wanted = name = whole if node is nodes[-1] else f"{whole}.{node.op_type.lower()}"
             k = 1
