@@ -75,7 +75,8 @@ def reductions(x):
 @case(X, Y)
 def shapes(x, y):
     return (x.view(6, 4), x.reshape(-1), x.flatten(1), x.unflatten(2, (2, 2)), x[:, :1].squeeze(1), x.unsqueeze(-1),
-            x.permute(2, 0, 1), x.transpose(0, 1), x[0].t(), x[:, :1].expand(2, 5, 4), torch.cat([x, y], 1),
+            x.permute(2, 0, 1), x.transpose(0, 1), x[0].t(), x[None].T, x.swapaxes(0, 2),
+            x[:, :1].expand(2, 5, 4), torch.cat([x, y], 1),
             torch.stack([x, y], -1), x[:, 1:3], x[..., ::2], x[0], x[:, -1], *x.split(2, 1), *x.split([1, 3], 2),
             *x.chunk(2, 2), *x.unbind(1), x.narrow(2, 1, 2), x.repeat(2, 1, 3), x.repeat_interleave(2, 1), x.flip(1, 2),
             x.roll(1, 2), F.pad(x, (1, 2), value=3.0), F.pad(x, (1, 2), mode="reflect"), F.pad(x, (1, 1), "replicate"),

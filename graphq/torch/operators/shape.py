@@ -60,11 +60,11 @@ def _viewed(c: AtenCall, x: Value) -> Value:
     return reshaped(c, x, old, c.fake().shape)
 
 
-@imports("transpose t numpy_T swapaxes")
+@imports("transpose swapaxes")
 def transpose(c: AtenCall) -> Result:
-    """Import an exchange of two axes, or the reverse order of axes."""
+    """Import an exchange of two axes."""
     order = list(range(len(c.dims(c.x))))
-    a, b = (next((c[f"{name}{k}"] for name in ("dim", "axis") if f"{name}{k}" in c.args), k - 1) for k in (0, 1))
+    _, a, b = c.args.values()
     order[a], order[b] = order[b], order[a]
     return c.graph.static_transpose(c.x, order=order)
 
@@ -81,13 +81,6 @@ def expand(c: AtenCall) -> Result:
     if all(isinstance(n, int) for n in sizes):
         return c.graph.expand(c.x, shape=sizes)
     return c.Expand(c.x, sizes)
-
-
-@imports("cat concat concatenate")
-def cat(c: AtenCall) -> Result:
-    """Import a concatenation; PyTorch skips empty vectors."""
-    parts = [c.value(v) for v in c["tensors"] if v.shape != (0,)]
-    return c.graph.concat(*parts, axis=c["dim"]) if len(parts) > 1 else parts[0]
 
 
 def cut(c: AtenCall, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Value:
@@ -233,6 +226,9 @@ def arange(c: AtenCall) -> Result:
 imports_each({name: partial(filled, value) for kind, value in MADE.items() for name in (
     kind, f"new_{kind}", f"{kind}_like")})
 imports_each({
+    # PyTorch skips empty vectors
+    "cat concat concatenate": lambda c: c.graph.concat(
+        *(c.value(v) for v in c["tensors"] if v.shape != (0,)), axis=c["dim"]),
     "copy": lambda c: broadcast(c, c["src"], c.x),
     "embedding": lambda c: c.graph.gather(c.x, c["indices"], axis=0),
     "empty_permuted": partial(filled, 0),
@@ -261,6 +257,7 @@ imports_each({
                                       axis=c["dim"] % c.fake().dim()),
     "sym_numel": lambda c: c.ReduceProd(c.Shape(c.x), None, keepdims=1),
     "sym_size": lambda c: c.size(c.x, c["dim"]),
+    "t numpy_T": lambda c: c.graph.static_transpose(c.x, order=range(len(c.dims(c.x)))[::-1]),
     "tril": lambda c: c.Trilu(c.x, c.value(c["diagonal"], s64), upper=0),
     "triu": lambda c: c.Trilu(c.x, c.value(c["diagonal"], s64), upper=1),
     "unbind": lambda c: [c.graph.gather(c.x, np.asarray(k, np.int64), axis=c["dim"]) for k in range(len(c.fake()))],
