@@ -32,7 +32,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """The bytes that an element takes in memory: one byte for types of 2 and 4 bits, as in ml_dtypes."""
+        """The bytes that an element takes in memory: one byte for types of 2 to 6 bits, as in ml_dtypes."""
         return self.numpy.itemsize
 
     @lazy_property
@@ -70,6 +70,8 @@ f64 = DType("f64", np.dtype(np.float64), 64, "float")
 f8_e4m3fnuz = DType("f8_e4m3fnuz", np.dtype(ml_dtypes.float8_e4m3fnuz), 8, "float")
 f8_e5m2fnuz = DType("f8_e5m2fnuz", np.dtype(ml_dtypes.float8_e5m2fnuz), 8, "float")
 f8_e8m0 = DType("f8_e8m0", np.dtype(ml_dtypes.float8_e8m0fnu), 8, "float")
+f6_e2m3 = DType("f6_e2m3", np.dtype(ml_dtypes.float6_e2m3fn), 6, "float")
+f6_e3m2 = DType("f6_e3m2", np.dtype(ml_dtypes.float6_e3m2fn), 6, "float")
 f4_e2m1 = DType("f4_e2m1", np.dtype(ml_dtypes.float4_e2m1fn), 4, "float")
 u64 = DType("u64", np.dtype(np.uint64), 64, "int")
 u32 = DType("u32", np.dtype(np.uint32), 32, "int")
@@ -81,14 +83,14 @@ u2 = DType("u2", np.dtype(ml_dtypes.uint2), 2, "int")
 ONEDNN: dict[str, DType] = {t.name: t for t in (f32, bf16, f16, f8_e4m3, f8_e5m2, s64, s32, s8, u8, s4, u4, boolean)}
 """The dtypes that oneDNN Graph's files can hold, by name."""
 
-DTYPES: dict[str, DType] = ONEDNN | {t.name: t for t in (f64, f8_e4m3fnuz, f8_e5m2fnuz, f8_e8m0, f4_e2m1, u64, u32,
-                                                        s16, u16, s2, u2)}
+DTYPES: dict[str, DType] = ONEDNN | {t.name: t for t in (f64, f8_e4m3fnuz, f8_e5m2fnuz, f8_e8m0, f6_e2m3, f6_e3m2,
+                                                        f4_e2m1, u64, u32, s16, u16, s2, u2)}
 _BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
 
 Name: TypeAlias = Literal[
     "f32", "bf16", "f16", "f8_e4m3", "f8_e5m2", "s64", "s32", "s8", "u8", "s4", "u4", "boolean", "f64", "f8_e4m3fnuz",
-    "f8_e5m2fnuz", "f8_e8m0", "f4_e2m1", "u64", "u32", "s16", "u16", "s2", "u2", "float16", "float32", "float64",
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+    "f8_e5m2fnuz", "f8_e8m0", "f6_e2m3", "f6_e3m2", "f4_e2m1", "u64", "u32", "s16", "u16", "s2", "u2", "float16",
+    "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 """For type checkers: the names of the dtypes, and NumPy's names for them."""
 
 DTypeLike: TypeAlias = DType | Name | np.dtype | type

@@ -17,16 +17,18 @@ class Operations:
     def cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
         """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
-        Integers beyond the range wrap. Floats beyond an integer range become the nearest end of the range, and NaN becomes
-        0, on every CPU; ONNX does not define the results of such floats.
+        Integers beyond the range wrap. Floats beyond the range of integers, or of floats of 8 bits or fewer, become the
+        nearest end of the range. NaN becomes 0 in types without NaN. This holds on every CPU; ONNX does not define all of
+        it. f8_e8m0 has the magnitude, rounded up to a power of two, and NaN for infinities.
         """
 
     def arithmetic(self, src_0: Number, src_1: Number, /, *,
-                   function: Literal['add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'modulo', 'remainder'],
+                   function: Literal['add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'modulo', 'remainder', 'and', 'or', 'xor', 'shift_left', 'shift_right'],
                    name: str | None = None) -> Value:
         """Apply `function` to two operands of one dtype. Integers wrap; quotients of integers are truncated towards zero.
 
         The result of modulo (ONNX Mod) has the sign of `src_1`; the result of remainder (fmod) has the sign of `src_0`.
+        Shifts by as many bits as the dtype has, or more, leave only the sign.
         Raises InputError if an integer is divided by zero.
         """
 
@@ -234,7 +236,7 @@ class Operations:
         """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
         The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
-        then rounded to nearest even; NaN stays NaN, or becomes 0 in f4_e2m1. Results beyond the range, infinities
+        then rounded to nearest even; NaN stays NaN, or becomes 0 in types without NaN. Results beyond the range, infinities
         included, become the greatest finite value with the same sign. Without `saturate` these become infinities, or NaN in
         a dtype without infinities.
         """
@@ -525,6 +527,10 @@ class Operations:
         Each sum is the previous sum plus an element. With `exclusive`, a sum leaves out the element at its own index;
         `reverse` starts at the end.
         """
+
+    def cum_prod(self, src: Number, /, *, axis: int, exclusive: bool = False, reverse: bool = False,
+                 name: str | None = None) -> Value:
+        """Cumulative products along `axis`, in the dtype of `src` (ONNX CumProd); attributes as in `cum_sum`."""
 
     def gather_elements(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
         """`src` at each index along `axis`, and at the index's own position on other axes (ONNX GatherElements)."""

@@ -38,7 +38,7 @@ def load_onnx(source: "str | os.PathLike[str] | bytes | ModelProto", *, memory: 
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) -> None:
-    """Write `graph` as an ONNX model of the operator set `opset`, 13 to 21; older engines need a smaller set.
+    """Write `graph` as an ONNX model of the operator set `opset`, from 13 on; older engines need a smaller set.
 
     Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
     of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations: viewers show
@@ -47,7 +47,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = 21) ->
     `load_onnx` add the elements of an AveragePool in another order.
 
     Raises GraphError, naming the operation, if ONNX's operators cannot express the operation with the same numbers, or
-    if this needs a newer operator set (the message says which one). A partition needs opset 21. Raises GraphqError if
+    if this needs a newer operator set. A partition needs opset 21 or newer. Raises GraphqError if
     the package onnx is missing.
     """
     _module("saving").save_onnx(graph, path, opset=opset)

@@ -1,5 +1,7 @@
 """save_onnx: write a Graph as an ONNX model, with partitions as local functions, and convert it to older operator sets.
 
+Nodes are written for operator set 21 or a newer set, and converted if the model is to have an older set.
+
 An older operator may lack attributes, take axes as an attribute instead of an operand, and accept fewer types. A node
 that the older operator cannot express is refused, for example if an attribute that the operator lacks does not have its
 default value.
@@ -28,7 +30,7 @@ def partition(w: GraphWriter, node: Node) -> None:
     """Write a local function and its call. Constant operands of the partition stay initializers of the model."""
     body: Graph = node.attrs["body"]
     name = f"{node.attrs['anchor']}_{len(w.functions)}"
-    inner = GraphWriter(w.functions)
+    inner = GraphWriter(w.opset, w.functions)
     inputs = [inner.claim(str(v.name)) for v in body.inputs]
     inner.names.update(zip(body.inputs, inputs, strict=True))
     for n in body.nodes:
@@ -40,7 +42,7 @@ def partition(w: GraphWriter, node: Node) -> None:
     constants = [helper.make_node("Constant", [], [t.name], value=t) for t in inner.initializers]
     types = [value_info(n, v.type) for n, v in zip([*inputs, *outputs], [*body.inputs, *body.outputs], strict=True)]
     w.functions.append(helper.make_function(
-        DOMAIN, name, inputs, outputs, [*constants, *inner.nodes], [helper.make_opsetid("", OPSET)],
+        DOMAIN, name, inputs, outputs, [*constants, *inner.nodes], [helper.make_opsetid("", w.opset)],
         doc_string=", ".join(n.op.name for n in body.nodes), value_info=types))
     w.node(node, name, domain=DOMAIN)
 
@@ -59,7 +61,10 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int = OPSET)
 
 def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
     """Convert a graph to the ModelProto that `save_onnx` writes."""
-    w = GraphWriter()
+    newest = onnx.defs.onnx_opset_version()
+    if isinstance(opset, bool) or not isinstance(opset, int) or not OLDEST <= opset <= newest:
+        raise GraphError(f"save: opset must be from {OLDEST} to {newest}, got {opset!r}")
+    w = GraphWriter(max(opset, OPSET))
     w.of_values = names_of(graph)
     w.taken.update(graph.output_names)
     for v in graph.inputs:
@@ -80,10 +85,12 @@ def to_model(graph: Graph, *, opset: int = OPSET) -> ModelProto:
                               [value_info(n, v.type) for v, n in zip(graph.outputs, graph.output_names, strict=True)],
                               w.initializers)
     domains = {node.domain for node in w.nodes if node.domain} | ({DOMAIN} if w.functions else set())
-    opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(d, 1) for d in sorted(domains))]
-    model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION, opset_imports=opsets,
+    opsets = [helper.make_opsetid("", w.opset), *(helper.make_opsetid(d, 1) for d in sorted(domains))]
+    version = max(IR_VERSION, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
+    model = helper.make_model(proto, producer_name="graphq", ir_version=version, opset_imports=opsets,
                               functions=w.functions)
-    to_opset(model, opset)
+    if opset < OPSET:
+        to_opset(model, opset)
     try:
         check_model(model)
     except onnx.checker.ValidationError as e:
@@ -102,11 +109,7 @@ CHANGED = {"GroupNormalization": 21}
 
 
 def to_opset(model: ModelProto, opset: int) -> None:
-    """Convert a model in place to an older operator set, or raise GraphError with the set that a node needs."""
-    if isinstance(opset, bool) or not isinstance(opset, int) or not OLDEST <= opset <= OPSET:
-        raise GraphError(f"save: opset must be from {OLDEST} to {OPSET}, got {opset!r}")
-    if opset == OPSET:
-        return
+    """Convert a model of set 21 in place to an older operator set; raises GraphError with the set that a node needs."""
     if model.functions:
         raise GraphError(f"save: partitions need opset {OPSET}; save the graph before compilation")
     graphs = list(_graphs(model.graph))

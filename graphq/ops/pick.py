@@ -84,10 +84,21 @@ def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = F
     Each sum is the previous sum plus an element. With `exclusive`, a sum leaves out the element at its own index;
     `reverse` starts at the end.
     """
+    return _cumulative(np.cumsum, 0, src, axis, exclusive, reverse)
+
+
+@register_op(infer=infer_cum_sum, rows="along", onnx="CumProd")
+@quiet
+def cum_prod(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
+    """Cumulative products along `axis`, in the dtype of `src` (ONNX CumProd); attributes as in `cum_sum`."""
+    return _cumulative(np.cumprod, 1, src, axis, exclusive, reverse)
+
+
+def _cumulative(f: Callable[..., Array], start: int, src: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
     x = np.flip(src, axis) if reverse else src
     if exclusive:
-        x = np.take(np.insert(x, 0, 0, axis=axis), np.arange(src.shape[axis]), axis=axis)
-    x = np.cumsum(x, axis=axis, dtype=src.dtype)
+        x = np.take(np.insert(x, 0, start, axis=axis), np.arange(src.shape[axis]), axis=axis)
+    x = f(x, axis=axis, dtype=src.dtype)
     return np.asarray(np.flip(x, axis) if reverse else x)
 
 

@@ -147,7 +147,7 @@ def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int
 
 
 INTEGERS = (t.s8, t.u8, t.s16, t.u16, t.s4, t.u4, t.s2, t.u2)
-NARROW = (t.f8_e4m3, t.f8_e4m3fnuz, t.f8_e5m2, t.f8_e5m2fnuz, t.f4_e2m1)
+NARROW = (t.f8_e4m3, t.f8_e4m3fnuz, t.f8_e5m2, t.f8_e5m2fnuz, t.f6_e2m3, t.f6_e3m2, t.f4_e2m1)
 SCALES = (*FLOATS, t.f8_e8m0)
 
 
@@ -207,7 +207,7 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
     """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN becomes the zero point.
 
     The quotient is rounded to `precision`. If `dtype` is a float, the quotient, plus the zero point if given, is
-    then rounded to nearest even; NaN stays NaN, or becomes 0 in f4_e2m1. Results beyond the range, infinities
+    then rounded to nearest even; NaN stays NaN, or becomes 0 in types without NaN. Results beyond the range, infinities
     included, become the greatest finite value with the same sign. Without `saturate` these become infinities, or NaN in
     a dtype without infinities.
     """
@@ -217,10 +217,10 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
     if dtype.kind == "float":
         if zero_point is not None:
             q = q + spread(zero_point.astype(np.float64), src.shape, axis, block_size)
-        if dtype == t.f4_e2m1:
+        if dtype.bits < 8:
             q = np.where(np.isnan(q), 0.0, q)  # the sign of a converted NaN depends on the CPU
         top = np.float64(dtype.max)
-        return np.asarray((np.clip(q, -top, top) if saturate or dtype == t.f4_e2m1 else q).astype(dtype.numpy))
+        return np.asarray((np.clip(q, -top, top) if saturate or dtype.bits < 8 else q).astype(dtype.numpy))
     zp = np.float64(0) if zero_point is None else spread(zero_point.astype(np.float64), src.shape, axis, block_size)
     y = np.where(np.isnan(q), zp, np.rint(q) + zp)
     return np.asarray(np.clip(y, dtype.min, dtype.max).astype(np.int32).astype(dtype.numpy))

@@ -95,7 +95,7 @@ REFUSED = [  # the version, the graph, what is said
     (17, "(float[1,9] x) => (float[1,n,m,2] y) <int64 s = {2}, float[3] w = {1, 1, 1}, int64 l = {4}> "
          "{ y = STFT(x, s, w, l) }", r"the window must have the frame's length 4, got \[3\]"),
     (17, "(float[1,1,4,4] x, float[1,5] r) => (float[1,1,2,2] y) { y = MaxRoiPool <pooled_shape = [2, 2]> (x, r) }",
-     "MaxRoiPool is not supported"),
+     "it is not supported: ONNX's reference does not implement it"),
     *((17, f"(float[2,1,4,4] x, float[1,4] r) => (float[1,1,1,1] y) <int64[1] i = {{{k}}}> {{ y = RoiAlign(x, r, i) }}",
        rf"input 2 must have indices of images in \[0, 1\], got {k}") for k in (2, -1)),
     (17, "(float[1,3,1] x) => (float[1,n,m,2] y) <int64 s = {2}, int64 l = {4}> { y = STFT(x, s, '', l) }",

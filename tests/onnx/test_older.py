@@ -64,9 +64,9 @@ def test_a_shape_without_zeros_needs_no_attribute():
     assert not node.attribute and to_model(graph).graph.node[0].attribute
 
 
-@pytest.mark.parametrize("opset", [12, 22, True, "13"])
+@pytest.mark.parametrize("opset", [12, 99, True, "13"])
 def test_other_sets_are_refused(opset):
-    with pytest.raises(gq.GraphError, match="opset must be from 13 to 21"):
+    with pytest.raises(gq.GraphError, match="opset must be from 13 to"):
         to_model(perceptron()[0], opset=opset)
 
 

@@ -65,6 +65,7 @@ STATEMENTS = [
 
 # The same operations with every attribute away from its default, and from the values above.
 STATEMENTS += [
+    *(f'arithmetic(q, q, function="{f}")' for f in ("and", "or", "xor", "shift_left", "shift_right")),
     'max_pool(x, strides=[2,1], kernel=[2,3], auto_pad="same_upper", data_format="NCX")',
     'max_pool(x, strides=[1,1], kernel=[2,2], auto_pad="valid", dilations=[2,3])',
     f"max_pool(x, {ATTRS}, kernel=[2,2], dilations=[1,2])",
@@ -143,6 +144,10 @@ for source, one, kernels in (("x3", "[1]", "w3"), ("x5", "[1,1,1]", "w5")):
         f'conv_transpose({source}, l{kernels}, v2, {windows}, dilations={one}, weights_format="XIO", '
         f"output_padding={one.replace('1', '0')})"]
 
+NEWER = {26: ["cum_prod(x, axis=2)", "cum_prod(x, axis=0, exclusive=true, reverse=true)",
+              "rms_norm(x, v5)", "rms_norm(x, y3, begin_norm_axis=1, epsilon=0.2)"]}
+"""Operations whose operators are newer than the default set, by a set that has them."""
+
 RESULTS = [
     "%r, %s = top_k(x, k=2, axis=1, largest=false)", "%r, %s = top_k(x, k=3)", "%r, %s = dynamic_range(x)",
     "%s, %r = dynamic_range(x)", "%r, %s, %o = lstm(gates4, r4, h, hc, none, len, peep)",
@@ -186,6 +191,7 @@ HEADER = """graph g(x: f32[2,3,4,5], y: f32[3,4,5], b: boolean[4,5], v: f32[3], 
     y3: f32[3,4,5], e: f32[6], c: boolean[4,5], t: s32[4,6], d: s64[2], at: s64[2,3,4,5], place: s64[2,2,1],
     row: s64[2,1], grid: f32[2,4,5,2], pu4: f32[4,1], pb: f32[5,3], zu: u4[2,3], gates4: f32[3,2,16], r4: f32[16,4],
     h: f32[2,4], hc: f32[2,4], cond: boolean[], trips: s64[], x4: f32[5,4],
+    len4: s64[4], len5: s64[5],
     len: s32[2], peep: f32[12], gates3: f32[3,2,12], r3: f32[12,4], gb: f32[4], gates1: f32[3,2,4],
     r1: f32[4,4], x3: f32[2,3,5], w3: f32[3,3,2], lw3: f32[2,5,2], x5: f32[1,3,2,3,5], w5: f32[3,3,2,2,1],
     lw5: f32[2,1,2,5,2], a: f16[3,40])"""
@@ -198,6 +204,7 @@ def inputs_of(graph):
         feeds[name] = np.abs(feeds[name]) + np.float32(0.25)
     feeds["i"], feeds["d"], feeds["len"] = np.asarray([4, -2]), np.asarray([-3, 5]), np.int32([2, 3])
     feeds["e"] = np.float32([np.nan, np.inf, -np.inf, -0.0, 1, 3e38])
+    feeds["len4"], feeds["len5"] = np.int64([1, 5, 0, 3]), np.int64([4, 0, 1, 2, 3])
     feeds["t"], feeds["trips"] = feeds["t"] % 2, np.int64(3)  # many equal ones
     rng = np.random.default_rng(0)
     feeds["at"], feeds["place"], feeds["row"] = (rng.integers(-2, 2, feeds[name].shape) for name in ("at", "place",
@@ -205,10 +212,15 @@ def inputs_of(graph):
     return feeds
 
 
-@pytest.mark.parametrize("statement", [f"%r = {x}" for x in STATEMENTS] + RESULTS)
-def test_round_trip(statement, tmp_path):
+@pytest.mark.parametrize("statement, opset", [
+    *((s, 21) for s in [*(f"%r = {x}" for x in STATEMENTS), *RESULTS]),
+    *((f"%r = {x}", opset) for opset, statements in NEWER.items() for x in statements)])
+def test_round_trip(statement, opset, tmp_path):
     g = gq.parse(f"{HEADER} {{\n {statement}\n return {statement.partition(' =')[0]}\n}}")
-    gq.save_onnx(g, tmp_path / "g.onnx")
+    if opset > 21:
+        with pytest.raises(GraphError, match="no operator .* in version 21"):
+            gq.save_onnx(g, tmp_path / "g.onnx")
+    gq.save_onnx(g, tmp_path / "g.onnx", opset=opset)
     h = gq.load_onnx(tmp_path / "g.onnx")
     assert [v.name for v in h.inputs] == [v.name for v in g.inputs] and h.output_names == g.output_names
     assert [v.type for v in h.inputs] == [v.type for v in g.inputs]
@@ -224,7 +236,7 @@ def test_every_exporter_is_tried():
     # below, in test_partitions.py, in test_detect.py, in test_grouped_attention.py
     elsewhere = {"onnx_node", "partition", "non_max_suppression", "cached_attention"}
     operations = EXPORTERS.keys() | {op.name for op in walk_ops() if op.onnx}
-    tried = set(re.findall(r"(\w+)\(", " ".join([*STATEMENTS, *RESULTS])))
+    tried = set(re.findall(r"(\w+)\(", " ".join([*STATEMENTS, *RESULTS, *sum(NEWER.values(), [])])))
     assert operations - elsewhere <= tried, "it has a line in STATEMENTS or RESULTS"
 
 

@@ -50,6 +50,18 @@ def test_small_elements_share_bytes(element, size):
         array_of(TensorProto(data_type=element, dims=[size], raw_data=raw + b"\1"), None, "x")
 
 
+@pytest.mark.parametrize("name", ["FLOAT6E2M3", "FLOAT6E3M2"])
+def test_elements_of_six_bits(name):
+    """Four elements are in three bytes, the first in the lowest bits."""
+    element = getattr(TensorProto, name, None)
+    if element is None:
+        pytest.skip("this onnx has no such element")
+    codes = [1, 2, 62, 31, 33]
+    raw = sum(code << 6 * k for k, code in enumerate(codes)).to_bytes(4, "little")
+    got = array_of(TensorProto(data_type=element, dims=[5], raw_data=raw), None, "x")
+    assert got.dtype == ELEMENTS[element].numpy and got.view(np.uint8).tolist() == codes
+
+
 def test_what_is_no_tensor():
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
     for proto, kind in ((sequence, "sequence_type"), (TypeProto(), "no type")):

@@ -81,7 +81,8 @@ OWN = {  # operations that oneDNN has not, or that are ONNX's: their attributes
                          "interleaved": False, "kept": "f32", "capacity": -1},
     "cast": {"dtype": REQ}, "conv_integer": {name: CONV[name] for name in (
         "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups")},
-    "cum_sum": {"axis": REQ, "exclusive": False, "reverse": False}, "expand": {"shape": REQ}, "gather": {"axis": 0},
+    **dict.fromkeys(("cum_prod", "cum_sum"), {"axis": REQ, "exclusive": False, "reverse": False}),
+    "expand": {"shape": REQ}, "gather": {"axis": 0},
     "dequantize_linear": {"dtype": DTYPES["f32"], "axis": 1, "block_size": 0}, "gather_elements": {"axis": 0},
     "gather_nd": {"batch_dims": 0},
     "grid_sample": {"mode": "linear", "padding_mode": "zeros", "align_corners": False},

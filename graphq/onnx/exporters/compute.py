@@ -14,6 +14,7 @@ from graphq.onnx.exporters.writer import GraphWriter, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD
 from graphq.onnx.importers.importer import MICROSOFT
 from graphq.onnx.importers.norm import REDUCTIONS
+from graphq.onnx.protos.fallback import since_version
 from graphq.onnx.protos.tensors import element_of
 
 FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
@@ -22,6 +23,7 @@ ROWS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = 
     "cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
     "conv_integer": ("ConvInteger", lambda a: {"group": a["groups"], **_windows(a)}),
     "gelu": ("Gelu", lambda a: {"approximate": "none" if a["mode"] == "gelu_erf" else "tanh"}),
+    "rms_norm": ("RMSNormalization", lambda a: {"axis": a["begin_norm_axis"], "epsilon": a["epsilon"]}),
     "static_transpose": ("Transpose", lambda a: {"perm": [k % len(a["order"]) for k in a["order"]]}),
     "type_cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
 }
@@ -32,6 +34,7 @@ ROWS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = 
 def by_row(w: GraphWriter, node: Node) -> None:
     """Write an operation of ROWS."""
     op_type, attributes = ROWS[node.op.name]
+    since_version(op_type, "", w.opset, "ONNX")
     w.node(node, op_type, **attributes(node.attrs))
 
 
@@ -44,10 +47,14 @@ def square(w: GraphWriter, node: Node) -> None:
 
 @exports("arithmetic")
 def arithmetic(w: GraphWriter, node: Node) -> None:
-    """Write integer arithmetic: Mod for remainders, otherwise the operator that floats have as well."""
+    """Write integer arithmetic: by the operator that floats have as well, by an operator on bits, or by Mod."""
     function = node.attrs["function"]
     if function in OPS:
         w.node(node, str(OPS[function].onnx))
+    elif function in ("and", "or", "xor"):
+        w.node(node, f"Bitwise{function.capitalize()}")
+    elif function.startswith("shift"):
+        w.node(node, "BitShift", direction=function.removeprefix("shift_").upper())
     else:
         w.node(node, "Mod", fmod=int(function == "remainder"))
 

@@ -40,7 +40,7 @@ def _add(w: GraphWriter, node: Node, op: str, inputs: list[str], **attrs: GraphP
 
 def _body(w: GraphWriter, body: Graph, captured: Sequence[str]) -> GraphProto:
     """Write the body as an ONNX graph. Its last inputs are values of the outer graph, named in `captured`."""
-    inner = GraphWriter(w.functions)
+    inner = GraphWriter(w.opset, w.functions)
     inner.taken = w.taken  # one set, because names must be unique in the whole model
     inner.of_values = w.of_values | names_of(body)
     count = len(body.inputs) - len(captured)

@@ -3,7 +3,7 @@ from onnx import version_converter
 
 from graphq.errors import GraphError
 from graphq.ir import Node
-from graphq.onnx.exporters.writer import OPSET, GraphWriter, exports
+from graphq.onnx.exporters.writer import GraphWriter, exports
 from graphq.onnx.protos.fallback import parsed
 from graphq.onnx.protos.tensors import array_of
 
@@ -38,13 +38,13 @@ def onnx_node(w: GraphWriter, node: Node) -> None:
     opsets = {i.domain: i.version for i in model.opset_import}
     if set(opsets) - {""}:
         raise GraphError(f"operators of domain {', '.join(sorted(set(opsets) - {''}))} cannot be saved")
-    if opsets[""] < OPSET:
+    if opsets[""] < w.opset:
         try:
-            model = version_converter.convert_version(model, OPSET)
+            model = version_converter.convert_version(model, w.opset)
         except Exception as e:  # the converter's C++ exceptions have several Python classes
-            raise GraphError(f"ONNX cannot convert it from version {opsets['']} to {OPSET}: {str(e)[:200]}") from None
-    elif opsets[""] > OPSET:
-        raise GraphError(f"version {opsets['']} of its operator set is newer than {OPSET}")
+            raise GraphError(f"ONNX cannot convert it from version {opsets['']} to {w.opset}: {str(e)[:200]}") from None
+    elif opsets[""] > w.opset:
+        raise GraphError(f"version {opsets['']} of its operator set is newer than {w.opset}")
     names = {slot.name: w.name(v) for slot, v in zip(model.graph.input, node.inputs, strict=True)}
     names |= {t.name: w.constant(array_of(t, None, t.name)) for t in model.graph.initializer}
     names |= {slot.name: w.name(v) for slot, v in zip(model.graph.output, node.outputs, strict=True)}

@@ -16,7 +16,7 @@ from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version, used_names
 
 OPSET, IR_VERSION = 21, 10
-"""Operator set and file format version of saved models: the first versions with 4-bit types and blocked scales."""
+"""Operator set and file format of saved models by default: the first versions with 4-bit types and blocked scales."""
 
 Exporter: TypeAlias = "Callable[[GraphWriter, Node], None]"
 
@@ -42,9 +42,10 @@ def names_of(graph: Graph) -> frozenset[str]:
 
 
 class GraphWriter:
-    """Collect nodes, initializers and names of an ONNX graph. All writers of a model share `functions`."""
+    """Collect nodes, initializers and names of an ONNX graph of `opset`. All writers of a model share `functions`."""
 
-    def __init__(self, functions: list[FunctionProto] | None = None) -> None:
+    def __init__(self, opset: int, functions: list[FunctionProto] | None = None) -> None:
+        self.opset = opset
         self.functions = [] if functions is None else functions
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
@@ -138,8 +139,7 @@ def declared(w: GraphWriter, node: Node) -> None:
     """Write the ONNX operator that `Op.onnx` names. Attributes that are inputs of the operator become initializers."""
     op = node.op
     assert op.onnx is not None
-    since_version(op.onnx, "", OPSET, "ONNX")
-    schema = onnx.defs.get_schema(op.onnx, OPSET)
+    schema = onnx.defs.get_schema(op.onnx, since_version(op.onnx, "", w.opset, "ONNX"))
     given = {RENAMED.get(name, name): int(x) if isinstance(x, bool) else x for name, x in node.attrs.items()}
     attrs = {name: x for name, x in given.items() if name in schema.attributes}
     inputs = {name: given[name] for x in schema.inputs if (name := x.name.lower()) in given}

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from graphq.dtypes import bf16, f16
 from graphq.ir import Dim, Value
 from graphq.onnx.importers.composed import by_f32, standard
-from graphq.onnx.importers.importer import ML, Call, Outputs, imports, imports_each, width
+from graphq.onnx.importers.importer import ML, Call, Outputs, imports, width
 from graphq.onnx.importers.shape import limited
 
 
@@ -33,10 +33,6 @@ def roi_align(c: Call) -> Outputs:
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
-
-
-# ONNX's reference evaluator does not implement it
-imports_each({"MaxRoiPool": lambda c: c.refuse("MaxRoiPool is not supported")})
 
 
 @imports("Unique")

@@ -1,10 +1,8 @@
-"""Importers of convolutions, and of STFT as a convolution."""
+"""Importers of convolutions."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from graphq.dtypes import f32, f64
+from graphq.dtypes import f64
 from graphq.errors import GraphError
 from graphq.ir import Dim, Value
 from graphq.onnx.importers.importer import Call, Outputs, imports
@@ -95,37 +93,3 @@ def conv_transpose(c: Call) -> Outputs:
         attrs["auto_pad"] = "none"
     return c.graph.conv_transpose(x, w, c.optional(2), groups=c.attr("group", 1), weights_format="IOX",
                                   output_padding=more, **attrs)
-
-
-MOST = 1 << 24
-"""The largest number of weights of a convolution that `stft` builds; ONNX's reference runs larger transforms."""
-
-
-@imports("STFT")
-def stft(c: Call) -> Outputs:
-    """Import STFT of real or complex f32 signals as a convolution with the frame step as stride."""
-    x, g = c.input(0), c.graph
-    if x.dtype != f32:
-        c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference and shape inference disagree on other dtypes")
-    if x.shape is not None and len(x.shape) == 2:  # a signal without its last dimension, as ONNX Runtime accepts
-        x = g.static_reshape(x, shape=[0, -1, 1], special_zero=True)
-    if x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
-        return None
-    length = int(c.array(3).reshape(())) if c.has(3) else c.array(2).size
-    if x.shape[1] is not None and length > x.shape[1]:
-        c.refuse(f"a frame of {length} samples is longer than the signal {x.type}")
-    bins = length // 2 + 1 if c.attr("onesided", 1) else length
-    if length < 1 or 2 * bins * length > MOST:
-        return None
-    window = c.array(2).astype(np.float64) if c.has(2) else np.ones(length)
-    if window.shape != (length,):
-        c.refuse(f"the window must have the frame's length {length}, got {list(window.shape)}")
-    angle = 2 * np.pi / length * (np.outer(np.arange(bins), np.arange(length)) % length)
-    cosines, sines = np.cos(angle) * window, np.sin(angle) * window
-    real, imaginary = (cosines, -sines), (sines, cosines)  # weights for the real and the imaginary part of a sample
-    weights = np.stack([np.concatenate(part) for part in (real, imaginary)[:x.shape[2]]], axis=1)
-    frames = g.convolution(g.static_transpose(x, order=[0, 2, 1]), g.constant(weights.astype(np.float32)),
-                           strides=[int(c.array(1).reshape(()))], pads_begin=[0], pads_end=[0], dilations=[1],
-                           data_format="NCX", weights_format="OIX")
-    rows = g.static_reshape(g.static_transpose(frames, order=[0, 2, 1]), shape=[0, 0, 2, bins], special_zero=True)
-    return g.static_transpose(rows, order=[0, 1, 3, 2])

@@ -8,10 +8,10 @@ import numpy as np
 from graphq.dtypes import DType, bf16, boolean, f16, f32, s8, s16, s32, s64, u8, u16
 from graphq.ir import Value
 from graphq.ir.op import lookup
-from graphq.onnx.importers.composed import one, standard
+from graphq.onnx.importers.composed import by_f32, one, standard
 from graphq.onnx.importers.importer import Call, Importer, Outputs, aligned, imports, imports_each, operation_of
 from graphq.onnx.protos.tensors import dtype_of
-from graphq.ops.arithmetic import CASTABLE, NUMBERS
+from graphq.ops.arithmetic import NUMBERS
 from graphq.ops.eltwise import CASTS
 from graphq.ops.rules import FLOATS
 
@@ -99,8 +99,8 @@ def mean(c: Call) -> Outputs:
 
 
 def for_f32(build: Callable[[Call, Value], Value]) -> Importer:
-    """Make an importer that only takes f32: narrower floats would be rounded more than once."""
-    return lambda c: build(c, c.input(0)) if c.input(0).dtype == f32 else None
+    """Make an importer of a function of f32; narrower floats are rounded once, and others left to the reference."""
+    return lambda c: by_f32(c, lambda x: build(c, x), c.input(0)) if c.floats() else None
 
 
 def _selu(c: Call, x: Value) -> Value:
@@ -143,17 +143,25 @@ def identity(c: Call) -> Outputs:
 
 
 def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
-    """Cast `x` to `dtype`; None if graphq has no such cast, as for f8, where Cast has more attributes."""
+    """Cast `x` to `dtype`; None if floats of 8 bits are not to saturate, or powers of two not to be rounded up."""
     if dtype == x.dtype:
         return x
     if dtype in CASTS.get(x.dtype, ()):
         return c.graph.type_cast(x, dtype=dtype)
     if dtype in BY_F32.get(x.dtype, ()):
         return c.graph.type_cast(c.graph.cast(x, dtype=f32), dtype=dtype)
-    return c.graph.cast(x, dtype=dtype) if {dtype, x.dtype} <= set(CASTABLE) else None
+    narrow = dtype.kind == "float" and dtype.bits == 8
+    if narrow and (not c.attr("saturate", 1) or c.attr("round_mode", "up") != "up"):
+        return None
+    return c.graph.cast(x, dtype=dtype)
 
 
 imports_each({
+    "BitShift": lambda c: _binary(c, f"shift_{c.attr('direction').lower()}", c.input(0), c.input(1)),
+    "BitwiseAnd": lambda c: _binary(c, "and", c.input(0), c.input(1)),
+    "BitwiseNot": lambda c: c.graph.arithmetic(c.input(0), one(c.input(0), -1), function="xor"),
+    "BitwiseOr": lambda c: _binary(c, "or", c.input(0), c.input(1)),
+    "BitwiseXor": lambda c: _binary(c, "xor", c.input(0), c.input(1)),
     "Cast": lambda c: cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'")),
     "CastLike": lambda c: cast_to(c, c.input(0), c.input(1).dtype),
     # max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)

@@ -38,9 +38,30 @@ DOMAINS = {"ai.onnx": ""}
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
-RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-                    "RandomUniformLike"})
-"""Operators of random numbers; they are refused, because ONNX does not define their results."""
+REFUSED: dict[str, str] = {
+    **dict.fromkeys("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split(),
+                    "random numbers are not defined by ONNX: give them as an input"),
+    **dict.fromkeys(("ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
+                     "SequenceInsert SequenceLength SequenceMap SplitToSequence ai.onnx.ml.CastMap "
+                     "ai.onnx.ml.DictVectorizer ai.onnx.ml.ZipMap").split(),
+                    "sequences, optionals and maps are not supported: graphq has tensors"),
+    **dict.fromkeys("RegexFullMatch StringConcat StringNormalizer StringSplit ai.onnx.ml.CategoryMapper".split(),
+                    "strings are not supported: graphq has numbers"),
+    "MaxRoiPool": "it is not supported: ONNX's reference does not implement it"}
+"""Operators that are refused, and why."""
+
+BY_REFERENCE: dict[str, str] = {
+    **dict.fromkeys("Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan".split(), "no operation of angles but sin and cos"),
+    **dict.fromkeys(("BitCast Col2Im Compress EyeLike MaxUnpool MelWeightMatrix NonZero OptionalGetElement "
+                     "OptionalHasElement ReverseSequence TensorScatter Unique").split(), "graphq has no operation"),
+    "DeformConv": "offsets of samples are known at run time", "Det": "no kernel factors matrices",
+    "ImageDecoder": "a library decodes images", "RoiAlign": "regions are known at run time",
+    "TfIdfVectorizer": "n-grams are looked up one by one",
+    **dict.fromkeys([f"ai.onnx.ml.{name}" for name in (
+        "ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LabelEncoder LinearClassifier OneHotEncoder "
+        "SVMClassifier SVMRegressor Scaler TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor").split()],
+        "graphq has no operations for classical machine learning")}
+"""Operators that ONNX's reference evaluator runs, and why."""
 
 RENAMED = {"keep_dims": "keepdims"}
 """ONNX's names of attributes by graphq's names, if the names differ."""
@@ -317,8 +338,8 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
         version = fallback.since_version(node.op_type, domain, version, label(node))
     elif importer is None:
         raise Refused(f"operator {node.op_type} of domain {domain} is not supported")
-    if domain == "" and node.op_type in RANDOM:
-        raise Refused("random numbers are not defined by ONNX: give them as an input")
+    if (wrong := REFUSED.get(fallback.title(domain, node.op_type))) is not None:
+        raise Refused(wrong)
     missing = [name for name in fallback.used_names(node) if name not in scope.values]
     if missing:
         raise Refused(f"input '{missing[0]}' is not defined")
@@ -393,7 +414,7 @@ def by_body(c: Call) -> Outputs:
     prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
     body = fallback.body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
     if body is None:
-        raise GraphError("graphq has no operation for it")
+        raise GraphError(BY_REFERENCE.get(fallback.title(domain, c.node.op_type), "graphq has no operation for it"))
     return by_function(c, body, c.inputs, c.outputs)
 
 

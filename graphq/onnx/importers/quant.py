@@ -177,7 +177,7 @@ def quantized(c: Call, x: Value, p: QuantizationOperands, dtype: DType, *, satur
     if plain and not p.constant and dtype in (t.s8, t.u8) and p.scale.dtype == t.f32:
         return c.graph.dynamic_quantize(x, p.scale, p.zero_point, dtype=dtype, **p.attrs)
     _check_constant(c, p, zeros=False)
-    zp = None if dtype.kind == "float" and dtype != t.f4_e2m1 else p.zero_point
+    zp = None if dtype.kind == "float" and dtype.bits == 8 else p.zero_point
     return c.graph.quantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size,
                                    saturate=saturate, precision=precision)
 

@@ -106,8 +106,12 @@ def single(node: onnx.NodeProto, opsets: Mapping[str, int],
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()
                                                     if d in domains])
     text = np.frombuffer(model.SerializeToString(deterministic=True), np.uint8)
-    title = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    return operands, {"op_type": title, "model": text}
+    return operands, {"op_type": title(node.domain, node.op_type), "model": text}
+
+
+def title(domain: str, op_type: str) -> str:
+    """An operator's name, after the name of its domain unless that is ONNX's own."""
+    return f"{domain}.{op_type}" if domain else op_type
 
 
 def used_names(node: onnx.NodeProto) -> Iterator[str]:

@@ -22,8 +22,13 @@ ELEMENTS: dict[int, DType] = {
     TensorProto.INT4: t.s4, TensorProto.INT2: t.s2,
     TensorProto.UINT64: t.u64, TensorProto.UINT32: t.u32, TensorProto.UINT16: t.u16, TensorProto.UINT8: t.u8,
     TensorProto.UINT4: t.u4, TensorProto.UINT2: t.u2, TensorProto.BOOL: t.boolean,
+    27: t.f6_e2m3, 28: t.f6_e3m2,
 }
-"""The DType of each TensorProto.DataType, except for strings and complex numbers."""
+"""The DType of each TensorProto.DataType, except for NO_NUMBERS. The numbers are types that onnx 1.20 lacks."""
+
+NO_NUMBERS: dict[int, str] = {TensorProto.STRING: ": graphq has numbers", **dict.fromkeys(
+    (TensorProto.COMPLEX64, TensorProto.COMPLEX128), ": use two tensors, for real and imaginary parts")}
+"""The element types that graphq lacks, and why."""
 
 _BACK = {dtype: element for element, dtype in ELEMENTS.items()}
 
@@ -33,7 +38,7 @@ def dtype_of(element: int, where: str) -> DType:
     if element not in ELEMENTS:
         known = element in TensorProto.DataType.values()
         name = TensorProto.DataType.Name(element).lower() if known else f"number {element}"
-        raise GraphError(f"{where}: element type {name} is not supported")
+        raise GraphError(f"{where}: element type {name} is not supported{NO_NUMBERS.get(element, '')}")
     return ELEMENTS[element]
 
 
@@ -92,10 +97,6 @@ def as_array(x: object, type: TensorType, where: str) -> np.ndarray:
     return array if array.dtype == type.dtype.numpy else array.astype(type.dtype.numpy)
 
 
-PACKED = {2: 4, 4: 2}
-"""The number of elements in a byte, for elements of 2 and 4 bits."""
-
-
 def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
     """Convert a tensor to an array; external data is read from a file in `folder`.
 
@@ -107,7 +108,7 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
         raise GraphError(f"{where}: negative dimension in {list(tensor.dims)}")
     check_size(tensor.dims, where)
     size = math.prod(tensor.dims)
-    nbytes = -(-size // PACKED[dtype.bits]) if dtype.bits in PACKED else size * dtype.itemsize
+    nbytes = -(-size * dtype.bits // 8)
     if tensor.data_location == TensorProto.EXTERNAL:
         expect(nbytes, f"{where} {dtype}{list(tensor.dims)}")
         tensor = _with_data(tensor, nbytes, folder, where)
@@ -115,7 +116,7 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
         raw = tensor.raw_data  # read once, because each access copies the data
         if len(raw) != nbytes:
             raise GraphError(f"{where}: {len(raw)} bytes do not fit {dtype}{list(tensor.dims)}")
-        if dtype.bits not in PACKED:
+        if dtype.bits >= 8:
             reserve(len(raw), f"{where} {dtype}{list(tensor.dims)}")
             little = np.frombuffer(raw, dtype.numpy.newbyteorder("<")).reshape(tensor.dims)
             return np.asarray(little, dtype.numpy)
