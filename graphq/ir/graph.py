@@ -125,7 +125,7 @@ class Graph(Operations):
         """Add a constant for a pass or importer. Unlike in `constant`, an f64 array stays f64."""
         return self._constant(frozen(array, "constant", real=f64), name)
 
-    def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
+    def add_again(self, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...]:
         """Add a copy of a node of this or another graph, on operands of this graph. Returns the copy's outputs.
 
         This is faster than `add_node`: attributes are not checked again, and output types are inferred only if the
@@ -133,8 +133,8 @@ class Graph(Operations):
         """
         types = [None if v is None else v.type for v in node.inputs]
         if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
-            return self._add(node.op, operands, node.attrs, name, complete=True)
-        return self.add_checked(node.op, operands, node.attrs, [o.type for o in node.outputs], name=name)
+            return self._add(node.op, operands, node.attrs, None, complete=True)
+        return self.add_checked(node.op, operands, node.attrs, [o.type for o in node.outputs])
 
     def add_checked(self, op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
                     types: Sequence[TensorType], *, name: str | None = None) -> tuple[Value, ...]:

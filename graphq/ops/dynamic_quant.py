@@ -10,11 +10,10 @@ import numpy as np
 from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s4, s8, s32, u4, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
 from graphq.ops.quant import along
-from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, quiet, rounded, show
+from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, quiet, rounded, show
 
 # oneDNN's tables: for each quantized dtype, the possible dtypes of zero points. oneDNN 3.13 also accepts 8-bit zero
 # points for 4-bit data, although its documentation does not say so. f8 is not in the tables and has no zero points.
@@ -73,9 +72,7 @@ def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType 
     """`src` is f32, and `dtype` is s8, u8 or f8."""
     expect_dtype("src", src, (f32,))
     expect_dtype("scales", scales, (f32,))
-    allowed = (s8, u8, f8_e4m3, f8_e5m2)
-    if dtype not in allowed:
-        raise GraphError(f"dtype must be {listing(allowed)}, got {dtype}")
+    one_of("dtype", dtype, (s8, u8, f8_e4m3, f8_e5m2))
     _check_zps(dtype, scales, zps)
     _check_scales(src, scales, qtype, axis, ())
     return TensorType(dtype, src.shape)
@@ -103,8 +100,8 @@ def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorTyp
     """`src` has a quantized dtype. The result has the float dtype `dtype`, or the dtype of the scales."""
     expect_dtype("src", src, tuple(ZERO_POINTS))
     expect_dtype("scales", scales, FLOATS)
-    if dtype is not None and dtype not in FLOATS:
-        raise GraphError(f"dtype must be {listing(FLOATS)}, got {dtype}")
+    if dtype is not None:
+        one_of("dtype", dtype, FLOATS)
     _check_zps(src.dtype, scales, zps)
     _check_scales(src, scales, qtype, axis, group_shape)
     return TensorType(scales.dtype if dtype is None else dtype, src.shape)

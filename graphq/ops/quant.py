@@ -16,10 +16,9 @@ from graphq import dtypes as t
 from graphq.dtypes import DType, as_dtype, f8_e4m3, f8_e5m2, f32, s8, s16, s32, u8, u16
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.ir.names import listing
 from graphq.ir.op import register_op
 from graphq.ir.tensor_type import shapes_agree
-from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, quiet, show
+from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, quiet, show
 
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
@@ -122,8 +121,7 @@ def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scal
                    zps: tuple[int, ...] | None) -> TensorType:
     """`src` is f32, and the result has a quantized dtype."""
     expect_dtype("src", src, (f32,))
-    if dtype not in QUANTIZED:
-        raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")
+    one_of("dtype", dtype, QUANTIZED)
     check_parameters(src.shape, dtype, qtype, axis, scales, zps, zeros=False)
     return TensorType(dtype, src.shape)
 
@@ -191,10 +189,8 @@ def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: Tensor
     """`src` is a float tensor or s32, and the result has a quantized dtype."""
     expect_dtype("src", src, (*FLOATS, t.s32))
     expect_dtype("scale", scale, (*SCALES, t.s32))
-    if dtype not in (*INTEGERS, *NARROW):
-        raise GraphError(f"dtype must be {listing((*INTEGERS, *NARROW))}, got {dtype}")
-    if precision not in (*FLOATS, t.f64):
-        raise GraphError(f"precision must be {listing((*FLOATS, t.f64))}, got {precision}")
+    one_of("dtype", dtype, (*INTEGERS, *NARROW))
+    one_of("precision", precision, (*FLOATS, t.f64))
     _check_zero_point(dtype, scale, zero_point)
     check_granularity(src.shape, scale.shape, axis, block_size)
     return TensorType(dtype, src.shape)
@@ -231,8 +227,7 @@ def infer_dequantize_linear(src: TensorType, scale: TensorType, zero_point: Tens
     """`src` has a quantized dtype or is s32, and the result is a float tensor."""
     expect_dtype("src", src, (*INTEGERS, *NARROW, t.s32))
     expect_dtype("scale", scale, SCALES)
-    if dtype not in FLOATS:
-        raise GraphError(f"dtype must be {listing(FLOATS)}, got {dtype}")
+    one_of("dtype", dtype, FLOATS)
     _check_zero_point(src.dtype, scale, zero_point)
     check_granularity(src.shape, scale.shape, axis, block_size)
     return TensorType(dtype, src.shape)

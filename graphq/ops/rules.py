@@ -34,8 +34,13 @@ def show(shape: Shape) -> str:
 
 def expect_dtype(operand: str, type: TensorType, allowed: tuple[DType, ...]) -> None:
     """Raise GraphError if the operand's dtype is not one of `allowed`."""
-    if type.dtype not in allowed:
-        raise GraphError(f"'{operand}' must be {listing(allowed)}, got {type.dtype}")
+    one_of(f"'{operand}'", type.dtype, allowed)
+
+
+def one_of(what: str, dtype: DType, allowed: tuple[DType, ...]) -> None:
+    """Raise GraphError if a dtype, called `what` in the error, is not one of `allowed`."""
+    if dtype not in allowed:
+        raise GraphError(f"{what} must be {listing(allowed)}, got {dtype}")
 
 
 def expect_same_dtype(**operands: TensorType | None) -> None:

@@ -199,7 +199,7 @@ class _BatchedModel:
         """Check the given arrays, and convert them if `convert`. Raises InputError if they do not fit."""
         names = list(self.model.inputs)
         if not isinstance(given, Mapping):
-            columns = _columns(given)
+            columns = list(getattr(given, "column_names", getattr(given, "columns", ())))
             if len(names) > 1 and not columns:
                 raise InputError(f"a predictor of several inputs takes arrays by name, {{'name': array}}, or a "
                                  f"table, got {given!r:.80}")
@@ -287,10 +287,6 @@ class _BatchedModel:
                 raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "
                                  "is not the axis of the rows")
         return {name: x[:count] for name, x in outputs.items()}
-
-
-def _columns(table: Any) -> list[str]:
-    return list(getattr(table, "column_names", getattr(table, "columns", ())))
 
 
 def _converted(name: str, type: TensorType, array: Any) -> Any:

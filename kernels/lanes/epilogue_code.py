@@ -335,7 +335,10 @@ class FastEmitter(EpilogueEmitter):
 
 def emitter_of(builder: Builder, epilogue: Epilogue, lanes: int, first: Sequence[Value], *, into_acc: bool = False,
                form: Form = "fast", entries: Value | None = None) -> EpilogueEmitter:
-    """Make the emitter of a form of an epilogue. Epilogues without a fast form have the same expression as "fast"."""
+    """Make the emitter of a form of an epilogue. Epilogues without a fast form have the same expression as "fast".
+
+    If `into_acc`, each output is stored over its accumulator, and the argument block has no slot for outputs.
+    """
     if epilogue.fast is not None and form == "fast":
         return FastEmitter(builder, epilogue, epilogue.fast, lanes, first, into_acc=into_acc, entries=entries)
     needed = [epilogue.second_look.needed] if epilogue.second_look is not None and form == "exact" else []
@@ -344,13 +347,12 @@ def emitter_of(builder: Builder, epilogue: Epilogue, lanes: int, first: Sequence
 
 
 @cache
-def epilogue_function(epilogue: Epilogue, lanes: int, *, into_acc: bool = False, form: Form = "fast") -> Intrinsic:
+def epilogue_function(epilogue: Epilogue, lanes: int, *, form: Form = "fast") -> Intrinsic:
     """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes a block of outputs.
 
     The block has rows x cols outputs, starting at (i0, j0). `args` is the address of the argument block. The
     accumulator of the block's output (r, c) is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors have `lanes` lanes
-    (1, 4, 8 or 16). The function accesses no memory outside of operands and outputs, not even in the tail of a row. If
-    `into_acc`, each output is stored over its accumulator, and the argument block has no slot for outputs.
+    (1, 4, 8 or 16). The function accesses no memory outside of operands and outputs, not even in the tail of a row.
 
     The function has three forms. If the epilogue has a fast form or a second look (see `epilogues`), it returns the
     number of entries that it wrote to `entries`. It needs memory for an entry per vector and a spare entry:
@@ -364,7 +366,7 @@ def epilogue_function(epilogue: Epilogue, lanes: int, *, into_acc: bool = False,
     @emits
     def write(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
               ldacc: Value, entries: Value) -> Value:
-        outputs = emitter_of(b, epilogue, lanes, (args, batch, i0, j0), into_acc=into_acc, form=form, entries=entries)
+        outputs = emitter_of(b, epilogue, lanes, (args, batch, i0, j0), form=form, entries=entries)
         outputs.emit(rows, cols, acc, ldacc)
         assert outputs.entries is not None
         count: Value = b.load(outputs.entries.count)

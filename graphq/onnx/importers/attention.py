@@ -7,25 +7,11 @@ import numpy as np
 from graphq.dtypes import boolean, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, Value
-from graphq.onnx.importers.composed import one, places, size_of, standard, written
+from graphq.onnx.importers.composed import one, places, size_of, standard
 from graphq.onnx.importers.eltwise import cast_to
 from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.rules import FLOATS
-
-REPEAT = """(x, heads) => (y) {
-    two = Constant<value_ints = [2]>()
-    batch = Shape<start = 0, end = 1>(x)
-    groups = Shape<start = 1, end = 2>(x)
-    matrix = Shape<start = 2>(x)
-    times = Div(heads, groups)
-    wide = Concat<axis = 0>(batch, groups, times, matrix)
-    whole = Concat<axis = 0>(batch, heads, matrix)
-    apart = Unsqueeze(x, two)
-    copies = Expand(apart, wide)
-    y = Reshape(copies, whole)
-}"""
-"""ONNX function that repeats keys or values for all `heads` of queries. The rewrite ShareHeads removes the copies."""
 
 
 @imports("Attention")
@@ -58,7 +44,7 @@ def attention(c: Call) -> Outputs:
     scale = c.attr("scale", 0.0) or np.float32(1) / np.sqrt(np.float32(size))
     q, k = (g.multiply(x, one(x, np.sqrt(np.float32(scale)))) for x in (q, k))
     if _dim(q, 1) is None or _dim(q, 1) != _dim(k, 1):
-        k, v = (written(c, REPEAT, x=x, heads=size_of(c, q, 1))[0] for x in (k, v))
+        k, v = (_repeated(c, x, size_of(c, q, 1)) for x in (k, v))
     scores = product = g.matmul(q, k, transpose_b=True)
     if cap := c.attr("softcap", 0.0):
         scores = g.multiply(g.tanh(g.divide(scores, one(scores, cap))), one(scores, cap))
@@ -90,6 +76,16 @@ def _by_heads(c: Call, x: Value, name: str) -> Value:
         c.refuse(f"attribute '{name}' must be positive, because {x.type} has three dimensions")
     split = c.graph.static_reshape(x, shape=[0, 0, c.attr(name), -1], special_zero=True)
     return c.graph.static_transpose(split, order=[0, 2, 1, 3])
+
+
+def _repeated(c: Call, x: Value, heads: Value) -> Value:
+    """Repeat keys or values for all `heads` of queries. The rewrite ShareHeads removes the copies."""
+    batch, groups, (matrix,) = size_of(c, x, 0), size_of(c, x, 1), standard(c, "Shape", [x], start=2)
+    times, = standard(c, "Div", [heads, groups])
+    wide, = standard(c, "Concat", [batch, groups, times, matrix], axis=0)
+    whole, = standard(c, "Concat", [batch, heads, matrix], axis=0)
+    apart, = standard(c, "Unsqueeze", [x, c.graph.constant(np.asarray([2]))])
+    return standard(c, "Reshape", [*standard(c, "Expand", [apart, wide]), whole])[0]
 
 
 def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:

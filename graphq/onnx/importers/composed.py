@@ -1,16 +1,13 @@
-"""Tools of importers: express an operator by another one, or by a function in ONNX's text form; constants, casts."""
+"""Tools of importers: express an operator by other ones; sizes, constants, casts."""
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import onnx.parser
-from onnx import FunctionProto, helper
+from onnx import helper
 
 from graphq.dtypes import bf16, f16, f32, s32
 from graphq.ir import Value
-from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
-from graphq.onnx.protos.fallback import name_within
+from graphq.onnx.importers.importer import Call, Scope, import_node
 
 OPSET = 21
 """The default operator set of `standard`; `save_onnx` writes the same."""
@@ -22,35 +19,13 @@ NEWER = 23
 def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
     """Import an ONNX operator of the operator set `opset` with these operands; returns its outputs."""
-    prefix = f"{_prefix(c)}{op_type}"
+    prefix = f"{c.node.name or next(filter(None, c.node.output), '')}/{op_type}"
     scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})
     names = [f"{prefix}/in{k}" if v is not None else "" for k, v in enumerate(inputs)]
     node = helper.make_node(op_type, names, [f"{prefix}/{k}" for k in range(outputs)], name=prefix, **attrs)
     import_node(c.graph, node, scope)
     return [scope.values[name] for name in node.output]
-
-
-def written(c: Call, text: str, **values: Value | np.ndarray) -> list[Value]:
-    """Apply an ONNX function, in the text form `(operands) => (results) { nodes }`; returns its results."""
-    body = FunctionProto()
-    body.CopyFrom(_parsed(text))
-    inputs = [v if isinstance(v, Value) else c.graph.add_constant(v) for v in (values[name] for name in body.input)]
-    prefix = _prefix(c)
-    for node in body.node:
-        name_within(node, prefix)
-    for names in (body.input, body.output):
-        names[:] = [prefix + name for name in names]
-    return by_function(c, body, inputs, len(body.output))
-
-
-def _prefix(c: Call) -> str:
-    return (c.node.name or next(filter(None, c.node.output), "")) + "/"
-
-
-@lru_cache(64)
-def _parsed(text: str) -> FunctionProto:
-    return onnx.parser.parse_function(f'<domain: "text", opset_import: ["": {OPSET}]> f {text}')
 
 
 def size_of(c: Call, x: Value, axis: int) -> Value:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import Later, later, number, recorded
@@ -409,25 +409,20 @@ def aligned(c: Call) -> tuple[Value, Value]:
 
 
 def by_body(c: Call) -> Outputs:
-    """Import the node by ONNX's function body for the operator; raises GraphError if ONNX defines no function."""
+    """Import the node by the nodes of ONNX's function for the operator; raises GraphError if ONNX defines none."""
     domain = DOMAINS.get(c.node.domain, c.node.domain)
     prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
     body = fallback.body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
     if body is None:
         raise GraphError(BY_REFERENCE.get(fallback.title(domain, c.node.op_type), "graphq has no operation for it"))
-    return by_function(c, body, c.inputs, c.outputs)
-
-
-def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """Import the nodes of the function `body`, without absent inputs; returns its first `outputs` outputs."""
-    values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
+    values = {name: v for name, v in zip(body.input, c.inputs, strict=False) if v is not None}
     absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
     inner = Scope(opsets, values, c.scope.folder)
     for node in body.node:
         fallback.leave_out(node, absent)
         import_node(c.graph, node, inner)
-    return [inner.values[name] for name in body.output[:outputs]]
+    return [inner.values[name] for name in body.output[:c.outputs]]
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:

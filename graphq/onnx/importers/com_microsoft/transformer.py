@@ -8,7 +8,7 @@ from graphq.ir.names import listing
 from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.attention import up_to_own
 from graphq.onnx.importers.com_microsoft.quantized import at, of_columns
-from graphq.onnx.importers.composed import by_f32, one, places, size_of, standard, written
+from graphq.onnx.importers.composed import by_f32, one, places, size_of, standard
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports, width
 from graphq.onnx.importers.shape import parts
 from graphq.ops.rules import show
@@ -81,11 +81,7 @@ def embed_layer_normalization(c: Call) -> Outputs:
     if c.outputs == 1:
         return y
     if mask is None:
-        lengths, = written(c, """(ids) => (lengths) {
-            zero = Constant<value = int32[1] {0}>()
-            batch = Shape<end = 1>(ids)
-            lengths = Expand(zero, batch)
-        }""", ids=ids)
+        lengths, = standard(c, "Expand", [g.constant(np.zeros(1, np.int32)), size_of(c, ids, 0)])
     else:
         lengths, = standard(c, "ReduceSum", [mask, g.constant(np.asarray([1]))], keepdims=0)
     return [y, lengths, total][:c.outputs]
@@ -154,34 +150,25 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     return [y, g.concat(*both, axis=0)]
 
 
-WITHIN = """(mask, keys, scores) => (seen) {
-    start = Constant<value_ints = [0]>()
-    column = Constant<value_ints = [-1, 1, 1, 1]>()
-    batch = Shape<end = 1>(scores)
-    first = Cast<to = 6>(start)
-    none = Expand(first, batch)
-    both = Concat<axis = 0>(mask, none)
-    all = Add(batch, batch)
-    ends = Slice(both, start, batch)
-    starts = Slice(both, batch, all)
-    from = Reshape(starts, column)
-    to = Reshape(ends, column)
-    since = GreaterOrEqual(keys, from)
-    until = Less(keys, to)
-    seen = And(since, until)
-}"""
-"""ONNX function that is true for the keys that a batch element sees.
+def _within(c: Call, mask: Value, scores: Value) -> Value:
+    """True for the keys that a batch element sees: from its start up to, but not including, its end.
 
-The mask has an end for each batch element, optionally followed by a start for each (default 0). A batch element sees
-the keys from its start up to, but not including, its end.
-"""
+    The mask has an end for each batch element, optionally followed by a start for each (default 0).
+    """
+    g, batch, keys = c.graph, size_of(c, scores, 0), places(c, scores, 3)
+    none, = standard(c, "Expand", [g.constant(np.zeros(1, np.int32)), batch])
+    both, = standard(c, "Concat", [mask, none], axis=0)
+    ends, = standard(c, "Slice", [both, g.constant(np.asarray([0])), batch])
+    starts, = standard(c, "Slice", [both, batch, *standard(c, "Add", [batch, batch])])
+    first, last = (g.static_reshape(x, shape=[-1, 1, 1, 1]) for x in (starts, ends))
+    return g.logical_and(g.less_equal(first, keys), g.less(keys, last))
 
 
 def hidden(c: Call, mask: Value, scores: Value) -> Value:
     """The value to add to each score: 0 if the query sees the key, else a negative number.
 
-    The mask is a vector as for WITHIN, or it has 0 for hidden keys and 1 for others: [batch, keys] or [batch, queries,
-    keys]. `scores` [batch, heads, queries, keys] only states the dtype and the sizes.
+    The mask is a vector as for `_within`, or it has 0 for hidden keys and 1 for others: [batch, keys] or
+    [batch, queries, keys]. `scores` [batch, heads, queries, keys] only states the dtype and the sizes.
     """
     away = c.attr("mask_filter_value", -10000.0)
     batch, _, _, keys = scores.shape or (None,) * 4
@@ -189,8 +176,7 @@ def hidden(c: Call, mask: Value, scores: Value) -> Value:
     if not any(shapes_agree(form, mask.shape) for form in forms):
         c.refuse(f"a mask must be {listing(map(show, forms), 'or')}, got {mask.type}")
     if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
-        seen, = written(c, WITHIN, mask=mask, keys=places(c, scores, 3), scores=scores)
-        return c.graph.select(seen, one(scores, 0), one(scores, away))
+        return c.graph.select(_within(c, mask, scores), one(scores, 0), one(scores, away))
     rank = 0 if mask.shape is None else len(mask.shape)
     if mask.dtype != s32 or rank not in (2, 3):
         raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")
