@@ -47,7 +47,7 @@ def padding_of(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> Padding:
     try:
         short, long = (with_sizes(graph, passes, 1, length) for length in (SHORT, LONG))
     except GraphqError as e:
-        return Padding(f"the graph rejects rows of {SHORT} or {LONG} positions: {e}")
+        return Padding(f"the graph or a pass rejects rows of {SHORT} or {LONG} positions: {e}")
     zeros, reason = names, _why(short, long, names)
     for name in names if reason is None else ():
         fewer = tuple(z for z in zeros if z != name)

@@ -53,7 +53,7 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
     try:
         graph = with_sizes(graph, passes, ROWS, OTHER)
     except GraphqError as e:
-        return f"the graph rejects {ROWS} rows: {e}"
+        return f"the graph or a pass rejects {ROWS} rows: {e}"
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, RowAxis | None] = {v: RowAxis(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:

@@ -4,7 +4,7 @@ import re
 import numpy as np
 import onnx.parser
 import pytest
-from encoders import encoder, feed
+from encoders import encoder
 
 import graphq as gq
 from graphq.kernels.numbers import rows
@@ -159,20 +159,6 @@ def test_softmax_and_products_of_zeros_behind_the_end():
                 assert np.array_equal(q[:, :n], p) and not q[:, n:].any()
             tail = rng.normal(size=(size - n, 4)).astype(np.float32)
             assert np.array_equal(float_sums(q, np.concatenate([v, tail])).view(np.int32), y.view(np.int32))
-
-
-@pytest.mark.parametrize("options,ranges", [
-    ({}, "tensor"), ({"quantized": "static", "pooling": "mean"}, "tensor"),
-    ({"quantized": "dynamic"}, "rows")])
-def test_bits_of_padded_rows(options, ranges):
-    model = gq.compile(encoder(**options), ranges=ranges, threads=1)
-    assert model.padding_mixes is None and model.padding_zeros == ("mask",)
-    lengths, width = [1, 9, 17], 24
-    given = feed(lengths, width)
-    given["ids"][given["mask"] == 0] = 7  # anything
-    for n, y in zip(lengths, model(given), strict=True):
-        own = model(feed([n], n))[0]
-        assert np.array_equal((y[:n] if own.ndim > 1 else y).view(np.int32), own.view(np.int32)), n
 
 
 def test_what_is_known_of_rows_and_padding_is_saved(tmp_path, monkeypatch):
