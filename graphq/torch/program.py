@@ -10,13 +10,15 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
+from graphq.dtypes import as_dtype
 from graphq.errors import CompileError, GraphError
-from graphq.ir import Graph, Value
+from graphq.ir import Graph, TensorType, Value
 from graphq.ir.node import ONNX_NAME
+from graphq.ir.op import lookup
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import names_of_calls
 from graphq.torch.calling import CALLING, CHANGES, Calling, stored_tensor
-from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, constant_of, dtype_of
+from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of
 
 SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
                      "aten.sym_constrain_range", "aten.sym_constrain_range_for_size"})
@@ -125,9 +127,13 @@ class _Conversion:
         return self.graph.input(node.name if is_input else spec.target, dtype=dtype_of(val.dtype), shape=dims)
 
     def _constant(self, tensor: torch.Tensor, name: str) -> Value:
+        """A constant that shares the tensor's memory; the same one for equal views of the same memory."""
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else name
         if key not in self.constants:
-            value = self.constants[key] = constant_of(self.graph, tensor)
+            array = array_of(tensor)
+            value, = self.graph.add_checked(lookup("constant"), (), {"value": array},
+                                            [TensorType(as_dtype(array.dtype), array.shape)])
+            self.constants[key] = value
             if not self.graph.has_name(name):
                 self.graph.rename(value, name)
         return self.constants[key]

@@ -15,7 +15,7 @@ SAME = ("Abs Acos Asin Atan Ceil Cos Cosh Erf Exp Floor HardSwish IsInf IsNaN Lo
 """ONNX operators whose names in lower case are operators of ATen that compute the same."""
 
 RENAMED = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum": "Min", "eq": "Equal", "gt": "Greater",
-           "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual", "remainder": "Mod"}
+           "lt": "Less", "ge": "GreaterOrEqual", "le": "LessOrEqual"}
 """ONNX operators of two operands by ATen's names."""
 
 LOGIC = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
@@ -126,6 +126,13 @@ def div(c: AtenCall) -> Result:
     if mode == "trunc":
         return c.Mul(c.Sign(quotient), c.Floor(c.Abs(quotient)))
     return c.Floor(quotient) if mode == "floor" else quotient
+
+
+@imports("remainder")
+def remainder(c: AtenCall) -> Result:
+    """Import the remainder with the divisor's sign: `a - floor(a / b) * b` for floats."""
+    a, b = common(c)
+    return c.Mod(a, b) if a.dtype not in FLOATS else c.Sub(a, c.Mul(c.Floor(c.Div(a, b)), b))
 
 
 @imports("max min")

@@ -9,10 +9,9 @@ import torch
 from onnx import helper
 
 from graphq import dtypes as t
-from graphq.dtypes import DType, as_dtype
+from graphq.dtypes import DType
 from graphq.errors import GraphError
-from graphq.ir import Graph, TensorType, Value
-from graphq.ir.op import lookup
+from graphq.ir import Graph, Value
 from graphq.onnx.importers.importer import Scope, import_node
 
 Result: TypeAlias = "Value | int | float | bool | None | Sequence[Result]"
@@ -64,13 +63,6 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     array: np.ndarray = tensor.view(VIEWED.get(tensor.dtype, tensor.dtype)).numpy().view(dtype.numpy)
     array.flags.writeable = False
     return array
-
-
-def constant_of(graph: Graph, tensor: torch.Tensor) -> Value:
-    """A constant that shares the tensor's memory."""
-    array = array_of(tensor)
-    return graph.add_checked(lookup("constant"), (), {"value": array},
-                             [TensorType(as_dtype(array.dtype), array.shape)])[0]
 
 
 @dataclass

@@ -4,7 +4,6 @@ PyTorch quantizes by `x * (1 / scale)`, rounded to f32, and graphq by `x / scale
 and quantizes with the scale 1, except that a reciprocal which is a power of two has an exact scale.
 """
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,9 @@ def along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
 
 
 def parameters(c: AtenCall) -> tuple[Any, Any, int]:
-    """The scales, the zero points and their axis of a quantize or a dequantize."""
-    if "channel" in c.op:
-        return c["scales"], c["zero_points"], c["axis"]
-    return c["scale"], c["zero_point"], 0
+    """The scales, the zero points and their axis, which some operators call `scales` and some `scale`."""
+    end = "s" if "scales" in c.args else ""
+    return c[f"scale{end}"], c[f"zero_point{end}"], c["axis"] or 0
 
 
 def rounded(c: AtenCall, y: Value, zp: Value | np.ndarray | None, low: float, high: float, dtype: DType) -> Value:
@@ -141,27 +139,24 @@ def quantize_per_token(c: AtenCall) -> Result:
     return rounded(c, units, None, c["quant_min"], c["quant_max"], dtype_of(c["dtype"]))
 
 
-def blocks_dequantized(c: AtenCall, block: Sequence[int], scale: Value, zp: Value | None) -> Value:
-    """Dequantize with a scale for each block; constants with the limits of 4 bits become 4-bit constants."""
-    x, dims, limits = c.x, c.dims(c.x), (c["quant_min"], c["quant_max"])
-    counts = [1 if d == b else -1 if d is None else d // b for d, b in zip(dims, block, strict=True)]
-    scale = c.graph.static_reshape(c.value(scale, t.f32), shape=counts)
-    if zp is not None and (zp.data is not None and not zp.data.any() or zp.type.known and not zp.type.size):
-        zp = None
-    zp = None if zp is None else c.value(c.graph.static_reshape(zp, shape=counts), t.s32)
-    if x.data is not None and limits in NARROW and "affine" in c.op:
-        x = c.graph.add_constant(x.data.astype(NARROW[limits].numpy))
-    return c.value(c.graph.dynamic_dequantize(x, scale, zp, qtype="per_group", group_shape=[
-        d if n == 1 and d is not None else b for d, n, b in zip(dims, counts, block, strict=True)]))
-
-
 @imports("quantized_decomposed.dequantize_per_token torchao.dequantize_affine")
 def dequantize_blocks(c: AtenCall) -> Result:
-    """Import `(x - zero_point) * scale` with a scale for each row, or for each of torchao's blocks."""
-    if "affine" in c.op:
-        return blocks_dequantized(c, c["block_size"], c["scale"], c["zero_point"])
-    dims = c.dims(c.x)
-    return blocks_dequantized(c, [*[1] * (len(dims) - 1), dims[-1]], c["scales"], c["zero_points"])
+    """Import `(x - zero_point) * scale` with a scale for each row, or for each of torchao's blocks.
+
+    Constants with the limits of 4 bits become 4-bit constants.
+    """
+    x, dims, (scale, zp, _) = c.x, c.dims(c.x), parameters(c)
+    block = c["block_size"] or [*[1] * (len(dims) - 1), dims[-1]]
+    counts = [1 if d == b else -1 if d is None else d // b for d, b in zip(dims, block, strict=True)]
+    if zp is not None and (zp.data is not None and not zp.data.any() or zp.type.known and not zp.type.size):
+        zp = None
+    scale = c.graph.static_reshape(c.value(scale, t.f32), shape=counts)
+    zp = None if zp is None else c.value(c.graph.static_reshape(zp, shape=counts), t.s32)
+    narrow = NARROW.get((c["quant_min"], c["quant_max"]))
+    if x.data is not None and narrow is not None:
+        x = c.graph.add_constant(x.data.astype(narrow.numpy))
+    return c.value(c.graph.dynamic_dequantize(x, scale, zp, qtype="per_group", group_shape=[
+        d if n == 1 and d is not None else b for d, n, b in zip(dims, counts, block, strict=True)]))
 
 
 def affine(c: AtenCall, dtype: torch.dtype) -> tuple[list[int], DType, float, float]:

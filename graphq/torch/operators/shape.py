@@ -46,18 +46,14 @@ def view(c: AtenCall) -> Result:
     Integers are reshaped before they are dequantized at run time, because fusions match a product of dequantized
     operands.
     """
-    node = c.x.node
-    if node is not None and node.op.name == "dynamic_dequantize" and node.attrs["qtype"] == "per_tensor":
-        return c.graph.add_node(node.op, [_viewed(c, node.operand(0)), *node.inputs[1:]], node.attrs)[0]
-    return _viewed(c, c.x)
-
-
-def _viewed(c: AtenCall, x: Value) -> Value:
-    old = c.fake("input").shape
+    node: Any = c.x.node
+    late = node is not None and node.op.name == "dynamic_dequantize" and node.attrs["qtype"] == "per_tensor"
+    x, old = node.operand(0) if late else c.x, c.fake("input").shape
     if c.op == "unsqueeze" and sum(not isinstance(n, int) for n in old) > 1:
-        wide: Value = c.Unsqueeze(x, [c["dim"]])  # keeps the other dimensions' sizes
-        return wide
-    return reshaped(c, x, old, c.fake().shape)
+        y = c.Unsqueeze(x, [c["dim"]])  # keeps the other dimensions' sizes
+    else:
+        y = reshaped(c, x, old, c.fake().shape)
+    return c.graph.add_node(node.op, [y, *node.inputs[1:]], node.attrs)[0] if late else y
 
 
 @imports("transpose swapaxes")
