@@ -50,6 +50,10 @@ class LazyBatches(Sequence[Batch]):
         return LazyBatches(self.keys[k], self.read) if isinstance(k, slice) else self.read(self.keys[k])
 
 
+class Reordered(LazyBatches):
+    """Batches in another order; `keys` are their indices in the user's order, which errors name."""
+
+
 UNIT = "unit/"
 """The prefix of the inputs that are units.
 
@@ -158,11 +162,11 @@ class Calibration:
         found = [{name: TensorStatistics() for name in self.values} for _ in parts]
         counts = [0] * len(parts)
         for k, batch in enumerate(checked_batches(batches, self.inputs)):
-            out = self._run(batch)
+            out, number = self._run(batch), (batches.keys[k] if isinstance(batches, Reordered) else k) + 1
             for n, part in enumerate(parts):
                 if part is None or k in part:
                     counts[n] += 1
-                    _add(found[n], out, self.axes, k + 1)
+                    _add(found[n], out, self.axes, number)
         if not all(counts):
             raise InputError("calibration needs at least one batch, got an empty iterable")
         for tensors, count in zip(found, counts, strict=True):

@@ -9,6 +9,7 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.kernels.target import isa
+from graphq.onnx import to_model
 from graphq.quantization import Scheme, automatic, calibrate, quantize, tuned
 from graphq.quantization.compare import distance
 from graphq.quantization.insert import by_statistics
@@ -36,7 +37,24 @@ def test_batches_of_unequal_rows_are_cut():
     graph, batches = convolutional()
     x = np.concatenate([b["x"] for b in batches])
     found = Search(graph, [{"x": x[:1]}, {"x": x[1:]}]).batches
-    assert [len(b["x"]) for b in found] == [1] * len(x) and np.array_equal(np.concatenate([b["x"] for b in found]), x)
+    assert sorted(b["x"].tobytes() for b in found) == sorted(row.tobytes() for row in x)
+
+
+def test_few_batches_in_another_order_give_the_same_file():
+    graph, batches = attention()
+    batches.append({"x": batches[0]["x"] * np.float32(1.5)})
+    files = [automatic(graph, [batches[k] for k in order]).graph for order in ((0, 1, 2, 3), (2, 0, 3, 1))]
+    assert gq.to_text(files[0]) == gq.to_text(files[1])
+    one, other = (to_model(g).graph.initializer for g in files)
+    assert [x.SerializeToString() for x in one] == [x.SerializeToString() for x in other]
+
+
+def test_an_error_names_the_batch_in_the_order_of_the_user():
+    graph, (first, second, third) = perceptron()
+    wrong = {"x": np.full((6, 16), np.inf, np.float32)}
+    for k, batches in enumerate([[wrong, first, second], [first, wrong, second], [third, second, wrong]]):
+        with pytest.raises(gq.InputError, match=f"^batch {k + 1}: tensor 'x' holds inf"):
+            quantize(graph, batches)
 
 
 def test_a_batch_without_rows_says_nothing():
@@ -244,8 +262,8 @@ def test_a_margin_is_what_the_statistics_at_hand_expect():
     x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
     batches = [{"x": x * np.float32(s)} for s in (1, 1.5, 1.8, 2)]
     work = Search(graph, batches)
-    widths = {}
-    for seen, unseen in (((0, 1, 2), 1.8 / 1.5), ((0, 1, 2, 3), 2 / 1.8)):
+    order, widths = sorted(range(4), key=lambda k: np.abs(work.batches[k]["x"]).max()), {}
+    for seen, unseen in ((tuple(sorted(order[:3])), 1.8 / 1.5), ((0, 1, 2, 3), 2 / 1.8)):
         for margin in (0, 0.5, 1):
             chosen = work.chosen(work.uniform(Candidate("min_max", margin=margin)), seen)
             widths[margin] = chosen["hidden"].activations[0].scales[0]
