@@ -583,6 +583,9 @@ class Operations:
         beyond the padding. Elements there never count, as in ONNX; oneDNN refuses such windows without `exclude_pad`.
         """
 
+    def non_zero(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The positions of elements other than 0 in row-major order, one position per column (ONNX NonZero)."""
+
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
              scales: Number | None = None, lengths: Number | None = None, peepholes: Number | None = None, /, *,
              reverse: bool = False, by_row: bool = False, name: str | None = None) -> Any:

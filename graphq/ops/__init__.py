@@ -5,5 +5,6 @@ from graphq.base.budget import collector_paused
 
 with collector_paused():
     for _family in ("arithmetic", "attention", "binary", "control", "conv", "dropout", "dynamic_quant", "eltwise",
-                    "interpolate", "matmul", "move", "normalize", "pick", "pool", "quant", "recurrent", "reduce"):
+                    "interpolate", "matmul", "move", "normalize", "pick", "pool", "positions", "quant",
+                    "recurrent", "reduce"):
         import_module(f"graphq.ops.{_family}")  # the import registers the family's operations in OPS

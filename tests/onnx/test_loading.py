@@ -149,7 +149,7 @@ def test_shapes_that_depend_on_data_run_in_stages(x):
         np.testing.assert_allclose(out["y"], np.exp(x[x > 0]), rtol=1e-6)
         np.testing.assert_array_equal(out["i"], np.nonzero(x > 0))
     text = compiled.explain()
-    assert "shapes depend on data" in text and "onnx_node NonZero" in text
+    assert "shapes depend on data" in text
     assert len(compiled.profile(x=x, runs=1).steps) > 1
 
 
@@ -163,7 +163,7 @@ def test_shapes_that_turn_out_not_to_fit_name_the_node():
 
 
 def test_strict_refuses_stages():
-    with pytest.raises(GraphqError, match="strict: shapes depend on data: .*NonZero"):
+    with pytest.raises(GraphqError, match="strict: shapes depend on data: .*non_zero"):
         gq.compile(gq.load_onnx(model(DATA_DEPENDENT)), strict=True)
 
 

@@ -45,8 +45,7 @@ CASES = {
 
 BY_REFERENCE = {"elementwise", "twice and with another branch", "channels last", "an angle", "order along an axis",
                 "sizes without which ONNX infers nothing", "a shape from values",
-                "a computed shape from values", "larger windows",
-                "a matrix of two sizes", "an importer that leaves the node to the reference"}
+                "larger windows", "a computed shape from values", "an importer that leaves the node to the reference"}
 """The cases with a node that ONNX's reference runs; graphq's references run the others."""
 
 

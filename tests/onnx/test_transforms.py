@@ -1,4 +1,4 @@
-"""DFT against the specification's formulas, for random cases."""
+"""DFT, Compress and EyeLike against the specification's formulas, for random cases."""
 import numpy as np
 import pytest
 from one_onnx_node import run
@@ -37,3 +37,22 @@ def test_dft(inverse, onesided):
         axis, length = int(rng.integers(0, len(shape))), int(rng.integers(2, 12))
         got = run("DFT", x, np.int64(length), np.int64(axis), opset=20, inverse=inverse, onesided=onesided)
         np.testing.assert_allclose(got, transformed(x, axis, length, inverse, onesided), atol=1e-5)
+
+
+def test_compress():
+    for _ in range(CASES):
+        x = rng.standard_normal(rng.integers(1, 5, 3)).astype(np.float32)
+        for axis in (None, 0, 1, -1):
+            keep = rng.random(int(rng.integers(0, (x.size if axis is None else x.shape[axis]) + 1))) < 0.5
+            attrs = {} if axis is None else {"axis": axis}
+            want = np.compress(keep, x, axis)
+            np.testing.assert_array_equal(run("Compress", x, keep, opset=11, **attrs), want)
+            np.testing.assert_array_equal(run("Compress", x, keep, opset=11, open_inputs=(1,), **attrs), want)
+
+
+def test_eye_like():
+    for _ in range(CASES):
+        x, k = np.zeros(rng.integers(0, 6, 2), np.int32), int(rng.integers(-6, 7))
+        want = [[float(j - i == k) for j in range(x.shape[1])] for i in range(x.shape[0])]
+        got = run("EyeLike", x, opset=9, k=k, dtype=1)
+        assert got.dtype == np.float32 and got.shape == x.shape and got.tolist() == want

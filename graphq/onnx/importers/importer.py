@@ -52,8 +52,8 @@ REFUSED: dict[str, str] = {
 
 BY_REFERENCE: dict[str, str] = {
     **dict.fromkeys("Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan".split(), "no operation of angles but sin and cos"),
-    **dict.fromkeys(("BitCast Col2Im Compress EyeLike MaxUnpool MelWeightMatrix NonZero OptionalGetElement "
-                     "OptionalHasElement ReverseSequence TensorScatter Unique").split(), "graphq has no operation"),
+    **dict.fromkeys(("BitCast Col2Im MaxUnpool MelWeightMatrix OptionalGetElement OptionalHasElement ReverseSequence "
+                     "TensorScatter Unique").split(), "graphq has no operation"),
     "DeformConv": "offsets of samples are known at run time", "Det": "no kernel factors matrices",
     "ImageDecoder": "a library decodes images", "RoiAlign": "regions are known at run time",
     "TfIdfVectorizer": "n-grams are looked up one by one",

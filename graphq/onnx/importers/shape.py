@@ -12,7 +12,7 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.ir.interpret import add_known, known
 from graphq.onnx.importers.importer import Call, Outputs, Refused, imports, imports_each
-from graphq.onnx.protos.tensors import dense
+from graphq.onnx.protos.tensors import dense, dtype_of
 from graphq.ops.open_arrays import numbers_between
 from graphq.ops.rules import broadcast, normal_axis
 
@@ -23,10 +23,26 @@ def _s64(numbers: int | Sequence[int]) -> np.ndarray | Later:
 
 imports_each({
     "Concat": lambda c: c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1)),
+    "EyeLike": lambda c: _eye(c, *c.input(0).type.dims),
     "Scatter": lambda c: c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0)),
     "Shape": lambda c: add_known(c.graph, _s64(c.input(0).type.dims[slice(c.attr("start", 0), c.attr("end"))])),
     "Size": lambda c: add_known(c.graph, _s64(math.prod(c.input(0).type.dims))),
 })
+
+
+def _eye(c: Call, rows: int, columns: int) -> Value:
+    """A diagonal of ones, in the dtype of the attribute or of the input."""
+    dtype = dtype_of(c.attr("dtype"), "attribute 'dtype'") if "dtype" in c.attrs else c.input(0).dtype
+    limited((rows, columns), dtype.numpy)
+    return add_known(c.graph, later(np.eye, rows, columns, c.attr("k", 0), dtype.numpy))
+
+
+@imports("Compress")
+def compress(c: Call) -> Outputs:
+    """Import Compress: gather the slices along `axis`, or the elements, where the condition is true."""
+    x = c.input(0) if "axis" in c.attrs else c.graph.static_reshape(c.input(0), shape=[-1])
+    places = c.graph.static_reshape(c.graph.non_zero(c.input(1)), shape=[-1])
+    return c.graph.gather(x, places, axis=c.attr("axis", 0))
 
 
 @imports("Constant")
