@@ -12,8 +12,11 @@ from graphq.ir.interpret import check_inputs
 from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, LazyBatches, Reordered, checked_batches, is_plain
 
-MARGIN = 2.0
-"""New inputs lose at most this many times the largest loss of held-out batches in 95 % of cases (118 of 124)."""
+MARGIN = 2.5
+"""New inputs lose at most this many times the largest loss of held-out batches, or GOOD, in 95 % of cases.
+
+Counted on random networks with 4 to 8 batches: in 152 of 160 cases and, with another search, in 144 of 148.
+"""
 
 
 def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
