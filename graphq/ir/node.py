@@ -116,16 +116,6 @@ class Use(NamedTuple):
     number: int
 
 
-def _operator(name: str) -> Callable[[Value, Number], Value]:
-    """Make the method of Value for a Python operator that adds the operation `name`."""
-    return lambda self, other: _built(name, self, other)
-
-
-def _reflected(name: str) -> Callable[[Value, Number], Value]:
-    """Make the method for the same operator with the value on its right."""
-    return lambda self, other: _built(name, other, self)
-
-
 class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
@@ -171,11 +161,35 @@ class Value:
     __array_ufunc__ = None
     __iter__ = None
 
-    __add__, __radd__ = _operator("add"), _reflected("add")
-    __sub__, __rsub__ = _operator("subtract"), _reflected("subtract")
-    __mul__, __rmul__ = _operator("multiply"), _reflected("multiply")
-    __truediv__, __rtruediv__ = _operator("divide"), _reflected("divide")
-    __matmul__, __rmatmul__ = _operator("matmul"), _reflected("matmul")
+    def __add__(self, other: Number) -> Value:
+        return _built("add", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return _built("add", other, self)
+
+    def __sub__(self, other: Number) -> Value:
+        return _built("subtract", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return _built("subtract", other, self)
+
+    def __mul__(self, other: Number) -> Value:
+        return _built("multiply", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return _built("multiply", other, self)
+
+    def __truediv__(self, other: Number) -> Value:
+        return _built("divide", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return _built("divide", other, self)
+
+    def __matmul__(self, other: Value | np.ndarray) -> Value:
+        return _built("matmul", self, other)
+
+    def __rmatmul__(self, other: np.ndarray) -> Value:
+        return _built("matmul", other, self)
 
     def __neg__(self) -> Value:
         return _built("multiply", self, -1)
