@@ -1,4 +1,4 @@
-"""Builder methods of graphs, generated from the declarations of operations by `python -m graphq.ir.stub`."""
+"""Builder methods of graphs, made from operations' declarations by `tests/helpers/operations_stub.py`."""
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

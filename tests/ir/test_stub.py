@@ -3,8 +3,9 @@ import ast
 import inspect
 import pydoc
 
+import operations_stub as stub
+
 import graphq as gq
-from graphq.ir import stub
 from graphq.ir.op import OPS
 
 STATED = {f.name: f for c in ast.parse(stub.PATH.read_text(encoding="utf-8")).body if isinstance(c, ast.ClassDef)
@@ -12,7 +13,7 @@ STATED = {f.name: f for c in ast.parse(stub.PATH.read_text(encoding="utf-8")).bo
 
 
 def test_the_stub_is_current():
-    assert stub.PATH.read_text(encoding="utf-8") == stub.stub(), "run: python -m graphq.ir.stub"
+    assert stub.PATH.read_text(encoding="utf-8") == stub.stub(), "run: python tests/helpers/operations_stub.py"
 
 
 def test_the_stub_states_each_operation_and_nothing_that_would_accept_others():

@@ -1,4 +1,4 @@
-"""Write `operations.pyi`, the builder methods for type checkers and editors: `python -m graphq.ir.stub`."""
+"""Write `graphq/ir/operations.pyi`, the builder methods for type checkers and editors: run this file."""
 import inspect
 import textwrap
 import types
@@ -13,9 +13,9 @@ from graphq.ir.graph import Graph
 from graphq.ir.op import Op, walk_ops
 from graphq.ir.tensor_type import TensorType
 
-PATH = Path(__file__).with_name("operations.pyi")
+PATH = Path(inspect.getfile(Graph)).with_name("operations.pyi")
 
-_HEAD = '''"""Builder methods of graphs, generated from the declarations of operations by `python -m graphq.ir.stub`."""
+_HEAD = '''"""Builder methods of graphs, made from operations' declarations by `tests/helpers/operations_stub.py`."""
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
