@@ -25,9 +25,10 @@ def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
 def cast(src: Array, *, dtype: DType) -> Array:
     """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
-    Integers beyond the range wrap. Floats beyond the range of integers, or of floats of 8 bits or fewer, become the
-    nearest end of the range. NaN becomes 0 in types without NaN. This holds on every CPU; ONNX does not define all of
-    it. f8_e8m0 has the magnitude, rounded up to a power of two, and NaN for infinities.
+    Integers beyond the range wrap; so do floats cast to integers of 4 and 2 bits, by way of s32. Floats beyond the
+    range of other integers, or of floats of 8 bits or fewer, become the nearest end of the range. NaN becomes 0 in
+    types without NaN. This holds on every CPU; ONNX does not define all of it. f8_e8m0 has the magnitude, rounded up to a
+    power of two, and NaN for infinities.
     """
     if dtype == boolean:
         return np.asarray(src != 0)
@@ -38,6 +39,8 @@ def cast(src: Array, *, dtype: DType) -> Array:
     if dtype.kind == "float" and dtype.bits <= 8:
         y = np.clip(src.astype(np.float64), dtype.min, dtype.max)
         return (np.where(np.isnan(y), 0, y) if dtype.bits < 8 else y).astype(dtype.numpy)
+    if dtype.kind == "int" and dtype.bits < 8 and as_dtype(src.dtype).kind == "float":
+        src = cast.reference(src, dtype=s32)
     if dtype.kind == "int" and as_dtype(src.dtype).kind == "float":
         x = np.trunc(src.astype(np.float64))
         inside = (x >= dtype.min) & (x < -np.float64(dtype.min) if dtype.min else x < 2.0**dtype.bits)
