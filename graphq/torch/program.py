@@ -38,8 +38,9 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
         raise GraphError(f"from_torch takes an ExportedProgram, got {type(program).__name__}: write "
                          "graphq.from_torch(torch.export.export(module.eval(), example_inputs))")
     calls = [n for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)
-             for n in m.graph.nodes if n.op == "call_function" and hasattr(n.target, "overloadpacket")]
-    if any(_is_hidden_change(n) or _importer(n) is None and operator_name(n.target) not in SKIPPED for n in calls):
+             for n in m.graph.nodes if n.op == "call_function"]
+    if any(_is_hidden(n) or hasattr(n.target, "overloadpacket") and _importer(n) is None
+           and operator_name(n.target) not in SKIPPED for n in calls):
         program = _simplified(program)
     graph = _Conversion(program).graph
     graph.meta = {**graph.meta, CALLING: Calling.of(program)}
@@ -75,8 +76,14 @@ def _changes(node: Any) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def _is_hidden_change(node: Any) -> bool:
-    """Whether a call changes a tensor that others share, such as a view's base, or reads a part of a tensor's class."""
+def _is_hidden(node: Any) -> bool:
+    """Whether a call has effects that the program does not state.
+
+    It changes a tensor that others share, such as a view's base, reads a part of a tensor's class, or converts operands
+    to the element type of an autocast.
+    """
+    if operator_name(node.target) == "wrap_with_autocast":
+        return bool(node.args[2])
     if operator_name(node.target) == "export.access_subclass_inner_tensor":
         return True
     if not _changes(node) or "dropout" in str(node.target):

@@ -31,7 +31,8 @@ def case(*inputs):
 def unary(x):
     return (x.abs(), x.ceil(), x.cos(), x.erf(), x.exp(), x.floor(), x.neg(), x.reciprocal(), x.relu(), x.round(),
             x.sigmoid(), x.sign(), x.sin(), x.tan(), x.tanh(), F.softplus(x), F.softsign(x), F.mish(x),
-            F.hardswish(x), x.isnan(), x.isinf(), (x > 0).logical_not(), ~(x > 0), x.atan(), x.cosh(), x.sinh())
+            F.hardswish(x), x.isnan(), x.isinf(), (x > 0).logical_not(), ~(x > 0), x.atan(), x.cosh(), x.sinh(),
+            (x * 3).trunc(), x.asinh(), torch.logaddexp(x, x * 2))
 
 
 @case(POSITIVE)
@@ -88,7 +89,8 @@ def shapes(x, y):
 def picks(x, i):
     return (x.index_select(1, torch.tensor([2, 0])), x[:, i], x[i[1], i[0]], x[:, i[0], i[1]],
             x.gather(1, i[:, :, None]), F.embedding(i, x[0]), x.scatter(1, i[:, :, None], 5.0),
-            x.scatter_add(1, i[:, :, None], x[:, :2, :1]),
+            x.scatter_add(1, i[:, :, None], x[:, :2, :1]), x.scatter_reduce(1, i[:, :, None], x[:, :2, :1] * 2, "amax"),
+            *x.sort(2), *x.sort(0, descending=True), x.argsort(1),
             x.slice_scatter(x[:, :1] * 2, 1, 1, 2), x.select_scatter(x[:, 0] * 2, 1, -1), x.slice_scatter(x, 1))
 
 
@@ -148,7 +150,10 @@ def decomposed(x, image, y):
 def images(x):
     return (F.interpolate(x, scale_factor=2), F.interpolate(x, scale_factor=2, mode="bilinear"),
             F.interpolate(x, size=(12, 12), mode="bilinear", align_corners=True), F.pixel_shuffle(x, 2),
-            F.interpolate(x, size=(12, 18)))
+            F.interpolate(x, size=(12, 18)), F.interpolate(x, scale_factor=1.7),
+            *(F.interpolate(x, scale_factor=s, mode="bilinear") for s in (0.4, 1.7, (2, 0.7))),
+            F.interpolate(x, scale_factor=1.7, mode="bilinear", align_corners=True),
+            F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False))
 
 
 def results(graph, inputs):

@@ -57,6 +57,51 @@ def test_explain_takes_the_path_of_a_module():
         model.explain("blocks.7")
 
 
+class Sizes(nn.Module):
+    """Sizes as numbers, a variance over an open axis, and an image of the size of another."""
+
+    def forward(self, x, y):
+        return (x.sum() / x.size(0), torch.scalar_tensor(x.size(0)), x.var(0), x.std((0, 2), correction=0),
+                F.interpolate(x, y.shape[2:], mode="bilinear"), F.cross_entropy(x[..., 0, 0], x[..., 0, 1].softmax(1)))
+
+
+def test_open_sizes_are_numbers_and_targets():
+    places = {0: Dim("n", min=2), 2: Dim("h"), 3: Dim("w")}
+    graph = gq.from_torch(export(Sizes(), (torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6, 7)), dynamic_shapes=(
+        {0: places[0]}, places)))
+    for n in (3, 7):
+        x, y = torch.randn(n, 3, 4, 5), torch.randn(n, 3, 2 + n, 9 - n)
+        found = gq.reference(graph, x.numpy(), y.numpy()).values()
+        for got, want in zip(found, Sizes()(x, y), strict=True):
+            assert got.shape == tuple(want.shape)
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+class Masked(nn.Module):
+    """Elements that a mask replaces, and a product in autocast."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x, mask):
+        y = x.clone()
+        y[mask] = 2.0
+        with torch.autocast("cpu", torch.bfloat16):
+            return y, self.fc(x)
+
+
+def test_masks_and_autocast():
+    torch.manual_seed(0)
+    net, x, mask = Masked().eval(), torch.randn(2, 3, 4), torch.rand(2, 3) > 0.5
+    graph = gq.from_torch(export(net, (x, mask)))
+    y, product = gq.reference(graph, x.numpy(), mask.numpy()).values()
+    wanted, wide = net(x, mask)
+    np.testing.assert_array_equal(y, wanted.numpy())
+    assert product.dtype.name == "bfloat16"
+    np.testing.assert_allclose(product.astype(np.float32), wide.float().detach().numpy(), rtol=0.01)
+
+
 def test_open_dimensions_run_at_several_sizes():
     net, graph = net_and_graph()
     assert graph.inputs[0].shape == (None, None, 8)

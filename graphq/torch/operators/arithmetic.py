@@ -10,8 +10,8 @@ from graphq.ir import Value
 from graphq.ops.rules import FLOATS
 from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports, imports_each
 
-SAME = ("Abs Acos Asin Atan Ceil Cos Cosh Erf Exp Floor HardSwish IsInf IsNaN Log Mish Neg Reciprocal Relu Round "
-        "Sigmoid Sign Sin Sinh Softsign Sqrt Tan Tanh")
+SAME = ("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor HardSwish IsInf IsNaN Log Mish Neg "
+        "Reciprocal Relu Round Sigmoid Sign Sin Sinh Softsign Sqrt Tan Tanh")
 """ONNX operators whose names in lower case are operators of ATen that compute the same."""
 
 RENAMED = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum": "Min", "eq": "Equal", "gt": "Greater",
@@ -28,12 +28,15 @@ def common(c: AtenCall, *names: str) -> list[Value]:
     names = names or tuple(name for name in ("input", "other") if name in c.args)
     fakes = [c.fake(name) for name in names]
     dtype = c.dtype() if c.dtype() != boolean else dtype_of(torch.result_type(fakes[0], fakes[-1]))
-    return [c.value(c[name], dtype) for name in names]
+    tensor = isinstance(c.fake(), torch.Tensor)
+    return [c.scalar(c[name], dtype) if tensor and isinstance(fake, torch.SymInt) else c.value(c[name], dtype)
+            for name, fake in zip(names, fakes, strict=True)]
 
 
 def lanewise(op_type: str, c: AtenCall, **attrs: Any) -> Result:
     """Import an operator of one operand, or of two that broadcast; the second is multiplied by `alpha`."""
     operands = common(c)
+    op_type = op_type if c.dtype() != boolean else {"Add": "Or", "Mul": "And"}.get(op_type, op_type)
     if c["alpha"] not in (None, 1):
         operands[1] = c.Mul(operands[1], c["alpha"])
     return c.onnx(op_type, *operands, **attrs)
@@ -67,6 +70,12 @@ def limited(c: AtenCall, low: Any, high: Any) -> Result:
         return c.graph.clamp(x, min=low, max=high)
     x = x if low is None else c.Max(x, c.value(low))
     return x if high is None else c.Min(x, c.value(high))
+
+
+def truncated(c: AtenCall, x: Value) -> Value:
+    """Floats, rounded towards zero."""
+    whole: Value = c.Mul(c.Sign(x), c.Floor(c.Abs(x)))
+    return whole
 
 
 def convert(c: AtenCall) -> Result:
@@ -109,9 +118,11 @@ imports_each({
     "silu": lambda c: c.Mul(c.x, c.Sigmoid(c.x)),
     "softmax _softmax _safe_softmax": lambda c: c.Softmax(c.value(c.x), axis=c["dim"]),
     "softplus": lambda c: c.graph.softplus(c.value(c.x, f32), beta=float(c["beta"])),
+    "sort": lambda c: c.TopK(c.x, [c.size(c.x, c["dim"])], outputs=2, axis=c["dim"], largest=int(c["descending"])),
     "square": lambda c: c.Mul(c.x, c.x),
     "to _to_copy type_as prims.convert_element_type quantized_decomposed.convert_element_type": convert,
     "topk": lambda c: c.TopK(c.x, [c["k"]], outputs=2, axis=c["dim"], largest=int(c["largest"])),
+    "trunc": lambda c: truncated(c, c.x),
     "where": lambda c: c.Where(c["condition"], *common(c)),
 })
 
@@ -124,7 +135,7 @@ def div(c: AtenCall) -> Result:
         return c.Div(c.Sub(a, c.Mod(a, b)) if mode == "floor" else a, b)
     quotient = c.Div(a, b)
     if mode == "trunc":
-        return c.Mul(c.Sign(quotient), c.Floor(c.Abs(quotient)))
+        return truncated(c, quotient)
     return c.Floor(quotient) if mode == "floor" else quotient
 
 
@@ -158,12 +169,13 @@ def variance(c: AtenCall) -> Result:
     x, keep = c.value(c.x), int(bool(c["keepdim"]))
     dims = c.dims(x)
     axes = [a % len(dims) for a in c["dim"] or range(len(dims))]
-    if any(dims[a] is None for a in axes):
-        c.refuse("a variance over an open dimension is not supported")
     correction = next(n for n in (c["unbiased"], c["correction"], 1) if n is not None)
     mean = c.ReduceMean(x, axes, keepdims=1)
     less = c.Sub(x, mean)
-    y = c.Div(c.ReduceSum(c.Mul(less, less), axes, keepdims=keep), math.prod(dims[a] for a in axes) - int(correction))
+    sizes = [c.size(x, a) for a in axes]
+    degrees = math.prod(sizes) - int(correction) if all(isinstance(n, int) for n in sizes) else \
+        c.Sub(c.value(c.ReduceProd(c.vector(sizes), None, keepdims=0)), int(correction))
+    y = c.Div(c.ReduceSum(c.Mul(less, less), axes, keepdims=keep), degrees)
     if c.op == "var_mean":
         return [y, mean if keep else c.ReduceMean(x, axes, keepdims=0)]
     return c.Sqrt(y) if c.op == "std" else y

@@ -103,6 +103,10 @@ class AtenCall:
             return self.graph.add_constant(np.asarray(x).astype(dtype.numpy))
         return x if x.dtype == dtype else self.Cast(x, to=helper.np_dtype_to_tensor_dtype(dtype.numpy))
 
+    def scalar(self, x: Any, dtype: DType | None = None) -> Value:
+        """A number or a Value s64[1] as a scalar, by default of the result's element type."""
+        return self.value(self.graph.static_reshape(x, shape=[]) if isinstance(x, Value) else x, dtype)
+
     def fake(self, name: str | None = None) -> Any:
         """What the program says of its result or of the argument `name`: a fake tensor, a number, a tuple of these."""
         node = self.node if name is None else self.nodes[name]

@@ -202,17 +202,25 @@ def _stacked(c: AtenCall, parts: Sequence[Value], kind: str) -> Value:
     return c.graph.add_constant(np.stack(arrays))
 
 
+@imports("grid_sampler_2d grid_sampler_3d")
+def grid_sample(c: AtenCall) -> Result:
+    """Import the interpolation of images at the places of a grid."""
+    return c.GridSample(c.x, c["grid"], mode=("linear", "nearest", "cubic")[c["interpolation_mode"]],
+                        padding_mode=("zeros", "border", "reflection")[c["padding_mode"]],
+                        align_corners=int(c["align_corners"]))
+
+
 @imports("upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
          "upsample_trilinear3d")
 def upsample(c: AtenCall) -> Result:
-    """Import nearest and linear interpolation to sizes that the program states."""
-    sizes = c.fake().shape[2:]
+    """Import nearest and linear interpolation; places follow from the factors if these are given."""
+    sizes = c["output_size"] or c.fake().shape[2:]
     how: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if "linear" in c.op:
         places = "align_corners" if c["align_corners"] else "half_pixel"
         how = {"mode": "linear", "coordinate_transformation_mode": places}
-    if all(isinstance(n, int) for n in sizes):
-        return c.Resize(c.x, None, None, [c.size(c.x, 0), c.size(c.x, 1), *sizes], **how)
-    if not c["scale_factors"]:
-        c.refuse("interpolation to open sizes needs factors")
-    return c.Resize(c.x, None, np.asarray([1, 1, *c["scale_factors"]], np.float32), **how)
+    factors = c["scale_factors"] or [v for name, v in c.args.items() if name.startswith("scales") and v]
+    whole = [d * s for d, s in zip(c.dims(c.x)[2:], factors, strict=False) if d is not None] == list(sizes)
+    if factors and not whole and not (c["align_corners"] and all(isinstance(n, int) for n in sizes)):
+        return c.Resize(c.x, None, np.asarray([1, 1, *factors], np.float32), **how)
+    return c.Resize(c.x, None, None, [c.size(c.x, 0), c.size(c.x, 1), *sizes], **how)

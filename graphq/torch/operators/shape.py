@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import s64
+from graphq.dtypes import boolean, s64
 from graphq.ir import Value
 from graphq.torch.operators.importer import AtenCall, Result, imports, imports_each
 
@@ -20,6 +20,10 @@ PADDING: dict[str, Any] = {"constant": "constant", "reflect": "reflect", "replic
 
 MADE = {"zeros": 0, "ones": 1, "empty": 0, "full": None}
 """Operators that make a tensor of one value; `full` has the value as an argument."""
+
+
+SCATTERED = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+"""ONNX's reductions of scattered elements by PyTorch's."""
 
 
 def reshaped(c: AtenCall, x: Value, old: Sequence[Any], new: Sequence[Any]) -> Value:
@@ -138,8 +142,11 @@ def index(c: AtenCall) -> Result:
 
 @imports("index_put")
 def index_put(c: AtenCall) -> Result:
-    """Import a copy with other elements at indices along one axis."""
+    """Import a copy with other elements at indices along one axis, or one number where a mask is true."""
     (axis, place), *more = [(k, p) for k, p in enumerate(c["indices"]) if p is not None]
+    if place.dtype == boolean and not (axis or more or c["accumulate"]) and c.dims(c["values"]) in ((), (1,)):
+        missing = list(range(len(c.dims(place)), len(c.dims(c.x))))
+        return c.Where(c.Unsqueeze(place, missing) if missing else place, c["values"], c.x)
     if more or len(c.dims(place)) != 1 or place.dtype.kind == "bool":
         c.refuse("elements are replaced only at a vector of indices along one axis: use where or scatter")
     sizes = c.sizes(c.x)
@@ -147,6 +154,14 @@ def index_put(c: AtenCall) -> Result:
     column = c.graph.static_reshape(c.value(place, s64), shape=[-1 if k == axis else 1 for k in range(len(sizes))])
     return c.ScatterElements(c.x, c.Expand(column, sizes), c.Expand(c["values"], sizes), axis=axis,
                              reduction="add" if c["accumulate"] else "none")
+
+
+@imports("scatter_reduce")
+def scatter_reduce(c: AtenCall) -> Result:
+    """Import a reduction of scattered elements together with the old ones."""
+    if not c["include_self"] or c["reduce"] not in SCATTERED:
+        c.refuse(f"it needs include_self=True and one of the reductions {', '.join(SCATTERED)}")
+    return c.ScatterElements(c.x, c["index"], c["src"], axis=c["dim"], reduction=SCATTERED[c["reduce"]])
 
 
 def broadcast(c: AtenCall, x: Any, like: Value) -> Value:
@@ -205,17 +220,12 @@ def filled(value: Any, c: AtenCall) -> Result:
     return c.value(np.full(sizes, value))
 
 
-def scalar(c: AtenCall, n: Any) -> Value:
-    """A number or a Value s64[1] as a scalar."""
-    return c.graph.static_reshape(n, shape=[]) if isinstance(n, Value) else c.value(n, s64)
-
-
 @imports("arange")
 def arange(c: AtenCall) -> Result:
     """Import a range of numbers; open ends are computed when shapes are known."""
     start, end, step = c.args.get("start", 0), c["end"], c.args.get("step", 1)
     if any(isinstance(n, Value) for n in (start, end, step)):
-        return c.value(c.Range(*(scalar(c, n) for n in (start, end, step))))
+        return c.value(c.Range(*(c.scalar(n, s64) for n in (start, end, step))))
     return c.value(start + np.arange(math.ceil((end - start) / step)) * step)
 
 
@@ -240,11 +250,11 @@ imports_each({
     "pixel_shuffle": lambda c: c.DepthToSpace(c.x, blocksize=c["upscale_factor"], mode="CRD"),
     "repeat": lambda c: c.Tile(c.x if len(c["repeats"]) == len(c.dims(c.x)) else c.Unsqueeze(
         c.x, list(range(len(c["repeats"]) - len(c.dims(c.x))))), c["repeats"]),
-    "scalar_tensor": lambda c: c.value(c["s"]),
+    "scalar_tensor": lambda c: c.scalar(c["s"]),
     "scatter": lambda c: c.ScatterElements(c.x, c["index"], broadcast(c, c["value"], c["index"]) if "value" in c.args
                                            else c["src"], axis=c["dim"]),
     "scatter_add": lambda c: c.ScatterElements(c.x, c["index"], c["src"], axis=c["dim"], reduction="add"),
-    "select": lambda c: c.graph.gather(c.x, scalar(c, c["index"]), axis=c["dim"]),
+    "select": lambda c: c.graph.gather(c.x, c.scalar(c["index"], s64), axis=c["dim"]),
     "select_scatter": lambda c: replaced(c, c.x, c.Unsqueeze(c["src"], [c["dim"] % len(c.dims(c.x))]), c["dim"],
                                          c["index"], END if c["index"] == -1 else c["index"] + 1),
     "slice_scatter": lambda c: replaced(c, c.x, c["src"], c["dim"], c["start"], c["end"]),
