@@ -118,7 +118,8 @@ def pt2e(net: nn.Module, example: torch.Tensor, batches: torch.Tensor, shapes: A
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
     quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
-    prepared = prepare_pt2e(torch.export.export(net, (example,), dynamic_shapes=shapes).module(), quantizer)
+    exported = torch.export.export(net, (example,), dynamic_shapes=shapes, strict=True)
+    prepared = prepare_pt2e(exported.module(), quantizer)
     for batch in batches.split(len(example)):
         prepared(batch)
     return convert_pt2e(prepared)
@@ -141,12 +142,11 @@ def ways(net: nn.Module, calibration: torch.Tensor, batch: int,
          threads: int) -> Iterator[tuple[str, Callable[[], Way]]]:
     """Each way to run the network: its name, and a function that prepares it."""
     example, shapes = calibration[:max(batch, 2)], ({0: torch.export.Dim("n")},)
-    program = torch.export.export(net, (example,), dynamic_shapes=shapes)
-    f32 = gq.from_torch(program)
+    f32 = gq.from_torch(torch.export.export(net, (example,), dynamic_shapes=shapes))
     inductor, runtime, torchao = (shutil.which("g++"), *map(importlib.util.find_spec, ("onnxruntime", "torchao")))
 
     yield "eager f32", lambda: net
-    yield "graphq f32", lambda: graphq.torch.compile(program, threads=threads)
+    yield "graphq f32", lambda: graphq.torch.compile(net, (example,), dynamic_shapes=shapes, threads=threads)
     yield "graphq f32, torch.compile", lambda: torch.compile(net, backend="graphq", options={"threads": threads})
     if inductor:
         yield "inductor f32", lambda: torch.compile(net)
@@ -158,8 +158,12 @@ def ways(net: nn.Module, calibration: torch.Tensor, batch: int,
         yield "ONNX Runtime int8", lambda: onnx_runtime(int8, threads)
     if torchao:
         converted = pt2e(net, example, calibration, shapes)
-        quantized = torch.export.export(converted, (example,), dynamic_shapes=shapes)
-        yield "graphq PT2E int8", lambda: graphq.torch.compile(quantized, threads=threads)
+
+        def quantized() -> Way:
+            exported = torch.export.export(converted, (example,), dynamic_shapes=shapes)
+            return graphq.torch.compile(exported, threads=threads)
+
+        yield "graphq PT2E int8", quantized
         if inductor:
             from torchao.quantization.pt2e.lowering import lower_pt2e_quantized_to_x86
 
