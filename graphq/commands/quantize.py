@@ -1,13 +1,11 @@
 """Quantize an f32 model to int8: with the best automatic setting, or with the scheme that the options state.
 
 With --json, the output has the file's path and the sizes of the file and of the model in bytes. It lists the loss (1 -
-cosine with f32) of each setting that was tried, and the layers with 16 bits or in f32. It says how reliable the
-estimated loss is, and how long a run takes in int8 and in f32.
+cosine with f32) of each setting that was tried, the curve of loss over time, and the layers with 16 bits or in f32. It
+says how reliable the estimated loss is, and how long a run takes in int8 and in f32.
 """
 import argparse
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphq.base.budget import size_text
 from graphq.base.progress import LOOP, MOST, job_part
@@ -18,11 +16,10 @@ from graphq.model.files import load_graph
 from graphq.onnx import to_model
 from graphq.onnx.loading import model_bytes
 
-if TYPE_CHECKING:
-    from graphq.quantization.quantize import Choice
-
+GOALS = "preset", "max_loss", "max_time"
+"""Options that choose a point of the curve."""
 OPTIONS = ("method", "activations", "mode", "weight_bits", "symmetric", "exclude", "wide", "wide_weights", "between",
-           "states", "limits", "preset")
+           "states", "limits", *GOALS)
 """The names of the options that choose a scheme."""
 NAMING = {"exclude": "--exclude", "wide": "--int16", "wide_weights": "--int16-weights"}
 """The options that name layers, by the field of `Scheme` that each option sets."""
@@ -48,8 +45,11 @@ ARGUMENTS: Arguments = (
     option("--opset", type=int, metavar="N", help="the operator set of the ONNX file, 13 or later (default 21)"),
     option("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
            help="how ranges are chosen (default: search for the best setting)"),
-    option("--preset", choices=["performance", "mixed", "accuracy"],
-           help="limit the automatic search: performance uses no 16 bits, accuracy keeps values between layers in f32"),
+    option("--preset", choices=["fast", "balanced", "accurate"],
+           help="the point of the curve of loss over time that the automatic search chooses (default balanced)"),
+    option("--max-loss", type=float, metavar="LOSS", help="choose the fastest point that loses at most this"),
+    option("--max-time", type=float, metavar="SHARE",
+           help="choose the point that loses least in at most this share of the time of f32, as estimated"),
     option("--activations", choices=["u8", "s8", "u16", "s16"],
            help="type of activations; this option, --method and --mode turn off the automatic search"),
     option("--symmetric", action="store_true", help="put zero points in the middle of the range"),
@@ -89,8 +89,9 @@ def run(options: argparse.Namespace) -> None:
         raise ParseError(f"--opset applies only to ONNX files; {options.out} is not one")
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}
     searched = not any(name in given for name in ("method", *PLAIN)) and options.weight_bits != 4
-    if "preset" in given and not searched:
-        raise ParseError("--preset limits the automatic search: leave out --method, --activations and --mode")
+    for goal in given.keys() & set(GOALS) if not searched else ():
+        raise ParseError(f"--{goal.replace('_', '-')} needs the automatic search: leave out --method, --activations "
+                         "and --mode")
     scheme = Scheme(**{"method": "automatic"} | given if searched else given)
     needs_data = scheme.mode == "static"
     if needs_data and options.data is None:
@@ -118,28 +119,13 @@ def run(options: argparse.Namespace) -> None:
     report = {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses,
               **made.meta.get("quantization", {})}
     if losses:
-        lines += closer_setting(choice)
-        lines[:0] = ["1 - cosine with f32 of each setting tried (*: chosen; >: fell behind, it loses at least this):",
+        lines[:0] = ["time (share of f32's, estimated) and loss (1 - cosine with f32) of settings (*: chosen):",
                      str(choice)]
     elif batches is not None:
         with job_part("speed", MOST):
             measured = speed(made, graph, batches)
         lines[:0], report["speed"] = [*left_text(report), str(measured)], measured.json()
     write(options, "\n".join(lines), report)
-
-
-CLEARLY = 0.9
-"""The options of a slower setting are printed if it has at most this share of the chosen setting's loss."""
-
-
-def closer_setting(choice: "Choice") -> list[str]:
-    """A line with the options of the setting that loses least, if it loses clearly less than the chosen setting."""
-    finished = [s for s in choice.losses if s not in choice.unfinished]
-    closest = min(finished, key=choice.losses.__getitem__)
-    options = [f"{NAMING[part]}={name}" for part in ("wide", "wide_weights") for name in getattr(closest.scheme, part)]
-    if not options or choice.losses[closest] > CLEARLY * choice.losses[choice.setting]:
-        return []
-    return [f"a slower setting loses {choice.losses[closest]:.2e}; its options are {shlex.join(options)}"]
 
 
 def _quantizes(graph: Graph) -> int:

@@ -7,12 +7,14 @@ from graphq.compile import compile
 from graphq.dtypes import s4, s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batches, Units, checked_batches, in_unit
 from graphq.quantization.insert import kept, replace_operand
 from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import scales_of
 from graphq.quantization.scheme import Scheme
+
+DAMPING = 0.01
+"""GPTQ adds this share of the mean of a Hessian's diagonal to the diagonal, as in the paper, so it can be inverted."""
 
 
 def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
@@ -105,7 +107,7 @@ def gptq(w: np.ndarray, scales: np.ndarray, block: int, limit: int, hessian: np.
     accurate post-training quantization for generative pre-trained transformers", algorithm 1, in one block.)
     """
     k = len(w)
-    h = hessian + np.eye(k) * (tuned.DAMPING * float(np.mean(np.diag(hessian))) or 1.0)
+    h = hessian + np.eye(k) * (DAMPING * float(np.mean(np.diag(hessian))) or 1.0)
     upper = np.linalg.cholesky(np.linalg.inv(h)).T
     left, q = w.astype(np.float64), np.zeros(w.shape)
     for i in range(k):

@@ -13,7 +13,6 @@ from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
-from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, checked_batches
 from graphq.quantization.comparison import GOOD_ENOUGH, Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, LinearLayer, prepared, products, reached, right_after, values_by_name
@@ -21,6 +20,8 @@ from graphq.quantization.scheme import Scheme
 
 SWITCH = "in_f32/"
 """The prefix of a layer's name in the name of a boolean input. If this input is true, the layer is computed in f32."""
+RANKED = 2
+"""The cost of each layer is measured on this many batches, which have the largest losses."""
 CHUNK = 1 << 15
 """The number of elements that are summed at a time in f64, so that they fit in the cache."""
 
@@ -73,7 +74,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         raise InputError(f"no tensor had any elements in {len(kept)} batches")
     rows = [sums[n].row(n, made[n]) for n in names]
     if right.outputs and rank:
-        worst = np.argsort(losses)[::-1][:tuned.RANKED]
+        worst = np.argsort(losses)[::-1][:RANKED]
         costs = _costs(left, right, set(names), [kept[k] for k in worst], [wanted[k] for k in worst])
         for row in rows:
             row.cost = costs.get(row.name)

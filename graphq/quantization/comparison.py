@@ -49,6 +49,12 @@ class TensorDifference:
 
 SHOWN = 17
 """The largest number of tensors in the text of a comparison."""
+MUCH, ADVISED = 0.1, 8
+"""At most ADVISED layers get advice: layers that cause more than the share MUCH of the loss."""
+GAINED = 0.95
+"""Advice is given only if it reduces the loss to at most this share."""
+CLIPPED = 0.001
+"""Tensors are mentioned if more than this share of their elements is out of range."""
 GOOD_ENOUGH = tuned.TARGET
 """A loss (1 - cosine of outputs) of at most this value gets no advice."""
 
@@ -79,7 +85,7 @@ class Comparison:
     @property
     def better(self) -> bool:
         """Whether the advice was tried and reduces the loss clearly."""
-        return self.tried is not None and self.tried <= tuned.GAINED * self.loss
+        return self.tried is not None and self.tried <= GAINED * self.loss
 
     @property
     def summary(self) -> str:
@@ -91,9 +97,9 @@ class Comparison:
     def advised(self) -> dict[str, list[str]]:
         """The layers that cost most, by the fields of a scheme: "exclude", or "wide" and "wide_weights"."""
         chosen: dict[str, list[str]] = {"exclude": [], "wide": [], "wide_weights": []}
-        least = tuned.MUCH * self.loss
-        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > least > tuned.MUCH * GOOD_ENOUGH]
-        for t in costly[:tuned.ADVISED]:
+        least = MUCH * self.loss
+        costly = [t for t in self.tensors if (self.known_cost(t) or 0.0) > least > MUCH * GOOD_ENOUGH]
+        for t in costly[:ADVISED]:
             for part in ("exclude",) if self._has_16_bits(t) else ("wide", "wide_weights"):
                 chosen[part].append(t.name)
         return {part: names for part, names in chosen.items() if names}
@@ -103,7 +109,7 @@ class Comparison:
         """Advice if the loss is large: text, and a call to paste, for the layers that cost most."""
         if self.loss <= GOOD_ENOUGH:
             return f"outputs are close to f32 (1 - cosine at most {GOOD_ENOUGH:g}): nothing to do"
-        clipped = [t for t in self.tensors if (t.saturation or 0) > tuned.CLIPPED]
+        clipped = [t for t in self.tensors if (t.saturation or 0) > CLIPPED]
         lines = []
         if clipped:
             worst = max(clipped, key=lambda t: t.saturation or 0)

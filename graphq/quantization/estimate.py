@@ -12,6 +12,20 @@ from graphq.ir.interpret import check_inputs
 from graphq.quantization import tuned
 from graphq.quantization.calibrate import Batch, Batches, LazyBatches, Reordered, checked_batches, is_plain
 
+GOOD = 5e-5
+"""A loss that 8 bits cannot avoid, so a smaller loss is not sought: normally distributed outputs lose it.
+
+With 9 standard deviations in 255 steps the squared error of one rounding is (9 / 255)**2 / 12 = 1e-4 of the variance,
+and 1 - cosine is half of that.
+"""
+SIZES = 0.7, 1.3
+"""The numbers by which copies of the batches are multiplied: the sizes of inputs that an estimate covers."""
+FEW = 8
+"""Fewer batches are held out one at a time."""
+SURE = 1.05
+"""Ranges count as well known if new data are expected to exceed them by at most this ratio."""
+LEAST_ASKED, MOST_ASKED = 4, 64
+"""The least number of batches advised; above MOST_ASKED a text says "more than"."""
 MARGIN = 2.5
 """New inputs lose at most this many times the largest loss of held-out batches, or GOOD, in 95 % of cases.
 
@@ -45,7 +59,7 @@ class Estimate:
     @property
     def expected(self) -> float:
         """The largest loss that new inputs like the batches are expected to have: MARGIN times the largest loss."""
-        return max(tuned.GOOD, MARGIN * max(self.losses or (self.sized or 0.0,)))
+        return max(GOOD, MARGIN * max(self.losses or (self.sized or 0.0,)))
 
     @property
     def expected_sized(self) -> float:
@@ -55,13 +69,13 @@ class Estimate:
     @property
     def depends(self) -> bool:
         """Whether a batch that is left out of calibration loses MARGIN times as much as a batch that is not."""
-        return self.seen is not None and max(self.losses, default=0.0) > max(tuned.GOOD, MARGIN * self.seen)
+        return self.seen is not None and max(self.losses, default=0.0) > max(GOOD, MARGIN * self.seen)
 
     @property
     def enough(self) -> int:
         """The number of batches needed, if data exceed the ranges of n batches by a share that falls as 1 / n."""
-        asked = int(np.ceil(self.batches * (self.exceeded - 1) / (tuned.SURE - 1) - 1e-9))
-        return max(asked, self.batches * (1 + self.depends), tuned.LEAST_ASKED + self.repeated)
+        asked = int(np.ceil(self.batches * (self.exceeded - 1) / (SURE - 1) - 1e-9))
+        return max(asked, self.batches * (1 + self.depends), LEAST_ASKED + self.repeated)
 
     @property
     def sure(self) -> bool:
@@ -92,13 +106,13 @@ class Estimate:
             parts.append(f"{self.sized:.1e} on the worst copy (0.7 or 1.3 times as large)")
         if self.grows and not self.much:
             why.append(f"copies of the batches lose more than {tuned.TARGET:g}")
-        if self.exceeded > tuned.SURE:
+        if self.exceeded > SURE:
             why.append(f"new data may exceed the ranges by {100 * (self.exceeded - 1):.0f} %")
-        why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - tuned.LEAST_ASKED)
-        why += ["the batches are few"] * (self.batches < tuned.LEAST_ASKED)
+        why += [f"{self.repeated} batches repeat others"] * (0 < self.repeated > self.batches - LEAST_ASKED)
+        why += ["the batches are few"] * (self.batches < LEAST_ASKED)
         why += [f"batches left out of calibration lose more than {MARGIN:g} times as much"] * self.depends
         why += [f"the loss is above {tuned.TARGET:g}, and other data may lose far more"] * self.much
-        number = self.enough if self.enough <= tuned.MOST_ASKED else f"more than {tuned.MOST_ASKED}"
+        number = self.enough if self.enough <= MOST_ASKED else f"more than {MOST_ASKED}"
         asked = f"; {number} would be enough" if self.enough > self.batches and not self.much else ""
         sure = f"sure: {self.batches} batches are enough for inputs like these" if self.sure else \
             f"not sure of {self.batches} batch{'es' * (self.batches > 1)}: {', '.join(why)}{asked}"
@@ -113,10 +127,10 @@ def extended(batches: Sequence[Batch]) -> LazyBatches:
         if kind == 0:
             return batches[number]
         arrays = ((name, np.asarray(x)) for name, x in batches[number].items())
-        return {name: fitting(x * np.float64(tuned.SIZES[kind - 1]), x.dtype) if x.dtype.kind == "f" else x
+        return {name: fitting(x * np.float64(SIZES[kind - 1]), x.dtype) if x.dtype.kind == "f" else x
                 for name, x in arrays}
 
-    return LazyBatches(range((1 + len(tuned.SIZES)) * len(batches)), read)
+    return LazyBatches(range((1 + len(SIZES)) * len(batches)), read)
 
 
 def digest(batch: Batch) -> bytes:

@@ -1,5 +1,5 @@
 """Estimate the time of layers in 8 bits, in 16 bits and in f32, and decide which layers are faster in f32."""
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,6 +47,10 @@ WITHOUT_DOT4 = 8.0
 
 This time and the other times are from x86 CPUs; Arm's are not measured.
 """
+FULL = 64
+"""The number of channels that an 8-bit depthwise kernel computes at a time, if the CPU has registers of 64 bytes."""
+MOST_FLOATS = 0.5
+"""At most this share of multiply-accumulates is in f32 instead of 16 bits: at least half of them are in integers."""
 SHORT = frozenset({"add", "subtract", "multiply", "divide", "minimum", "maximum", "relu", "prelu", "clamp"})
 """Elementwise operations that take no longer than the quantize after them."""
 
@@ -88,21 +92,8 @@ class Price:
         if product.groups == 1 or product.weights is None or product.weights.shape[product.weight_axes()[1]] > 1:
             return False
         macs, _ = self.work.get(product.name, (np.inf, 0.0))
-        return self.level.dot4 is None or product.groups < tuned.FULL or macs < tuned.MANY \
+        return self.level.dot4 is None or product.groups < FULL or macs < tuned.MANY \
             or any(n.op.name not in SHORT for n in _around(product.node))
-
-    def little(self, names: Collection[str]) -> list[str]:
-        """The layers among `names` whose time grows least in f32, as many as LITTLE and LITTLE_MACS allow together."""
-        integers, found = self.times(INTEGERS), []
-        grows = {n: FLOATS.of([w]) - integers.of([w]) for n, w in self.work.items() if n in names}
-        time = tuned.LITTLE * integers.of(self.work.values())
-        macs = tuned.LITTLE_MACS * sum(macs for macs, _ in self.work.values())
-        for name in sorted(grows, key=lambda n: grows[n]):
-            time, macs = time - max(0.0, grows[name]), macs - self.work[name][0]
-            if time < 0 or macs < 0:
-                break
-            found.append(name)
-        return found
 
     @lazy_property
     def work(self) -> dict[str, tuple[float, float]]:
@@ -119,19 +110,19 @@ class Price:
         return of_dot4 if self.level.dot4 is not None else of_dot4._replace(macs=WITHOUT_DOT4)
 
     def time(self, setting: Setting) -> float:
-        """The estimated time of a setting; 1 is the model's time with 8 bits everywhere."""
-        s, work = setting.scheme, self.work
-        time = self.times(REPEATED).of(work[n] for n in (*s.wide, *s.wide_weights) if n in work)
-        time += FLOATS.of(work[n] for n in s.exclude if n in work)
-        time += self.times(INTEGERS).of(w for n, w in work.items() if n not in s.exclude)
-        return time / max(self.times(INTEGERS).of(work.values()), 1e-9)
+        """The estimated time of a setting; 1 is the model's time in f32."""
+        s = setting.scheme
+        time = self.times(INTEGERS).of(self.work.values())
+        time += sum(self._added(name)[1] for name in (*s.wide, *s.wide_weights))
+        time += sum(self._added(name)[0] for name in s.exclude)
+        return time / max(FLOATS.of(self.work.values()), 1e-9)
 
     def faster_exact(self, operands: Mapping[str, int]) -> list[str]:
         """The layers that take less time in f32 than with 16 bits; the first have priority (MOST_FLOATS).
 
         `operands` has their numbers of 16-bit operands.
         """
-        found, macs = [], tuned.MOST_FLOATS * sum(macs for macs, _ in self.work.values())
+        found, macs = [], MOST_FLOATS * sum(macs for macs, _ in self.work.values())
         for name, count in operands.items():
             floats, repeated = self._added(name)
             if floats < count * repeated and self.work[name][0] <= macs:
@@ -144,12 +135,9 @@ class Price:
         return max(1e-3, min(self._added(name)))
 
     def _added(self, name: str) -> tuple[float, float]:
-        """The additional time of a layer compared with 8 bits: in f32, and with 16 bits for one operand."""
-        work = [self.work[name]] if name in self.work else []
-        return FLOATS.of(work) - self.times(INTEGERS).of(work), self.times(REPEATED).of(work)
+        """The additional time of a layer compared with 8 bits: in f32, and with 16 bits for one operand.
 
-    @property
-    def saved(self) -> float:
-        """The time that 8 bits save compared with f32; 1 is the model's time with 8 bits. At least LEAST_SAVED."""
-        work = self.work.values()
-        return max(tuned.LEAST_SAVED, FLOATS.of(work) / max(self.times(INTEGERS).of(work), 1e-9) - 1)
+        f32 never counts as faster: between layers in integers it takes additional conversions.
+        """
+        work = [self.work[name]] if name in self.work else []
+        return max(0.0, FLOATS.of(work) - self.times(INTEGERS).of(work)), self.times(REPEATED).of(work)

@@ -3,18 +3,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from graphq.base.progress import job_part
+from graphq.base.progress import LOOP, job_part
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.quantization import dynamic, tuned
+from graphq.quantization import dynamic
 from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
 from graphq.quantization.dynamic import insert_dynamic, insert_layers
 from graphq.quantization.estimate import Estimate
 from graphq.quantization.insert import insert_static
 from graphq.quantization.products import left_in_floats, name_values, prepared, values_by_name
-from graphq.quantization.scheme import Scheme, Setting, with_scheme
-from graphq.quantization.search import Search
+from graphq.quantization.scheme import Scheme, Setting
+from graphq.quantization.search import Point, Search
 from graphq.quantization.selection import resolved
 from graphq.quantization.speed import Speed, speed
 from graphq.quantization.statistics import Statistics
@@ -89,8 +89,8 @@ class Choice:
     `estimate` has the loss of the chosen setting, and how reliable it is; `speed` has its speedup on this machine.
     `left` counts the operations that multiply and stay in floats with any setting (`left_in_floats`). `failed` has the
     settings whose graphs could not be made or run, each with the reason; their loss is infinite. `unheld` has a
-    sentence for each layer that integers cannot hold, or that no batch reached (`insert.unheld`). `unfinished` has the
-    settings that fell behind before the last held-out batch: their losses are lower bounds.
+    sentence for each layer that integers cannot hold, or that no batch reached (`insert.unheld`). `curve` has the
+    frontier of loss over time, the fastest point first. The losses of settings that fell behind are lower bounds.
     """
 
     graph: Graph
@@ -101,15 +101,11 @@ class Choice:
     left: dict[str, int] = field(default_factory=dict)
     failed: dict[Setting, str] = field(default_factory=dict)
     unheld: dict[str, str] = field(default_factory=dict)
-    unfinished: set[Setting] = field(default_factory=set)
+    curve: list[Point] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """A table of the settings with their losses, in the order of the trials.
-
-        `*` marks the chosen setting, `>` the unfinished settings.
-        """
-        marks = {**dict.fromkeys(self.unfinished, ">"), self.setting: "*"}
-        lines = (f"{marks.get(s, ' ')} {loss:.2e}  {s}" for s, loss in self.losses.items())
+        """The frontier with the chosen point (`*`), and what else is known about the setting."""
+        lines = (f"{'*' if p.setting == self.setting else ' '} {p}" for p in self.curve)
         failed = (f"left out, because its graph cannot be made or run: {s}: {why}" for s, why in self.failed.items())
         left = left_text({"not_quantized": self.left, "out_of_range": self.unheld})
         return "\n".join([*lines, *failed, *left, str(self.estimate), str(self.speed)])
@@ -117,7 +113,7 @@ class Choice:
 
 def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
               weight_bits: Literal[7, 8] | None = None) -> Choice:
-    """Quantize with the setting whose outputs are nearest to f32 on held-out data.
+    """Quantize with a setting of the frontier of loss over time, measured on held-out data (`Search`).
 
     A `scheme` of method "automatic" has the user's choices: layers that must stay in f32 or get 16 bits, ranges of
     tensors, symmetric zero points. 7-bit weights are less exact, and faster on x86 CPUs without VNNI (`insert`). By
@@ -130,22 +126,19 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     if scheme.method != "automatic":
         raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
     weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
-    plain = replace(scheme, method="mse", preset="mixed", weight_bits=weight_bits or 8)
-    with job_part("statistics", tuned.STATISTICS):
+    plain = replace(scheme, method="mse", preset="balanced", max_loss=None, max_time=None, weight_bits=weight_bits or 8)
+    with job_part("statistics", LOOP):
         work = Search(graph, batches, plain)
-    setting = work.run(scheme.preset)
-    with work.step("estimate"):
-        if weight_bits is None and work.level.sorts:
-            of_seven = with_scheme(setting, weight_bits=7)
-            setting = work.possible(of_seven) if work.loss(of_seven, tuned.TARGET) <= tuned.TARGET else setting
-        estimate = replace(work.estimate(setting), seen=work.seen(setting))
-        made, data, unheld = work.made(setting), work.batches, work.unheld(setting)
-        losses, failed, unfinished = work.losses, work.failed, work.unfinished()
-    with work.step("speed"):
+    setting = work.run(scheme, narrow=weight_bits is None)
+    with job_part("estimate", LOOP):
+        made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
+        losses, failed, curve = work.losses, work.failed, work.curve
+    with job_part("speed", LOOP):
         del work  # free its compiled models
         gained = speed(made, graph, data)
     facts = _facts(made, setting.scheme, unheld)
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),
-        "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json()}}
-    return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld, unfinished)
+        "failed": {str(s): why for s, why in failed.items()}, "speed": gained.json(),
+        "curve": [{"time": p.time, "loss": p.loss, "setting": str(p.setting)} for p in curve]}}
+    return Choice(made, setting, estimate, gained, losses, facts["not_quantized"], failed, unheld, curve)

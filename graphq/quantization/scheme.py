@@ -10,13 +10,15 @@ from graphq.errors import GraphError
 from graphq.ir.names import counted
 
 Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse", "automatic"]
-Preset: TypeAlias = Literal["performance", "mixed", "accuracy"]
+Preset: TypeAlias = Literal["fast", "balanced", "accurate"]
 Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 
 ONE_MODE: Mapping[str, Mode] = {
     **dict.fromkeys(("activations", "symmetric", "method", "percentile", "headroom", "states", "limits"), "static"),
     "rows": "dynamic"}
 """Fields of a scheme that apply to only one mode, with this mode."""
+GOALS = ("preset", "max_loss", "max_time")
+"""Fields of a scheme that choose a point of the frontier (`Search.choose`)."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,10 @@ class Scheme:
     - `wide`, `wide_weights`: layers with 16-bit activations or weights. Each costs one more 8-bit layer, for the
       remainder that the first 8 bits leave.
     - `between`: values between layers that are quantized for sums, concats and pools (between.py); ("*",) means all.
-    - `preset`, for method "automatic": "performance" uses no 16 bits, and quantizes all values between layers;
-      "accuracy" quantizes none of these values; "mixed" uses both if it pays.
+    - `preset`, for method "automatic": a point of the frontier of loss over time. "fast" takes at most 1.05 times the
+      time of the fastest point, "accurate" loses least, "balanced" weighs both (`Search.choose`).
+    - `max_loss`, `max_time`: the fastest point with at most this loss, or the point that loses least in at most this
+      share of f32's time, as estimated. They take the place of a preset.
     - `limits`: the range (low, high) of tensors by name, instead of the method's range.
     """
 
@@ -64,7 +68,9 @@ class Scheme:
     wide: Collection[str] = ()
     wide_weights: Collection[str] = ()
     between: Collection[str] = ()
-    preset: Preset = "mixed"
+    preset: Preset = "balanced"
+    max_loss: float | None = None
+    max_time: float | None = None
     limits: Mapping[str, tuple[float, float]] | tuple[tuple[str, tuple[float, float]], ...] = ()
 
     def __post_init__(self) -> None:
@@ -95,8 +101,14 @@ class Scheme:
         object.__setattr__(self, "limits", tuple(limits.items()))
         if self.method == "automatic" and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: method 'automatic' needs mode 'static' and 8-bit activations")
-        if self.preset != "mixed" and self.method != "automatic":
-            raise GraphError(f"scheme: preset {self.preset!r} needs method 'automatic', got {self.method!r}")
+        chosen = {f.name: x for f in fields(self) if f.name in GOALS and (x := getattr(self, f.name)) != f.default}
+        for name, x in chosen.items():
+            if self.method != "automatic":
+                raise GraphError(f"scheme: {name} {x!r} needs method 'automatic', got {self.method!r}")
+            if name != "preset" and not x > 0:
+                raise GraphError(f"scheme: {name} must be positive, got {x!r}")
+        if len(chosen) > 1:
+            raise GraphError(f"scheme: give only one of {', '.join(chosen)}: each chooses a point of the frontier")
         if (self.wide or self.wide_weights) and (self.mode != "static" or self.activations.bits != 8):
             raise GraphError("scheme: wide and wide_weights need mode 'static' and 8-bit activations")
         if self.between and self.mode != "static":

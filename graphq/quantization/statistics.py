@@ -15,6 +15,8 @@ from graphq.quantization import tuned
 with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
     EDGES = (np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT).view(np.float32).astype(np.float64)
 """The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
+MOMENTUM = 0.1
+"""The weight of one more batch in the moving average of extremes: the definition of method "moving_average"."""
 
 
 @dataclass
@@ -87,7 +89,7 @@ class TensorStatistics:
             self.second = max(self.second, min(max(-self.low, self.high), max(-low, high)))
         self.low, self.high = min(self.low, low), max(self.high, high)
         old = self.average or (low, high)
-        self.average = old[0] + tuned.MOMENTUM * (low - old[0]), old[1] + tuned.MOMENTUM * (high - old[1])
+        self.average = old[0] + MOMENTUM * (low - old[0]), old[1] + MOMENTUM * (high - old[1])
 
     def bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The bins that are not empty, ascending: lower and upper bounds, cut at the extremes, and counts."""

@@ -1,5 +1,4 @@
 """Measure the loss of the automatic search's settings on held-out batches (`folds`), and make the settings' graphs."""
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -11,13 +10,12 @@ from graphq.compile import compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.quantization import tuned
 from graphq.quantization.between import quantized_between
 from graphq.quantization.bodies import copied
 from graphq.quantization.calibrate import Batches, Calibration, LazyBatches
 from graphq.quantization.compare import farthest, floats
 from graphq.quantization.dynamic import insert_layers, layers
-from graphq.quantization.estimate import Estimate, extended, numbered, repeated
+from graphq.quantization.estimate import FEW, SIZES, Estimate, extended, numbered, repeated
 from graphq.quantization.insert import Quantized, insert, kept, unheld
 from graphq.quantization.known import Known, correctable, key_of, shift_biases
 from graphq.quantization.parametrized import Parametrized
@@ -30,6 +28,8 @@ from graphq.quantization.smooth import divide, smoothing
 
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
+MOST_COMPARED = 8
+"""The largest number of held-out batches that a fold compares, which limits the time of a search."""
 
 
 class Trials:
@@ -48,7 +48,7 @@ class Trials:
         self.folds = folds(count)
         self.held_out: list[Case] = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
         """The cases on which settings are compared."""
-        copies = range(count, count * (1 + len(tuned.SIZES)), count)
+        copies = range(count, count * (1 + len(SIZES)), count)
         cases = ((seen, first + k % count) for first in (0, *copies) for seen, k in self.held_out)
         self.judged = list(dict.fromkeys(cases))
         """The cases (batches and their copies) that show how reliable a loss is."""
@@ -77,18 +77,13 @@ class Trials:
         self._model: tuple[Setting, CompiledGraph] | None = None
 
     def _run_in_f32(self) -> None:
-        """Compile the model of all settings, and keep its f32 outputs, its level, and the seconds that it takes."""
-        times = [time.perf_counter()]
+        """Compile the model of all settings, and keep its f32 outputs and its level."""
         self.outputs = Parametrized(self.graph, twins=False)
         assert self.outputs.model is not None
         self.level = self.outputs.model.level
         numbers = tuple(dict.fromkeys(k for _, k in self.judged))
-        self.wanted: dict[int, list[np.ndarray]] = {}
-        for k, out in zip(numbers, self.outputs.runs(self._picked(numbers), {}, self.given), strict=True):
-            self.wanted[k] = floats(out)
-            times.append(time.perf_counter())
-        self.compiling, *runs = np.diff(times).tolist()  # the first number includes a run
-        self.running = float(np.median(runs or [self.compiling / 10]))
+        runs = self.outputs.runs(self._picked(numbers), {}, self.given)
+        self.wanted = {k: floats(out) for k, out in zip(numbers, runs, strict=True)}
 
     def _picked(self, numbers: tuple[int, ...]) -> LazyBatches:
         return LazyBatches(numbers, self.data.__getitem__)
@@ -106,18 +101,11 @@ class Trials:
     def loss(self, setting: Setting, most: float = np.inf) -> float:
         """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.
 
-        Comparisons begin with the batches on which other settings lost most, and end as soon as a loss is above `most`.
+        Comparisons begin with the batches on which other settings lost most, and end as soon as a loss is above `most`:
+        such a loss is a lower bound.
         """
         self.losses[setting] = self._largest(setting, self.held_out, most)
         return self.losses[setting]
-
-    def unfinished(self) -> set[Setting]:
-        """The settings that were not compared on all held-out batches; their losses are lower bounds."""
-        return {s for s in self.losses if s not in self.failed and not self._compared[s].keys() >= {*self.held_out}}
-
-    def seen(self, setting: Setting, most: float = np.inf) -> float:
-        """Like `loss`, but with the statistics of all batches, including the batch on which the loss is measured."""
-        return self._largest(setting, [(self.every, k) for _, k in self.held_out if k < len(self.batches)], most)
 
     def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:
         if setting in self.failed:
@@ -257,13 +245,13 @@ def folds(count: int) -> list[Fold]:
     holds out the last quarter, the other the first quarter.
     """
     if count == 1:
-        return [Fold((0,), (0, len(tuned.SIZES)))]
+        return [Fold((0,), (0, len(SIZES)))]
     every, part = range(count), count // 4
-    outs = [(k,) for k in every] if count < tuned.FEW else [every[-part:], every[:part]]
+    outs = [(k,) for k in every] if count < FEW else [every[-part:], every[:part]]
     return [Fold(tuple(k for k in every if k not in out), few(tuple(out))) for out in outs]
 
 
 def few(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """At most MOST_COMPARED of the numbers, evenly spread."""
-    size = min(len(numbers), tuned.MOST_COMPARED)
+    size = min(len(numbers), MOST_COMPARED)
     return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))

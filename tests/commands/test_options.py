@@ -186,13 +186,13 @@ def test_what_quantize_is_asked_for(layers, monkeypatch):
 
     monkeypatch.setattr(module, "automatic", asks)
     monkeypatch.setattr(module, "quantize", asks)
-    for arguments in (["--weight-bits=7", "--exclude=fc", "--preset=accuracy"], ["--method=mse", "--int16=fc"],
+    for arguments in (["--weight-bits=7", "--exclude=fc", "--preset=accurate"], ["--method=mse", "--int16=fc"],
                       ["--activations=s8", "--symmetric", "--limits=a=b=-1:2"], ["--int16-weights=fc", "--between=*"]):
         with pytest.raises(Asked):
             main(["quantize", *layers, *arguments])
     automatic = Scheme(method="automatic")
     assert asked == [
-        (replace(automatic, weight_bits=7, exclude=("fc",), preset="accuracy"), {"weight_bits": 7}),
+        (replace(automatic, weight_bits=7, exclude=("fc",), preset="accurate"), {"weight_bits": 7}),
         (Scheme(method="mse", wide=("fc",)), {}),
         (Scheme(activations=s8, symmetric=True, limits={"a=b": (-1, 2)}), {}),
         (replace(automatic, wide_weights=("fc",), between=("*",)), {"weight_bits": None})]

@@ -2,7 +2,6 @@
 import json
 import re
 import shlex
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +9,10 @@ from float_networks import SAME, perceptron
 
 import graphq as gq
 from graphq.cli import main
-from graphq.commands.quantize import closer_setting
 from graphq.dtypes import s8
 from graphq.quantization.comparison import Comparison
 from graphq.quantization.data import load_data
 from graphq.quantization.products import prepared
-from graphq.quantization.quantize import Choice
-from graphq.quantization.scheme import Scheme, Setting
 
 pytest.importorskip("onnx")
 BATCHES = perceptron()[1]
@@ -100,8 +96,11 @@ def test_quantize_and_compare(folder, capsys, options):
     assert left in ([["y"]] if "--exclude" in options else [[], ["y"]] if searched else [[]])
     assert len(made.nodes_of(("quantize",))) == 2 - len(left) + len(wide)  # of 16 bits the remainder is quantized, too
     assert found["speed"]["ratio"] * found["speed"]["milliseconds"] == pytest.approx(found["speed"]["milliseconds_f32"])
-    table = re.findall(r"^[*> ] (\d\S+)  (.+)$", text.out, re.MULTILINE)
-    assert {setting: float(loss) for loss, setting in table} == pytest.approx(found["losses"], rel=1e-2)
+    table = re.findall(r"^[* ] +(\d\S+)  (\d\S+)  (.+)$", text.out, re.MULTILINE)
+    curve = [(p["time"], p["loss"], p["setting"]) for p in found.get("curve", [])]
+    assert [(float(time), float(loss), s) for time, loss, s in table] == [
+        (pytest.approx(time, abs=0.006), pytest.approx(loss, rel=1e-2), s) for time, loss, s in curve]
+    assert not searched or found["setting"] in [p["setting"] for p in found["curve"]]
     assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] < 0.01
     assert main(["compare", out, model, "--data", data, "--page", str(folder / "page.html")]) == 0
@@ -172,7 +171,9 @@ def test_a_network_that_is_faster_in_f32(tmp_path, capsys):
     (["--weight-bits", "4"], "need mode 'weight_only'"),
     (["--states", "--data", __file__ + ":function"], "states need an LSTM"),
     (["--states", "--method", "mse", "--data", __file__ + ":function"], "states need an LSTM"),
-    (["--preset", "accuracy", "--method", "mse", "--data", "x.npz"], "--preset limits the automatic search"),
+    (["--preset", "accurate", "--method", "mse", "--data", "x.npz"], "--preset needs the automatic search"),
+    (["--max-time", "0.1", "--max-loss", "0.1", "--data", __file__ + ":function"], "give only one of max_loss"),
+    (["--max-loss", "1e-9", "--data", __file__ + ":function"], "no setting loses at most 1e-09: the least loss is "),
     (["--mode", "dynamic", "--method", "mse", "--symmetric"], "symmetric has no effect in mode 'dynamic'")])
 def test_mistakes_are_one_line(folder, capsys, options, message):
     assert main(["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), *options]) == 2
@@ -238,17 +239,6 @@ def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     assert main(options) == 0 and "y with 16-bit activations" in capsys.readouterr().out
 
 
-def test_a_setting_that_loses_less_can_be_asked_for():
-    chosen, slower, behind = (Setting(scheme=Scheme(wide=wide)) for wide in ((), ("a b",), ("a b", "c")))
-    losses = {chosen: 0.004, slower: 0.003, behind: 0.001}
-    choice = Choice(gq.Graph(), chosen, None, None, losses, unfinished={behind})
-    line, = closer_setting(choice)
-    assert line.startswith("a slower setting loses 3.00e-03; ") and line.endswith(" '--int16=a b'")
-    for loss in (0.0039, 0.005):
-        assert closer_setting(replace(choice, losses={**losses, slower: loss})) == []
-    assert closer_setting(replace(choice, setting=slower)) == []
-
-
 def test_several_batches_in_a_file_of_a_folder(folder, capsys):
     (folder / "numbered").mkdir()
     np.savez(folder / "numbered" / "all.npz", **{f"{k}/in/x": b["x"] for k, b in enumerate(BATCHES)})
@@ -260,7 +250,7 @@ def test_several_batches_in_a_file_of_a_folder(folder, capsys):
 
 def test_values_between_products_and_presets(folder, capsys):
     args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
-    assert main([*args, "--preset", "performance", "--json"]) == 0
+    assert main([*args, "--preset", "fast", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["between_layers"] == []
     assert main([*args, "--method", "min_max", "--between", "nothing"]) == 2
     assert "no value stored between layers is named 'nothing'; there are none" in capsys.readouterr().err

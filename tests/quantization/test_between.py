@@ -7,7 +7,7 @@ from graphq.quantization import Scheme, automatic, calibrate, quantize
 from graphq.quantization.between import stored_between
 from graphq.quantization.calibrate import observed
 from graphq.quantization.products import prepared, values_by_name
-from graphq.quantization.search import Search
+from graphq.quantization.search import RANGES, Search
 from graphq.quantization.selection import resolved
 
 
@@ -223,9 +223,9 @@ def test_values_between_products_are_observed_and_chosen_by_name():
 def test_the_search_sees_what_the_graph_loses():
     n = residual()
     work = Search(n.g, n.batches())
-    setting = work.uniform(work.ranges[0])
+    setting = work.uniform(RANGES[0])
     for names in ((), work.outputs.between):
-        tried = work.between_products(setting, all_of_them=True) if names else setting
+        tried = work.between_products(setting, np.inf) if names else setting
         outputs = next(iter(work.outputs.runs([work.data[0]], work.chosen(tried, (0, 1, 2)), tried.scheme,
                                               work.between(tried, (0, 1, 2)))))["y"]
         made = gq.compile(work.made(tried))(work.data[0])
@@ -249,13 +249,14 @@ def test_values_that_lose_much_stay_in_f32():
     n.g.output(n.conv(mixed), name="y")
     assert "uneven" in stored_between(prepared(n.g))
     work = Search(n.g, n.batches())
-    assert work.between_products(work.uniform(work.ranges[0])).scheme.between == ()
+    setting = work.uniform(RANGES[0])
+    assert work.between_products(setting, work.loss(setting)).scheme.between == ()
 
 
 def test_the_automatic_setting_loses_nothing_by_values_between_products():
     n = residual()
     work = Search(n.g, n.batches())
-    setting = work.uniform(work.ranges[0])
-    made = work.between_products(setting)
+    setting = work.uniform(RANGES[0])
+    made = work.between_products(setting, work.loss(setting))
     assert set(made.scheme.between) < set(work.outputs.between) and work.loss(made) <= work.loss(setting)
-    assert work.loss(work.between_products(setting, all_of_them=True)) > work.loss(setting)
+    assert work.loss(work.between_products(setting, np.inf)) > work.loss(setting)

@@ -3,14 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from float_networks import convolutional, perceptron
+from float_networks import perceptron
 
 import graphq as gq
 from graphq.quantization import automatic
 from graphq.quantization.compare import distance
 from graphq.quantization.estimate import Estimate, extended, halves, repeated
-from graphq.quantization.scheme import Candidate
-from graphq.quantization.search import Search
 
 
 @pytest.mark.parametrize("losses, sized, batches, exceeded, enough, words", [
@@ -85,13 +83,6 @@ def test_rows_of_one_batch_are_held_out():
     even, odd = halves({"x": x, "y": x[:, 0]})
     assert even["x"][:, 0].tolist() == [0, 4, 8, 0, 4] and odd["y"].tolist() == [2, 6, 2, 6, 2]
     assert len(halves({"x": x, "y": x[:2]})) == len(halves({"x": x[:1]})) == len(halves({"x": np.float32(1)})) == 1
-
-
-def test_plain_methods_are_always_tried():
-    for graph, batches in (convolutional(), perceptron()):
-        for count in (1, 3):
-            work = Search(graph, batches[:count])
-            assert {Candidate("min_max"), Candidate("percentile"), Candidate("mse")} <= set(work.ranges)
 
 
 @pytest.mark.parametrize("factor", [0, 1])

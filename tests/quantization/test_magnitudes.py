@@ -11,7 +11,7 @@ from graphq.quantization.insert import integers
 from graphq.quantization.parametrized import Difference
 from graphq.quantization.ranges import scales_of
 from graphq.quantization.scheme import Candidate
-from graphq.quantization.search import Search, cautious
+from graphq.quantization.search import Search, widest
 
 RNG = np.random.default_rng(0)
 W, V = (RNG.normal(0, 0.3, shape) for shape in ((32, 16), (16, 8)))
@@ -134,7 +134,7 @@ def test_statistics_of_channels_at_any_magnitude():
 def test_a_noise_that_is_no_number_is_the_worst():
     assert Difference(np.zeros(1), np.nan, np.inf).ratio == np.inf
     noise = {Candidate("min_max"): np.inf, Candidate("mse"): 0.5}
-    assert cautious(noise) == Candidate("mse") and cautious(dict.fromkeys(noise, np.inf)) == Candidate("min_max")
+    assert widest(noise) == Candidate("mse") and widest(dict.fromkeys(noise, np.inf)) == Candidate("min_max")
 
 
 def test_products_in_f32_are_exact_beside_quantized_ones():

@@ -33,7 +33,10 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
       for other in ({"mode": "dynamic"}, {"mode": "weight_only"}, {"activations": "u16"}, {"activations": "s16"})),
     *(({"between": ["x"], "mode": mode}, "between needs mode 'static'") for mode in ("dynamic", "weight_only")),
     *(({"preset": preset, "method": "mse"}, f"preset '{preset}' needs method 'automatic', got 'mse'")
-      for preset in ("performance", "accuracy")),
+      for preset in ("fast", "accurate")),
+    ({"max_loss": 0.01}, "max_loss 0.01 needs method 'automatic', got 'mse'"),
+    ({"max_time": 0, "method": "automatic"}, "max_time must be positive, got 0"),
+    ({"max_time": 1, "preset": "fast", "method": "automatic"}, "give only one of preset, max_time"),
     *(({name: value, "mode": "dynamic"}, f"{name} has no effect in mode 'dynamic'; it needs mode 'static'")
       for name, value in (("percentile", 99), ("headroom", 2), ("symmetric", True), ("activations", "s8"))),
     *(({"limits": {"x": limits}}, "limits of 'x' must be finite, the first below the second")
@@ -48,7 +51,8 @@ def test_what_a_scheme_is_if_nothing_is_said():
     assert vars(Scheme()) == {
         "mode": "static", "activations": u8, "symmetric": False, "method": "mse", "percentile": 99.99, "headroom": 1.0,
         "per_channel": True, "weight_bits": 8, "block": 32, "rounding": "nearest", "bias": "s32", "rows": False,
-        "states": False, "exclude": (), "wide": (), "wide_weights": (), "between": (), "preset": "mixed", "limits": ()}
+        "states": False, "exclude": (), "wide": (), "wide_weights": (), "between": (), "preset": "balanced",
+        "max_loss": None, "max_time": None, "limits": ()}
     assert Candidate("mse") == Candidate("mse", smooth=False, margin=0.0)
 
 

@@ -1,11 +1,12 @@
-"""The search: the order in which factors are tried, which candidate each tensor gets, and when 16 bits are enough."""
+"""The search: the order of operands, the candidate that each tensor gets, the frontier, and the choice of a point."""
 import pytest
 from float_networks import perceptron
 
+from graphq.errors import GraphError
 from graphq.quantization import tuned
 from graphq.quantization.price import Price
 from graphq.quantization.scheme import Candidate, Scheme, wider, with_scheme
-from graphq.quantization.search import Search, cautious
+from graphq.quantization.search import FAST, GOOD, LONGEST, RANGES, Point, Search, widest
 
 
 @pytest.fixture(scope="module")
@@ -71,51 +72,25 @@ def test_each_tensor_gets_its_own_best_candidate(work, monkeypatch):
 
     tried = []
     monkeypatch.setattr(Search, "noise", noise)
-    monkeypatch.setattr(tuned, "FEW", 0)
     made = dict(work.local().choices)
-    assert list(made) == names and len(tried) == len(set(tried)) == 5 + 3
+    assert list(made) == names and tried == [*RANGES] and len(set(tried)) == 8
     assert {(c.method, c.margin) for c in tried} == {("min_max", 0), ("mse", 0), ("percentile", 0), ("min_max", 0.5),
                                                       ("min_max", 1)}
     for name, chosen in made.items():
         users = [k for k, p in enumerate(work.products.values())
                  if name in [str(p.factors[a].name) for a in p.activations]]
-        scores = [sum((3 * k + 5 * n) % 7 for k in users) for n in range(len(tried))]
-        assert chosen == tried[scores.index(min(scores))]
+        scores = {c: sum((3 * k + 5 * n) % 7 for k in users) for n, c in enumerate(tried)}
+        assert chosen == widest(scores) and 0.75 * scores[chosen] <= min(scores.values())
 
 
-def test_of_few_batches_a_tensor_gets_the_widest_range_that_is_hardly_worse():
+def test_a_tensor_gets_the_widest_range_that_is_hardly_worse():
     names = {"min_max": Candidate("min_max"), "mse": Candidate("mse"), "half": Candidate("min_max", margin=0.5),
              "smooth": Candidate("min_max", True, 0.5), "full": Candidate("min_max", margin=1.0)}
     for noise, chosen in (
             (dict(min_max=1.0, mse=0.9, half=1.1, full=1.1), "full"), (dict(min_max=1.0, mse=0.9, full=1.3), "min_max"),
             (dict(min_max=2.0, mse=1.0, full=3.0), "mse"), (dict(half=1.1, smooth=1.0, full=2.0), "smooth"),
             (dict(half=0.0, full=0.1), "half"), (dict(min_max=0.0, full=0.0), "full")):
-        assert cautious({names[k]: x for k, x in noise.items()}) == names[chosen]
-
-
-def test_sixteen_bits_double_until_they_are_enough_and_then_become_as_few_as_are(work, plain, monkeypatch):
-    factors = [(f"p{k}", "wide") for k in range(10)]
-    monkeypatch.setattr(Search, "costs", lambda self, setting: factors)
-    asked = []
-
-    def losing(table):
-        def loss(self, setting, most=1.0):
-            count = len(setting.scheme.wide)
-            asked.append(count)
-            return table[count] / tuned.TARGET
-        monkeypatch.setattr(Search, "excess", loss)
-        asked.clear()
-        made = work.widened(plain).scheme.wide
-        assert made == tuple(n for n, _ in factors[:len(made)])
-        return len(made), [n for k, n in enumerate(asked) if n and n not in asked[:k]]
-
-    assert losing({0: 0.001}) == losing({0: tuned.TARGET}) == (0, [])
-    assert losing({0: 1.0, 1: tuned.TARGET}) == (1, [1])
-    assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.4}) == (4, [1, 2, 4, 3])
-    assert losing({0: 1.0, 1: 0.9, 2: 0.5, 4: 0.001, 3: 0.0015}) == (3, [1, 2, 4, 3])
-    assert losing({0: 1.0, 1: 0.9, 2: 0.8, 4: 0.7, 5: 0.6}) == (4, [1, 2, 4, 5])
-    assert losing({0: 1.0, 1: 0.7, 2: 0.6, 4: 0.5, 5: 0.45}) == (4, [1, 2, 4, 5])  # half of the factors at most
-    assert losing({0: 1.0, 1: 0.001}) == (1, [1])
+        assert widest({names[k]: x for k, x in noise.items()}) == names[chosen]
 
 
 def test_more_factors_are_added_to_those_that_are_wide(plain):
@@ -138,62 +113,53 @@ def test_operands_get_16_bits_or_their_product_f32_whichever_is_faster(work, pla
         assert work.exact(plain, found["each"]).scheme.exclude == ()
 
 
-def test_a_setting_loses_little_enough_beside_a_target_and_beside_plain_methods(work, plain, monkeypatch):
-    """Plain methods, with 8 bits for everything, lose 0.001 and 0.002 on the batches that they saw."""
-    schemes = []
+@pytest.fixture
+def of_operands(work, plain, monkeypatch):
+    """A function: the frontier of ten operands that add 0.1 to a time of 0.3, of these losses by their number."""
+    operands = [(f"p{k}", "wide") for k in range(10)]
+    monkeypatch.setattr(Search, "costs", lambda self, setting: operands)
+    monkeypatch.setattr(Search, "exact", lambda self, setting, factors: wider(setting, factors))
+    monkeypatch.setattr(Price, "time", lambda self, setting: 0.3 + 0.1 * len(setting.scheme.wide))
 
-    def seen(self, setting, most=1.0):
-        (method,) = {c.method for _, c in setting.choices}
-        schemes.append(setting.scheme)
-        return {"min_max": 0.002, "percentile": 0.001, "mse": 3e-4}[method]
+    def made(losses, first=plain):
+        monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: losses.get(len(setting.scheme.wide), 1e-3))
+        return [(len(p.setting.scheme.wide), p.loss) for p in work.frontier(first)]
 
-    monkeypatch.setattr(Search, "seen", seen)
-    assert work.allowed == pytest.approx(tuned.PART * 0.001) and not any(s.exclude or s.wide for s in schemes)
-    for loss, excess in ((1e-4, 3e-4 / (tuned.PART * 0.001)), (tuned.TARGET, 1.0), (0.008, 0.008 / tuned.TARGET)):
-        monkeypatch.setattr(Search, "loss", lambda self, setting, most, loss=loss: loss)
-        assert work.excess(plain) == pytest.approx(max(excess, 3e-4 / (tuned.PART * 0.001)))
-
-
-def test_what_is_seen_is_compared_with_the_statistics_of_all_batches(work, plain, monkeypatch):
-    asked = []
-    monkeypatch.setattr(Search, "chosen", lambda self, setting, seen: asked.append(seen) or {})
-    monkeypatch.setattr(Search, "loss_of", lambda self, chosen, k, scheme, between: float(k))
-    setting = with_scheme(plain, wide=("a",))
-    held_out = [k for fold in work.folds for k in fold.held_out]
-    assert work.seen(setting) == max(held_out) and asked == [work.every] * len(held_out)
+    return made
 
 
-@pytest.mark.parametrize("added, most", [(0.0, 0.75), (0.25, 0.75**2.5), (0.5, 0.75**4), (1.5, 0.75**10)])
-def test_sixteen_bits_must_take_away_more_where_they_take_more_time(added, most, work, plain, monkeypatch):
-    """If they take all the time that 8 bits save, here a half: of what is left RECOVERS three times (PRICE)."""
-    wide = with_scheme(plain, wide=("a",))
-    monkeypatch.setattr(Price, "time", lambda self, setting: 1 + added * (setting == wide))
-    monkeypatch.setattr(Price, "saved", 0.5)
-    for part, pays in ((0.99, True), (1.01, False)):
-        for least, left in ((0.25, most), (0, most / 0.75)):
-            losses = {plain: 3.0, wide: 3 * part * left}
-            monkeypatch.setattr(Search, "excess", lambda self, setting, most=1.0, losses=losses: losses[setting])
-            assert work.pays(wide, plain, least) is pays
+def test_the_frontier_has_points_that_lose_less_for_more_time(of_operands, monkeypatch):
+    losses = {0: 0.1, 1: 0.05, 2: 0.06, 3: 0.04, 4: 0.03, 6: 0.02}
+    assert of_operands(losses) == [(0, 0.1), (1, 0.05), (3, 0.04), (4, 0.03), (6, 0.02)]  # 9 take more time than f32
+    assert of_operands(losses | {3: GOOD}) == [(0, 0.1), (1, 0.05), (3, GOOD)]
+    assert of_operands({0: GOOD}) == [(0, GOOD)]
+    monkeypatch.setattr(Price, "time", lambda self, setting: 2.0 + 0.5 * len(setting.scheme.wide))
+    assert of_operands(losses) == [(0, 0.1), (1, 0.05)] and 2 + 0.5 * 2 <= 2 * LONGEST < 2 + 0.5 * 3
 
 
-@pytest.mark.parametrize("wary, least, cautious", [(0.0010, 0.0006, True), (0.0100, 0.0090, True),
-                                                   (0.0100, 0.0050, False)])
-def test_of_one_batch_a_setting_with_margins_may_lose_a_little_more(wary, least, cautious, monkeypatch):
-    graph, batches = perceptron()
-    monkeypatch.setattr("graphq.quantization.estimate.halves", lambda batch: [batch])
-    work = Search(graph, batches[:1])
-    settings = [work.uniform(Candidate("min_max", margin=1.0)), work.uniform(Candidate("min_max"))]
-    losses = dict(zip(settings, (wary, least), strict=True))
-    monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: losses[setting])
-    assert work.best(settings) == settings[0 if cautious else 1]
+def test_presets_and_limits_choose_points_of_the_frontier(work, plain, monkeypatch):
+    """Plain methods lose 0.01. Half the loss may take 1.41 times as long, but a loss of at most 0.002 is enough."""
+    curve = [(0.30, 0.01), (0.31, 0.008), (0.40, 0.003), (0.50, 0.0018), (0.90, 0.0001)]
+    monkeypatch.setattr(work, "curve", [Point(plain, *x) for x in curve], raising=False)
+    monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: 0.01)
+
+    def chosen(**goal):
+        point, most = work.choose(Scheme(method="automatic", **goal))
+        return work.curve.index(point), most
+
+    assert 0.31 < FAST * 0.30 < 0.4
+    assert chosen(preset="fast") == (1, 0.01) and chosen(preset="accurate") == (4, 0.0001)
+    assert chosen() == (2, 0.003) and 0.003 * 0.4**2 < min(0.002 * 0.5**2, 0.01 * 0.3**2, 0.008 * 0.31**2)
+    assert chosen(max_loss=0.005) == (2, 0.005) and chosen(max_time=0.6) == (3, 0.0018)
+    monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: 0.001)
+    assert chosen() == (2, 0.003) and chosen(preset="fast")[1] == 0.001
+    with pytest.raises(GraphError, match=r"^no setting loses at most 1e-05: the least loss is 1.00e-04$"):
+        chosen(max_loss=1e-5)
+    with pytest.raises(GraphError, match=r"^no setting takes at most 0.2 of the time of f32: the fastest takes 0.30, "):
+        chosen(max_time=0.2)
 
 
-def test_little_work_in_floats_needs_no_sixteen_bits(monkeypatch):
-    """Products that the user gave 16 bits keep them, and stay in integers."""
-    graph, batches = perceptron()
-    first, last = Search(graph, batches).products
-    monkeypatch.setattr(Price, "little", lambda self, names: [first, last])
-    work = Search(graph, batches, Scheme(wide=[first]))
-    wide = wider(work.uniform(Candidate("mse")), [(last, "wide"), (last, "wide_weights")])
-    found = work.exact_where_little(wide).scheme
-    assert (found.wide, found.wide_weights, found.exclude) == ((first,), (), (last,))
+def test_plain_methods_quantize_everything(work):
+    setting = work.plain("percentile")
+    assert {c for _, c in setting.choices} == {Candidate("percentile")} and setting.scheme.exclude == ()
+    assert setting.scheme.between == work.outputs.between
