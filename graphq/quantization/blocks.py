@@ -7,7 +7,8 @@ from graphq.compile import compile
 from graphq.dtypes import s4, s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
-from graphq.quantization.calibrate import Batches, Units, checked_batches, in_unit
+from graphq.ir.interpret import named_outputs
+from graphq.quantization.calibrate import Batches, checked_batches, in_unit
 from graphq.quantization.insert import kept, replace_operand
 from graphq.quantization.products import LinearLayer, products
 from graphq.quantization.ranges import scales_of
@@ -80,20 +81,20 @@ def hessians(graph: Graph, chosen: list[LinearLayer], batches: Batches) -> Mappi
             continue
         if x not in made:
             made[x] = f"hessian{len(made)}"
-            (rows,) = in_unit(g, made[x], g.static_reshape(x, shape=[-1, product.channels()]))
-            outputs[made[x]] = g.matmul(rows, rows, transpose_a=True)
+            unit, rows = in_unit(g, g.static_reshape(x, shape=[-1, product.channels()]))
+            outputs |= {made[x]: g.matmul(rows, rows, transpose_a=True), f"unit/{made[x]}": unit}
         of_layers[product.name] = made[x]
     if not outputs:
         return {}
     g.set_outputs(list(outputs.values()), list(outputs))
     g.prune()
-    model, count, units = compile(g, cache="kernels"), 0, Units(outputs)
-    sums: dict[str, np.ndarray] = dict.fromkeys(outputs, np.zeros(()))
+    model, count = compile(g, cache="kernels"), 0
+    sums: dict[str, np.ndarray] = dict.fromkeys(made.values(), np.zeros(()))
     for batch in checked_batches(batches, graph.inputs):
         count += 1
-        found, used = units.run(model, batch, lambda found, name: np.diag(found[name]))
-        for name, hessian in found.items():
-            sums[name] = sums[name] + hessian.astype(np.float64) / used[name]**2
+        found = named_outputs(model.outputs, model(batch))
+        for name in sums:
+            sums[name] = sums[name] + found[name] * found[f"unit/{name}"].astype(np.float64)**2
     if not count:
         raise GraphError("rounding by 'gptq' needs at least one batch, got an empty iterable")
     return {name: sums[hessian] for name, hessian in of_layers.items()}

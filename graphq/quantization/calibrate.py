@@ -20,6 +20,7 @@ from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_statistics
 from graphq.quantization.products import prepared, products, right_after, values_by_name
+from graphq.quantization.ranges import LEAST
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -54,59 +55,15 @@ class Reordered(LazyBatches):
     """Batches in another order; `keys` are their indices in the user's order, which errors name."""
 
 
-UNIT = "unit/"
-"""The prefix of the inputs that are units.
-
-f32 cannot hold the squares of numbers above 2**64 or below 2**-63. A model that sums squares therefore first multiplies
-the numbers by a unit: a power of two that is an input of the model. A power of two changes no digit of normal numbers.
-"""
-STEP = 2.0**100
-"""The ratio between neighboring units; 1 / STEP, 1 and STEP are enough for all numbers of f32."""
-
-Arrays: TypeAlias = dict[str, np.ndarray]
+PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "square")
 
 
-def in_unit(graph: Graph, name: str, *values: Value) -> list[Value]:
-    """Multiply the values by the unit of this name, a new input of the graph."""
-    unit = graph.input(f"{UNIT}{name}", dtype="f32", shape=())
-    return [graph.multiply(v, unit) for v in values]
-
-
-class Units:
-    """The units of a model, by name. A run starts with the units of the previous run."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.units = dict.fromkeys(names, 1.0)
-
-    def run(self, model: CompiledGraph, batch: Mapping[str, Any], squares: Callable[[Arrays, str], np.ndarray],
-            ) -> tuple[Arrays, Mapping[str, float]]:
-        """The results of the model by name, and the units of these results.
-
-        The model runs again with other units until, for each name, the largest of the `squares` of its results is
-        neither infinite nor tiny.
-        """
-        for _ in range(3):
-            used = dict(self.units)
-            units = {f"{UNIT}{name}": np.array(u, np.float32) for name, u in used.items()}
-            out = named_outputs(model.outputs, model({**batch, **units}))
-            for name, u in used.items():
-                self.units[name] = _next_unit(u, squares(out, name))
-            if self.units == used:
-                break
-        return out, used
-
-
-def _next_unit(unit: float, squares: np.ndarray) -> float:
-    """The unit for the next run. `squares` are squares of numbers in `unit`; if all are NaN, `unit` is kept."""
-    known = squares[~np.isnan(squares)]
-    if not known.size:
-        return unit
-    if np.isinf(known).any():
-        return max(unit / STEP, 1 / STEP)
-    return min(unit * STEP, STEP) if known.max() < 1 / STEP else unit
-
-
-PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
+def in_unit(graph: Graph, *values: Value) -> list[Value]:
+    """The largest magnitude of the last value, then the values divided by it: f32 can hold the squares of these."""
+    last = values[-1]
+    assert last.shape is not None
+    unit = graph.maximum(graph.reduce_max(graph.abs(last), axes=[*range(len(last.shape))]), np.float32(LEAST))
+    return [unit, *(graph.divide(v, unit) for v in values)]
 
 
 def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None, histograms: bool = True,
@@ -120,7 +77,7 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     onnxruntime.quantization. For a model with one input, a list or tuple is also a batch; its first item is the input.
     Arrays may be tensors of PyTorch. A batch with more rows than the model takes is split.
 
-    `tensors` names other f32 values to observe instead. `channels` adds extremes and means of each channel. Without
+    `tensors` names other f32 values to observe instead. `channels` adds extremes and mean squares of channels. Without
     `histograms` only extremes are computed. This is faster, and enough for the methods min_max and moving_average. The
     statistics belong to `prepared(graph)`, where batch normalizations are folded. Statistics of tensors in a loop cover
     all iterations. A tensor in a body that no batch reaches has no statistics.
@@ -150,7 +107,6 @@ class Calibration:
         self.values = {name: values[name] for name in names}
         self.inside = {name for name, v in self.values.items() if v.graph is not graph}
         self.model = _observing(graph, self.values, self.axes, histograms) if names else None
-        self.units = Units(name for name in self.axes if name in self.values)
 
     def statistics(self, batches: Batches) -> Statistics:
         """Compute statistics over the batches."""
@@ -179,10 +135,10 @@ class Calibration:
     def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
         if self.model is None:
             return {}
-        out, used = self.units.run(self.model, batch, lambda out, name: out[f"square/{name}"])
-        for name, unit in used.items():
-            out |= {f"{part}/{name}": out[f"{part}/{name}"].astype(np.float64) / unit**power
-                    for part, power in (("low", 0), ("high", 0), ("mean", 1), ("square", 2))}
+        out = named_outputs(self.model.outputs, self.model(batch))
+        for name in self.axes.keys() & self.values.keys():
+            out |= {f"{part}/{name}": out[f"{part}/{name}"].astype(np.float64) for part in PER_CHANNEL}
+            out[f"square/{name}"] *= float(out[f"unit/{name}"])**2
         return out
 
 
@@ -256,10 +212,10 @@ def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int
                         if histograms or part != "counts"}
             if name in axes and x.shape is not None:
                 others = [k for k in range(len(x.shape)) if k != axes[name]]
-                (z,) = in_unit(g, name, x)
-                parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(z, axes=others),
-                         g.reduce_mean(g.square(z), axes=others)) if others else (x, x, z, g.square(z))
-                outputs |= {f"{part}/{name}": v for part, v in zip(PER_CHANNEL, parts, strict=True)}
+                unit, z = in_unit(g, x)
+                parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others),
+                         g.reduce_mean(g.square(z), axes=others)) if others else (x, x, g.square(z))
+                outputs |= {f"{part}/{name}": v for part, v in zip(("unit", *PER_CHANNEL), (unit, *parts), strict=True)}
     raised = raise_statistics(whole, found)
     whole.set_outputs(list(raised.values()), list(raised))
     whole.prune()
@@ -279,8 +235,8 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
         t.add(found.get(f"counts/{name}"), low, high)
         if f"low/{name}" not in found:
             continue
-        lows, highs, means, squares = (found[f"{part}/{name}"] for part in PER_CHANNEL)
+        lows, highs, squares = (found[f"{part}/{name}"] for part in PER_CHANNEL)
         if t.channels is None:
-            t.channels = Channels(axes[name], lows, highs, means, squares, np.zeros_like(lows))
+            t.channels = Channels(axes[name], lows, highs, squares, np.zeros_like(lows))
         else:
-            t.channels.add(lows, highs, means, squares)
+            t.channels.add(lows, highs, squares)

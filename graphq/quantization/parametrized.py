@@ -22,7 +22,7 @@ from graphq.ir.interpret import named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_inputs
-from graphq.quantization.calibrate import Batches, Units, checked_batches, in_unit
+from graphq.quantization.calibrate import Batches, checked_batches, in_unit
 from graphq.quantization.insert import PART, Quantized, along, rest_of_weights, weight_scales
 from graphq.quantization.products import LinearLayer, products, right_after, values_by_name
 from graphq.quantization.ranges import Parameters
@@ -93,14 +93,14 @@ class Parametrized:
                 # Without weights, also average over channels: the number of channels may differ from batch to batch.
                 others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
                 with right_after(g, y):
-                    d, z = in_unit(g, product.name, g.subtract(y, other), y)
+                    unit, d, z = in_unit(g, g.subtract(y, other), y)
                     for part, v in (("shift", d), ("noise", g.square(d)), ("signal", g.square(z))):
                         outputs[f"{part}/{product.name}"] = g.reduce_mean(v, axes=others)
+                    outputs[f"unit/{product.name}"] = unit
         if self.twins:
             g.set_outputs(list(outputs.values()), list(outputs))
         raise_inputs(g)
         g.prune()
-        self.units = Units(name.removeprefix("shift/") for name in outputs if name.startswith("shift/"))
         self.model: CompiledGraph | None = compile(g, cache="kernels") if g.outputs or not self.twins else None
 
     def runs(self, batches: Batches, chosen: Mapping[str, Quantized], scheme: Scheme,
@@ -145,12 +145,11 @@ class Parametrized:
             return found
         parameters = self.inputs(chosen, scheme)
         for batch in checked_batches(batches, self.graph.inputs):
-            out, units = self.units.run(self.model, {**batch, **parameters}, lambda out, name: np.fmax(
-                out[f"noise/{name}"].max(initial=0), out[f"signal/{name}"]))
+            out = named_outputs(self.model.outputs, self.model({**batch, **parameters}))
             for name in chosen:
-                if name not in units:
+                if (unit := out.get(f"unit/{name}")) is None:
                     continue
-                shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64) / units[name]**power
+                shift, noise, signal = (out[f"{part}/{name}"] * unit.astype(np.float64)**power
                                         for part, power in (("shift", 1), ("noise", 2), ("signal", 2)))
                 if not np.isnan(signal).any():  # the means of a result without elements are NaN
                     found.setdefault(name, Difference(np.zeros_like(shift))).add(

@@ -21,7 +21,7 @@ MOMENTUM = 0.1
 
 @dataclass
 class Channels:
-    """Statistics of each channel along `axis`: extremes, and means of elements and of their squares.
+    """Statistics of each channel along `axis`: extremes, and means of the squares of elements.
 
     `second` is the largest magnitude if the batch with the largest magnitude is left out.
     """
@@ -29,7 +29,6 @@ class Channels:
     axis: int
     low: np.ndarray
     high: np.ndarray
-    mean: np.ndarray
     square: np.ndarray
     second: np.ndarray
     count: int = 1
@@ -39,13 +38,12 @@ class Channels:
         """The largest magnitude of each channel."""
         return np.maximum(-self.low, self.high)
 
-    def add(self, low: np.ndarray, high: np.ndarray, mean: np.ndarray, square: np.ndarray) -> None:
-        """Add the extremes, mean and mean square of one more batch."""
+    def add(self, low: np.ndarray, high: np.ndarray, square: np.ndarray) -> None:
+        """Add the extremes and mean squares of one more batch."""
         self.count += 1
         new = np.maximum(-low, high)
         self.second = np.maximum(self.second, np.minimum(self.largest, new))
         self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
-        self.mean = self.mean + (mean - self.mean) / self.count
         self.square = self.square + (square - self.square) / self.count
 
 

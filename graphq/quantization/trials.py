@@ -49,9 +49,9 @@ class Trials:
         self.held_out: list[Case] = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
         """The cases on which settings are compared."""
         copies = range(count, count * (1 + len(SIZES)), count)
-        cases = ((seen, first + k % count) for first in (0, *copies) for seen, k in self.held_out)
-        self.judged = list(dict.fromkeys(cases))
-        """The cases (batches and their copies) that show how reliable a loss is."""
+        larger = ((self.every, first + k % count) for first in copies for _, k in self.held_out)
+        self.judged = list(dict.fromkeys([*self.held_out, *larger]))
+        """The cases that show how reliable a loss is; copies of other sizes have the statistics of all batches."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""

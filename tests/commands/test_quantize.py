@@ -81,7 +81,7 @@ def test_quantize_and_compare(folder, capsys, options):
     text = capsys.readouterr()
     assert f"q.onnx: {(folder / 'q.onnx').stat().st_size / 1024:.3g} KiB, " in text.out and text.err == ""
     searched = options in ([], ["--exclude", "y"], ["--weight-bits", "7"])
-    assert ("each setting tried" in text.out) == searched and " ms per run, f32 " in text.out
+    assert ("of settings (*: chosen)" in text.out) == searched and " ms per run, f32 " in text.out
     made = gq.load_onnx(out)
     largest = max(int(abs(n.output.data.astype(int)).max()) for n in made.nodes_of(["constant"])
                   if n.output.dtype == s8)

@@ -225,7 +225,7 @@ def test_channels_are_divided_and_weights_multiplied(groups, shape, weights_form
 
 def channels(low, high, second=0.0):
     low, high = np.array(low, float), np.array(high, float)
-    return Channels(1, low, high, (low + high) / 2, np.square(high), np.zeros_like(low) + second)
+    return Channels(1, low, high, np.square(high), np.zeros_like(low) + second)
 
 
 def test_expected_ranges():

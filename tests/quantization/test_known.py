@@ -22,7 +22,7 @@ def known(second=2.0):
     The largest element but for one batch is `second`.
     """
     low, high = np.array([-0.25, -1.0]), np.array([0.5, 3.0])
-    channels = Channels(1, low, high, low, high, high)
+    channels = Channels(1, low, high, high, high)
     tensors = {name: TensorStatistics(-1.0, 3.0, (-1.0, 3.0), second, channels=channels) for name in SOURCES}
     return Known(Statistics(tensors, 2), FACTORS)
 

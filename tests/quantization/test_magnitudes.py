@@ -128,7 +128,6 @@ def test_statistics_of_channels_at_any_magnitude():
     for k in (-120, -70, 70, 120):
         found = calibrate(g, data(2.0**k), channels=True)["x"].channels
         np.testing.assert_allclose(found.square, plain.square * 4.0**k, rtol=1e-6)
-        np.testing.assert_allclose(found.mean, plain.mean * 2.0**k, rtol=1e-5)
 
 
 def test_a_noise_that_is_no_number_is_the_worst():

@@ -188,7 +188,7 @@ def test_a_graph_rounded_by_gptq():
 def channels(low, high, second=None, square=None):
     arrays = [np.asarray(x, float) for x in (low, high)]
     zeros = np.zeros(len(low))
-    return Channels(0, *arrays, zeros, zeros if square is None else np.asarray(square, float),
+    return Channels(0, *arrays, zeros if square is None else np.asarray(square, float),
                     zeros if second is None else np.asarray(second, float))
 
 
