@@ -49,9 +49,9 @@ class Trials:
         self.held_out: list[Case] = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
         """The cases on which settings are compared."""
         copies = range(count, count * (1 + len(SIZES)), count)
-        larger = ((self.every, first + k % count) for first in copies for _, k in self.held_out)
-        self.judged = list(dict.fromkeys([*self.held_out, *larger]))
-        """The cases that show how reliable a loss is; copies of other sizes have the statistics of all batches."""
+        more = ((self.every, first + k % count) for first in (0, *copies) for _, k in self.held_out)
+        self.judged = list(dict.fromkeys([*self.held_out, *more]))
+        """The cases that show how reliable a loss is: also batches and copies with the statistics of all batches."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
@@ -132,10 +132,12 @@ class Trials:
         count = len(self.batches)
         self.loss(setting)
         self._largest(setting, self.judged, np.inf)
-        found = {k: self._compared[setting][seen, k] for seen, k in self.judged if any(x.size for x in self.wanted[k])}
-        held_out = tuple(x for k, x in found.items() if k < count and count > 1)
-        sized = max((x for k, x in found.items() if k >= count), default=None)
-        return Estimate(held_out, sized, count, self.known[self.every].plain.unseen, repeated(self.batches))
+        found = {(part, k): self._compared[setting][part, k] for part, k in self.judged
+                 if any(x.size for x in self.wanted[k])}
+        held_out = tuple(found[case] for case in self.held_out if count > 1 and case in found)
+        seen = max((x for (part, k), x in found.items() if part == self.every and k < count), default=None)
+        sized = max((x for (_, k), x in found.items() if k >= count), default=None)
+        return Estimate(held_out, sized, count, self.known[self.every].plain.unseen, repeated(self.batches), seen)
 
     def loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                 between: Mapping[str, Parameters] | None = None) -> float:
