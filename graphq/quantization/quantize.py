@@ -117,8 +117,8 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
 
     A `scheme` of method "automatic" has the user's choices: layers that must stay in f32 or get 16 bits, ranges of
     tensors, symmetric zero points. 7-bit weights are less exact, and faster on x86 CPUs without VNNI (`insert`). By
-    default weights have 8 bits, or 7 bits if graphq compiles for such a CPU and the loss is then at most TARGET. Raises
-    GraphError and InputError like `quantize`.
+    default weights have 8 bits, or 7 bits if graphq compiles for such a CPU and the loss allows it (`Search.choose`).
+    Raises GraphError and InputError like `quantize`.
     """
     if weight_bits not in (None, 7, 8):
         raise GraphError(f"automatic: weight_bits must be 7 or 8, got {weight_bits!r}")

@@ -21,8 +21,6 @@ RANGES = (*(Candidate("min_max", smooth, margin) for smooth in (False, True) for
 """The candidates for ranges: three methods; min_max also with margins, and with divided channels (smooth.py)."""
 LONGEST = 1.5
 """The frontier ends at this many times the time of 8 bits, if that is more than the time of f32."""
-FAST = 1.05
-"""Preset "fast" may take this many times the time of the fastest point: that is its definition."""
 
 
 class Point(NamedTuple):
@@ -49,8 +47,9 @@ class Search(Trials):
        (price.py), so the result does not depend on the machine's load.
     4. Frontier (`frontier`): more and more operands become exact in this order, half as many again each time. The loss
        of each such setting is measured. A setting that loses no less than a faster one is dropped.
-    5. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Values between layers
-       become integers if the loss allows it (`between_products`). At last the graph is made and run.
+    5. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Its setting gets faster
+       forms if the loss allows them: integers between layers (`between_products`), and weights of 7 bits on CPUs on
+       which these are faster. At last the graph is made and run.
     """
 
     curve: list[Point]
@@ -59,8 +58,8 @@ class Search(Trials):
     def run(self, scheme: Scheme | None = None, *, narrow: bool = False) -> Setting:
         """The setting that the scheme's preset, `max_loss` or `max_time` chooses, and whose graph can be made.
 
-        With `narrow`, weights get 7 bits if that is faster on this CPU, and if the loss is then at most TARGET. Raises
-        GraphError if no point has the loss or the time that the scheme asks for.
+        With `narrow`, weights get 7 bits if that is faster on this CPU and the loss allows it. Raises GraphError if no
+        point has the loss or the time that the scheme asks for.
         """
         scheme = scheme or Scheme(method="automatic")
         with job_part("ranges", LOOP):
@@ -73,7 +72,7 @@ class Search(Trials):
         with job_part("between layers", LOOP):
             point, most = self.choose(scheme)
             setting = self.between_products(point.setting, most)
-            of_seven, most = with_scheme(setting, weight_bits=7), min(tuned.TARGET, scheme.max_loss or tuned.TARGET)
+            of_seven = with_scheme(setting, weight_bits=7)
             if narrow and self.level.sorts and self.loss(of_seven, most) <= most:
                 setting = of_seven
             setting = self.possible(setting)
@@ -153,27 +152,31 @@ class Search(Trials):
         return curve
 
     def choose(self, scheme: Scheme) -> tuple[Point, float]:
-        """The point that the scheme asks for, and the loss that integers between layers may cause.
+        """The point that the scheme asks for, and the loss that faster forms of its setting may have.
 
         Preset "balanced" asks for the least product of loss and time to the power EXCHANGE. A loss counts as small
         enough if it is at most TARGET and at most PART of the loss of PLAIN methods.
         """
         curve, plain = self.curve, min(self.loss(self.plain(m)) for m in PLAIN)
         if scheme.max_loss is not None:
-            curve = [p for p in curve if p.loss <= scheme.max_loss][:1]
-        elif scheme.max_time is not None or scheme.preset == "fast":
-            most_time = FAST * curve[0].time if scheme.max_time is None else scheme.max_time
-            curve = [p for p in curve if p.time <= most_time][-1:]
-        if not curve:
-            few, most = self.curve[0], self.curve[-1]
-            raise GraphError(f"no setting loses at most {scheme.max_loss:g}: the least loss is {most.loss:.2e}"
-                             if scheme.max_loss is not None else f"no setting takes at most {scheme.max_time:g} of the "
-                             f"time of f32: the fastest takes {few.time:.2f}, as estimated")
+            found = [p for p in curve if p.loss <= scheme.max_loss]
+            if not found:
+                raise GraphError(f"no setting loses at most {scheme.max_loss:g}: the least loss is "
+                                 f"{curve[-1].loss:.2e}")
+            return found[0], scheme.max_loss
+        if scheme.max_time is not None:
+            found = [p for p in curve if p.time <= scheme.max_time]
+            if not found:
+                raise GraphError(f"no setting takes at most {scheme.max_time:g} of the time of f32: the fastest takes "
+                                 f"{curve[0].time:.2f}, as estimated")
+            return found[-1], max(GOOD, found[-1].loss)
+        if scheme.preset == "fast":
+            return curve[0], max(GOOD, plain)
+        if scheme.preset == "accurate":
+            return curve[-1], max(GOOD, curve[-1].loss)
         enough = max(GOOD, min(tuned.TARGET, tuned.PART * plain))
-        point = curve[-1] if scheme.preset == "accurate" else min(
-            curve, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
-        most_lost = scheme.max_loss or (plain if scheme.preset == "fast" else point.loss)
-        return point, max(GOOD, most_lost)
+        point = min(curve, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
+        return point, max(point.loss, enough)
 
     def plain(self, method: Method) -> Setting:
         """The setting of a plain method (PLAIN)."""

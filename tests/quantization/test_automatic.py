@@ -158,6 +158,7 @@ def at_level(name, monkeypatch):
 
 def test_weights_of_seven_bits_where_there_is_no_vnni_and_they_lose_little(monkeypatch):
     graph, batches = perceptron()
+    monkeypatch.setattr(tuned, "PART", 2.0)
     with at_level("avx2", monkeypatch):
         found = automatic(graph, batches)
         assert found.setting.scheme.weight_bits == 7
