@@ -6,10 +6,9 @@ import graphq as gq
 from graphq.dtypes import s4, s8
 from graphq.ops.dynamic_quant import dynamic_dequantize
 from graphq.quantization import Scheme
-from graphq.quantization.blocks import block_scales, gptq, hessians, insert_blocks
+from graphq.quantization.blocks import DAMPING, block_scales, gptq, hessians, insert_blocks
 from graphq.quantization.insert import kept
 from graphq.quantization.products import prepared
-from graphq.quantization.tuned import DAMPING
 
 RNG = np.random.default_rng(4)
 

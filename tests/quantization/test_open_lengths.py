@@ -118,7 +118,7 @@ def test_the_command_quantizes_it_and_compares(tmp_path, capsys):
     assert report["failed"] == {} and None not in report["losses"].values()
     graph = gq.load_onnx(tmp_path / "model.onnx")
     lost = compare(gq.load_onnx(tmp_path / "int8.onnx"), graph, DATA, rank=False).loss
-    assert lost <= 2 * max(*report["estimate"]["losses"], report["estimate"]["sized"])
+    assert lost <= report["estimate"]["expected"]
 
 
 def test_a_setting_that_cannot_be_made_costs_itself_alone(monkeypatch):

@@ -113,7 +113,8 @@ def test_the_automatic_setting_keeps_the_users_choices():
     found = automatic(graph, batches, Scheme(method="automatic", exclude=["convolution"], wide=["op:matmul"]))
     floats = ("convolution", "depthwise")  # the second one is faster in f32
     assert found.setting.scheme.exclude == floats and len(found.setting.scheme.wide) >= 1
-    assert all(s.scheme.exclude == floats and "classifier" in s.scheme.wide for s in found.losses)
+    assert {s.scheme.exclude for s in found.losses} == {floats, floats[:1]}  # plain methods quantize the second one
+    assert all("classifier" in s.scheme.wide for s in found.losses)
     (node,) = [n for n in found.graph.nodes if n.output.name == "convolution"]
     assert node.inputs[0] is found.graph.inputs[0]
     same = quantize(graph, batches, Scheme(method="automatic", exclude=["convolution"], wide=["op:matmul"]))
