@@ -181,5 +181,5 @@ def numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
         raise InputError("calibration needs at least one batch, got an empty iterable")
     if len(found) == 1:
         return halves(found[0])
-    order = sorted(range(len(found)), key=lambda k: digest(found[k])) if len(found) < tuned.FEW else []
+    order = sorted(range(len(found)), key=lambda k: digest(found[k])) if len(found) < FEW else []
     return Reordered(order, found.__getitem__) if order else found
