@@ -27,8 +27,8 @@ def cast(src: Array, *, dtype: DType) -> Array:
 
     Integers beyond the range wrap; so do floats cast to integers of 4 and 2 bits, by way of s32. Floats beyond the
     range of other integers, or of floats of 8 bits or fewer, become the nearest end of the range. NaN becomes 0 in
-    types without NaN. This holds on every CPU; ONNX does not define all of it. f8_e8m0 has the magnitude, rounded up to a
-    power of two, and NaN for infinities.
+    types without NaN. This holds on every CPU; ONNX does not define all of it. f8_e8m0 has the magnitude, rounded up to
+    a power of two, and NaN for infinities.
     """
     if dtype == boolean:
         return np.asarray(src != 0)

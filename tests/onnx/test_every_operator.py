@@ -74,7 +74,8 @@ BY_REFERENCE = dict.fromkeys("""Acos Acosh Asin Asinh Atan Atanh BitCast Col2Im 
     ai.onnx.ml.Scaler ai.onnx.ml.TreeEnsemble ai.onnx.ml.TreeEnsembleClassifier
     ai.onnx.ml.TreeEnsembleRegressor""".split(), "") | {
     "AveragePool": "dilations", "BatchNormalization": "training_mode", "Cast": r"to=\d\d", "Clip": r"float32\[\][,)]",
-    "Dropout": "-> 2", "LayerNormalization": "-> 3", "LpPool": "dilations", "ReduceL1": "noop", "ReduceL2": "noop"}
+    "DFT": "inverse=1", "Dropout": "-> 2", "LayerNormalization": "-> 3", "LpPool": "dilations",
+    "ReduceL1": "noop", "ReduceL2": "noop"}
 """Where ONNX's reference runs nodes that read only f32, by a pattern of the mode. An importer that fails falls back to
 it: the numbers stay right, so only this table tells."""
 
