@@ -14,6 +14,115 @@ def add_method(name: str, method: Callable[..., Any]) -> None: ...
 def add_builder(op: Op) -> None: ...
 
 class Operations:
+    def abs(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`|src|` (oneDNN Abs)."""
+
+    def square(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`src**2` (oneDNN Square)."""
+
+    def sqrt(self, src: Number, /, *, name: str | None = None) -> Value:
+        """Square root (oneDNN Sqrt). NaN below zero."""
+
+    def reciprocal(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`1 / src` (oneDNN Reciprocal)."""
+
+    def round(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The nearest integer, ties to even (oneDNN Round)."""
+
+    def floor(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The greatest integer <= `src` (ONNX Floor)."""
+
+    def ceil(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The least integer >= `src` (ONNX Ceil)."""
+
+    def sign(self, src: Number, /, *, name: str | None = None) -> Value:
+        """-1, 0 or 1 by the sign of `src` (ONNX Sign). NaN stays NaN."""
+
+    def exp(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`e**src` (oneDNN Exp)."""
+
+    def log(self, src: Number, /, *, name: str | None = None) -> Value:
+        """Natural logarithm (oneDNN Log). -inf at zero, NaN below."""
+
+    def tanh(self, src: Number, /, *, name: str | None = None) -> Value:
+        """Hyperbolic tangent (oneDNN Tanh)."""
+
+    def sigmoid(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`1 / (1 + exp(-src))` (oneDNN Sigmoid)."""
+
+    def erf(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The error function (ONNX Erf)."""
+
+    def gelu(self, src: Number, /, *, mode: Literal['gelu_erf', 'gelu_tanh'] = 'gelu_erf',
+             name: str | None = None) -> Value:
+        """Gaussian error linear unit (oneDNN GELU). NaN at -inf, by the formulas.
+
+        gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
+        """
+
+    def mish(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, by the formula."""
+
+    def softplus(self, src: Number, /, *, beta: float = 1.0, name: str | None = None) -> Value:
+        """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
+
+    def pow(self, src: Number, /, *, beta: float, name: str | None = None) -> Value:
+        """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. For beta 3: src * src * src."""
+
+    def type_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
+        """`src` as `dtype`, rounded to nearest even (oneDNN TypeCast). Numbers beyond the range become infinities."""
+
+    def relu(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
+
+    def clamp(self, src: Number, /, *, min: float, max: float, name: str | None = None) -> Value:
+        """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 if min is not positive."""
+
+    def leaky_relu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
+        """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
+
+    def elu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
+        """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
+
+    def hard_sigmoid(self, src: Number, /, *, alpha: float, beta: float, name: str | None = None) -> Value:
+        """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
+
+    def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
+        """`src * max(0, min(1, src * f32(1/6) + 1/2))` (oneDNN HardSwish, ONNX's numbers). NaN at -inf, by the formula."""
+
+    def sin(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The sine, of radians (ONNX Sin)."""
+
+    def cos(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The cosine, of radians (ONNX Cos)."""
+
+    def tan(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The tangent, of radians (ONNX Tan)."""
+
+    def asin(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The angle in [-pi/2, pi/2] whose sine is `src` (ONNX Asin). NaN outside [-1, 1]."""
+
+    def acos(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The angle in [0, pi] whose cosine is `src` (ONNX Acos). NaN outside [-1, 1]."""
+
+    def atan(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The angle in [-pi/2, pi/2] whose tangent is `src` (ONNX Atan)."""
+
+    def sinh(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The hyperbolic sine, `(exp(src) - exp(-src)) / 2` (ONNX Sinh)."""
+
+    def cosh(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The hyperbolic cosine, `(exp(src) + exp(-src)) / 2` (ONNX Cosh)."""
+
+    def asinh(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The number whose hyperbolic sine is `src` (ONNX Asinh)."""
+
+    def acosh(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The number from 0 on whose hyperbolic cosine is `src` (ONNX Acosh). NaN below 1."""
+
+    def atanh(self, src: Number, /, *, name: str | None = None) -> Value:
+        """The number whose hyperbolic tangent is `src` (ONNX Atanh). Infinite at -1 and 1, NaN beyond."""
+
     def cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
         """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
@@ -264,88 +373,6 @@ class Operations:
         For per_group, `group_shape` is the size of a block along each axis, and scales and zps have one value for each
         block. A `dtype` of None means the dtype of the scales.
         """
-
-    def abs(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`|src|` (oneDNN Abs)."""
-
-    def square(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src**2` (oneDNN Square)."""
-
-    def sqrt(self, src: Number, /, *, name: str | None = None) -> Value:
-        """Square root (oneDNN Sqrt). NaN below zero."""
-
-    def reciprocal(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`1 / src` (oneDNN Reciprocal)."""
-
-    def round(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The nearest integer, ties to even (oneDNN Round)."""
-
-    def floor(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The greatest integer <= `src` (ONNX Floor)."""
-
-    def ceil(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The least integer >= `src` (ONNX Ceil)."""
-
-    def sign(self, src: Number, /, *, name: str | None = None) -> Value:
-        """-1, 0 or 1 by the sign of `src` (ONNX Sign). NaN stays NaN."""
-
-    def sin(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The sine, of radians (ONNX Sin)."""
-
-    def cos(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The cosine, of radians (ONNX Cos)."""
-
-    def exp(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`e**src` (oneDNN Exp)."""
-
-    def log(self, src: Number, /, *, name: str | None = None) -> Value:
-        """Natural logarithm (oneDNN Log). -inf at zero, NaN below."""
-
-    def tanh(self, src: Number, /, *, name: str | None = None) -> Value:
-        """Hyperbolic tangent (oneDNN Tanh)."""
-
-    def sigmoid(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`1 / (1 + exp(-src))` (oneDNN Sigmoid)."""
-
-    def erf(self, src: Number, /, *, name: str | None = None) -> Value:
-        """The error function (ONNX Erf)."""
-
-    def gelu(self, src: Number, /, *, mode: Literal['gelu_erf', 'gelu_tanh'] = 'gelu_erf',
-             name: str | None = None) -> Value:
-        """Gaussian error linear unit (oneDNN GELU). NaN at -inf, by the formulas.
-
-        gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
-        """
-
-    def mish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, by the formula."""
-
-    def softplus(self, src: Number, /, *, beta: float = 1.0, name: str | None = None) -> Value:
-        """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
-
-    def pow(self, src: Number, /, *, beta: float, name: str | None = None) -> Value:
-        """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. For beta 3: src * src * src."""
-
-    def type_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
-        """`src` as `dtype`, rounded to nearest even (oneDNN TypeCast). Numbers beyond the range become infinities."""
-
-    def relu(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
-
-    def clamp(self, src: Number, /, *, min: float, max: float, name: str | None = None) -> Value:
-        """`src` limited to [min, max] (oneDNN Clamp). NaN stays NaN, and -0 stays -0 if min is not positive."""
-
-    def leaky_relu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
-        """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
-
-    def elu(self, src: Number, /, *, alpha: float, name: str | None = None) -> Value:
-        """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
-
-    def hard_sigmoid(self, src: Number, /, *, alpha: float, beta: float, name: str | None = None) -> Value:
-        """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
-
-    def hard_swish(self, src: Number, /, *, name: str | None = None) -> Value:
-        """`src * max(0, min(1, src * f32(1/6) + 1/2))` (oneDNN HardSwish, ONNX's numbers). NaN at -inf, by the formula."""
 
     def interpolate(self, src: Number, sizes_tensor: Number | None = None, /, *,
                     mode: Literal['nearest', 'linear', 'bilinear', 'trilinear'],

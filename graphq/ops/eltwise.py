@@ -75,18 +75,6 @@ def sign(src: Array) -> Array:
     return np.sign(src)
 
 
-@unary_f64(onnx="Sin")
-def sin(src: Array) -> Array:
-    """The sine, of radians (ONNX Sin)."""
-    return np.sin(src)
-
-
-@unary_f64(onnx="Cos")
-def cos(src: Array) -> Array:
-    """The cosine, of radians (ONNX Cos)."""
-    return np.cos(src)
-
-
 @unary_f64(lanes=elementary.exp, exact=False, onnx="Exp")
 def exp(src: Array) -> Array:
     """`e**src` (oneDNN Exp)."""

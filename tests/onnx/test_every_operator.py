@@ -66,8 +66,8 @@ DIFFERENT = {
 if tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32):
     DIFFERENT["STFT"] = r"float32\[2, 40, 2\]"  # of complex signals
 
-BY_REFERENCE = dict.fromkeys("""Acos Acosh Asin Asinh Atan Atanh BitCast Col2Im Cosh
-    ReverseSequence Sinh Tan TensorScatter Unique MaxUnpool DeformConv Det Hardmax Mod Pow Range
+BY_REFERENCE = dict.fromkeys("""BitCast Col2Im
+    ReverseSequence TensorScatter Unique MaxUnpool DeformConv Det Hardmax Mod Pow Range
     ReduceLogSumExp Resize RoiAlign Upsample
     ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.Binarizer ai.onnx.ml.FeatureVectorizer ai.onnx.ml.Imputer
     ai.onnx.ml.LinearClassifier ai.onnx.ml.Normalizer ai.onnx.ml.SVMClassifier ai.onnx.ml.SVMRegressor

@@ -65,7 +65,8 @@ STATEMENTS = [
 
 # The same operations with every attribute away from its default, and from the values above.
 STATEMENTS += [
-    "non_zero(x)", *(f'arithmetic(q, q, function="{f}")' for f in ("and", "or", "xor", "shift_left", "shift_right")),
+    *(f"{op}(x)" for op in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "non_zero")),
+    *(f'arithmetic(q, q, function="{f}")' for f in ("and", "or", "xor", "shift_left", "shift_right")),
     'max_pool(x, strides=[2,1], kernel=[2,3], auto_pad="same_upper", data_format="NCX")',
     'max_pool(x, strides=[1,1], kernel=[2,2], auto_pad="valid", dilations=[2,3])',
     f"max_pool(x, {ATTRS}, kernel=[2,2], dilations=[1,2])",

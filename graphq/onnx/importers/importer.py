@@ -51,7 +51,6 @@ REFUSED: dict[str, str] = {
 """Operators that are refused, and why."""
 
 BY_REFERENCE: dict[str, str] = {
-    **dict.fromkeys("Acos Acosh Asin Asinh Atan Atanh Cosh Sinh Tan".split(), "no operation of angles but sin and cos"),
     **dict.fromkeys(("BitCast Col2Im MaxUnpool MelWeightMatrix OptionalGetElement OptionalHasElement ReverseSequence "
                      "TensorScatter Unique").split(), "graphq has no operation"),
     "DeformConv": "offsets of samples are known at run time", "Det": "no kernel factors matrices",
