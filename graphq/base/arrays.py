@@ -1,4 +1,4 @@
-"""Deduplicate equal arrays: weights that several operations or plans use are packed once and stored once."""
+"""Fill arrays up with zeros, and deduplicate equal ones: weights of several operations are packed and stored once."""
 from __future__ import annotations
 
 import weakref
@@ -14,6 +14,15 @@ LINE = 64
 """The alignment of packed weights in bytes: the width of the widest vector that kernels load."""
 SAMPLE = 64
 """The hash of an array covers about this many of its elements."""
+
+
+def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Pad array `w` with zeros at the end of each axis, up to `shape`; returns `w` itself if it has this shape."""
+    if w.shape == shape:
+        return w
+    out = np.zeros(shape, w.dtype)
+    out[tuple(slice(d) for d in w.shape)] = w
+    return out
 
 
 class Content(tuple[Any, ...]):

@@ -42,8 +42,8 @@ _name_all("", (
     *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type))))
 _name_all("numpy.", (
     *(f for f in list(vars(np).values()) if isinstance(f, np.ufunc)),  # a copy, because NumPy adds to its dict
-    np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.tile, np.full, np.all, np.any, np.size,
-    np.prod, np.broadcast_to, *(t.numpy.type for t in DTYPES.values())))
+    np.array, np.asarray, np.ascontiguousarray, np.where, np.atleast_1d, np.tile, np.full, np.eye, np.all, np.any,
+    np.size, np.prod, np.broadcast_to, *(t.numpy.type for t in DTYPES.values())))
 
 GROUPS = {
     "builder": "plan.builder", "depthwise": "kernels.depthwise.floats", "eltwise": "kernels.eltwise.family",

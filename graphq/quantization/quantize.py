@@ -3,7 +3,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from graphq.base.progress import LOOP, job_part
+from graphq.base.progress import LOOP, MOST, job_part
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.quantization import dynamic
@@ -133,7 +133,7 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
     with job_part("estimate", LOOP):
         made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
         losses, failed, curve = work.losses, work.failed, work.curve
-    with job_part("speed", LOOP):
+    with job_part("speed", MOST):
         del work  # free its compiled models
         gained = speed(made, graph, data)
     facts = _facts(made, setting.scheme, unheld)

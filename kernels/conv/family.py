@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.arrays import padded
 from graphq.base.sizes import largest
 from graphq.ir import Node, Value
 from graphq.kernels.conv import padding
@@ -188,7 +189,7 @@ def _packed_later(b: PlanBuilder, value: Value, c: Convolution, phase: Phase, si
     # the byte offset of each packed row in the weights; -1 if the row pads a tap with zeros
     offsets = tap * np.arange(c.windows.taps)[:, None] + channel * np.arange(c.filter.channels)
     offsets = offsets.reshape(-1, sizes.merged * c.filter.channels)[phase.taps]
-    rows = pack.padded(offsets + 1, (len(offsets), sizes.rows)).ravel() - 1
+    rows = padded(offsets + 1, (len(offsets), sizes.rows)).ravel() - 1
     step = max(0, int(rows[1])) if len(rows) > 1 else 0
     even = np.array_equal(rows, step * np.arange(len(rows)))
     out = b.temporary(sizes.groups * pack.packed_bytes(len(rows), sizes.columns, item))
@@ -228,8 +229,8 @@ def _packed(parts: Sequence[np.ndarray], rows: int, channels: int, w_dtype: str 
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, _, columns = w.shape
     if w_dtype == pack.SORTED:
-        return pack.pack_sorted(pack.padded(w, (groups, taps, rows, columns)), channels)
-    by_column = pack.padded(w.transpose(0, 3, 1, 2), (groups, columns, taps, rows))
+        return pack.pack_sorted(padded(w, (groups, taps, rows, columns)), channels)
+    by_column = padded(w.transpose(0, 3, 1, 2), (groups, columns, taps, rows))
     return pack.pack(by_column.reshape(groups, columns, taps * rows).swapaxes(1, 2), w_dtype == pack.PAIRED)
 
 

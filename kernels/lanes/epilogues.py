@@ -2,6 +2,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -166,8 +167,8 @@ def _flat(epilogue: Epilogue) -> Flat:
     return tuple(nodes), _mapped(_parts(epilogue), numbers.__getitem__)
 
 
-def _parts(epilogue: Epilogue) -> tuple[Any, ...]:
-    return epilogue.expr, epilogue.dtype, epilogue.fast, epilogue.second_look
+_parts = attrgetter("expr", "dtype", "fast", "second_look")
+"""The fields of an epilogue, as a tuple."""
 
 
 def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:

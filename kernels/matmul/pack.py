@@ -23,6 +23,7 @@ from math import prod
 
 import numpy as np
 
+from graphq.base.arrays import padded
 from graphq.errors import KernelError
 from graphq.kernels.jit.code import S32X16, Loop, interleave
 from graphq.kernels.jit.codegen import Functions
@@ -142,15 +143,6 @@ def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
     panels, groups = panel_count(n), k // 4
     counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]
     return float(counts.sum() / max(1, counts.size * groups))
-
-
-def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Pad array `w` with zeros at the end of each axis, up to `shape`; returns `w` itself if it has this shape."""
-    if w.shape == shape:
-        return w
-    out = np.zeros(shape, w.dtype)
-    out[tuple(slice(d) for d in w.shape)] = w
-    return out
 
 
 def _pack_rows(itemsize: int) -> Intrinsic:

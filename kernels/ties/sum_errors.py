@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.arrays import padded
 from graphq.base.sizes import later, recorded
 from graphq.kernels.lanes.fast_form import UNIT
 from graphq.kernels.numbers.sum_orders import DequantizedSum
@@ -89,18 +90,11 @@ def _cut(sum_: DequantizedSum, w: np.ndarray) -> np.ndarray:
     pieces = -(-length // piece)
     lanes = 8 if sum_.order == "octets" else 1
     chains = -(-size // (length * lanes))
-    w = _filled(w.reshape(columns, taps, size), chains * length * lanes)
+    w = padded(w.reshape(columns, taps, size), (columns, taps, chains * length * lanes))
     w = w.reshape(columns, taps * chains, length, lanes).swapaxes(2, 3)
-    w = w.reshape(columns, taps * chains * lanes, length)
-    return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
-
-
-def _filled(w: np.ndarray, size: int) -> np.ndarray:
-    if w.shape[-1] == size:
-        return w
-    out = np.zeros((*w.shape[:-1], size), w.dtype)
-    out[..., :w.shape[-1]] = w
-    return out
+    count = taps * chains * lanes
+    w = padded(w.reshape(columns, count, length), (columns, count, pieces * piece))
+    return w.reshape(columns, count, pieces, piece)
 
 
 class _Roundings:
