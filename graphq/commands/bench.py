@@ -96,7 +96,6 @@ def run(options: argparse.Namespace) -> int:
         speedup, of_least = median / statistics.median(base), min(spent) / min(base)
         rows.append({"name": variant.name, "threads": variant.threads, "median_ms": median, "least_ms": min(spent),
                      "speedup": speedup, "speedup_of_least": of_least,
-                     "ratio": speedup, "ratio_of_least": of_least,  # the same numbers by their earlier names
                      "runs": len(spent),
                      "difference": max(map(difference, results[first], result), default=0.0),
                      "cosine": min(map(cosine, wanted, result), default=None)})

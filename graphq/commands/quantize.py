@@ -62,8 +62,6 @@ ARGUMENTS: Arguments = (
                   "FIRST..LAST for everything between two values")
       for field, text in (("exclude", "layers that stay in f32"), ("wide", "layers with 16-bit activations"),
                           ("wide_weights", "layers with 16-bit weights"))),
-    *(option(f"--{field.replace('_', '-')}", action="append", dest=field, help=argparse.SUPPRESS)
-      for field in ("wide", "wide_weights")),  # older names that still work
     option("--between", action="append", default=[], metavar="NAME",
            help="quantize values between layers that sums, concats and pools read; * for all"),
     option("--states", action="store_true", help="quantize the states of LSTMs as well, with the range of each step"),

@@ -62,17 +62,10 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     return out
 
 
-OLD_NAMES = {"16 bits": "layers_int16", "weights of 16 bits": "weights_int16", "f32": "layers_f32",
-             "between products": "between_layers", "too small or large": "out_of_range",
-             "left in floats": "not_quantized"}
-"""Earlier names of facts, with their present names; reports have both."""
-
-
 def _facts(made: Graph, scheme: Scheme, unheld: Mapping[str, str]) -> dict[str, Any]:
-    facts = {"layers_int16": list(scheme.wide), "weights_int16": list(scheme.wide_weights),
-             "layers_f32": list(scheme.exclude), "between_layers": list(scheme.between), "out_of_range": dict(unheld),
-             "not_quantized": left_in_floats(made)}
-    return facts | {old: facts[new] for old, new in OLD_NAMES.items()}
+    return {"layers_int16": list(scheme.wide), "weights_int16": list(scheme.wide_weights),
+            "layers_f32": list(scheme.exclude), "between_layers": list(scheme.between), "out_of_range": dict(unheld),
+            "not_quantized": left_in_floats(made)}
 
 
 def left_text(facts: Mapping[str, Any]) -> list[str]:

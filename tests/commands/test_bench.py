@@ -49,7 +49,6 @@ def test_json(model, capsys):
     assert (row["name"], row["threads"], row["speedup"], row["difference"]) == ("graphq scalar", 2, 1, 0)
     assert 0 < row["least_ms"] <= row["median_ms"] and row["runs"] >= 8
     assert row["cosine"] is None
-    assert (row["ratio"], row["ratio_of_least"]) == (row["speedup"], row["speedup_of_least"])  # earlier names
 
 
 def rows(capsys, *arguments):

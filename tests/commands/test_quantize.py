@@ -207,25 +207,6 @@ def test_reports_of_schemes(folder, capsys):
     assert found["layers_f32"] == ["hidden"] and found["layers_int16"] == ["y"] and found["not_quantized"] == {}
 
 
-def test_earlier_names_of_options_and_fields(folder, capsys):
-    args = ["quantize", str(folder / "model.onnx"), "--data", str(folder / "npz"), "--out", str(folder / "q.onnx")]
-    args += ["--method", "min_max", "--exclude", "hidden", "--json"]
-    found = []
-    for options in (["--int16", "y", "--int16-weights", "y"], ["--wide", "y", "--wide-weights", "y"],
-                    ["--wide", "y", "--int16", "y", "--int16-weights", "y"]):
-        assert main([*args, *options]) == 0
-        found.append({k: x for k, x in json.loads(capsys.readouterr().out).items() if k != "speed"})
-    assert found[0] == found[1] == found[2]
-    for old, new, names in (("16 bits", "layers_int16", ["y"]), ("weights of 16 bits", "weights_int16", ["y"]),
-                            ("f32", "layers_f32", ["hidden"]), ("between products", "between_layers", []),
-                            ("too small or large", "out_of_range", {}), ("left in floats", "not_quantized", {})):
-        assert found[0][old] == found[0][new] == names
-    with pytest.raises(SystemExit):
-        main(["quantize", "--help"])
-    shown = capsys.readouterr().out
-    assert "--int16 NAME" in shown and "--int16-weights NAME" in shown and "--wide" not in shown
-
-
 def test_advice_is_a_command_to_paste(folder, capsys, monkeypatch):
     model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "npz"))
     assert main(["quantize", model, "--data", data, "--out", out, "--method", "min_max"]) == 0
