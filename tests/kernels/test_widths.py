@@ -34,6 +34,8 @@ def test_one_code_for_all_levels_of_a_width(name, base):
     first, *others = OF_WIDTH[base]
     assert first == base and (others or first == "scalar")
     inputs = random_inputs(g)
+    # the emulated form of the first level is a level of its own
+    made = {first} if first in [x.name for x in isa.available()] else {first, *others[:1]}
     for level in (first, *others):
         with ExitStack() as stack:
             if level not in [x.name for x in isa.available()]:
@@ -41,4 +43,4 @@ def test_one_code_for_all_levels_of_a_width(name, base):
             levels.resolve(level)  # which tries a kernel of integers
             before = modules.statistics()
             gq.compile(g, isa=level, threads=1, strict=True)(inputs)
-            assert level == first or modules.statistics() == before, level
+            assert level in made or modules.statistics() == before, level

@@ -89,7 +89,8 @@ def test_plans_of_another_file_are_not_used(tmp_path, folder):
     model, results = called(path)
     (model_file,) = files(folder)
     key = saved_models.Saved(model_file).file.index["key"]
-    kept.save(model_file, model.plans, "another reason", key=key)
+    model.plans.rows_mix = "another reason"
+    kept.save(model_file, model.plans, key=key)
     for x in plan_files(folder):
         with pytest.raises(gq.errors.ParseError, match="belongs to another model"):
             saved_models.Added(x, saved_models.Saved(model_file))

@@ -38,17 +38,18 @@ DOMAINS = {"ai.onnx": ""}
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 
+SEQUENCES = "sequences, optionals and maps are not supported: graphq has tensors"
+STRINGS = "strings are not supported: graphq has numbers"
 REFUSED: dict[str, str] = {
     **dict.fromkeys("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split(),
                     "random numbers are not defined by ONNX: give them as an input"),
     **dict.fromkeys(("ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
                      "SequenceInsert SequenceLength SequenceMap SplitToSequence ai.onnx.ml.CastMap "
-                     "ai.onnx.ml.DictVectorizer ai.onnx.ml.ZipMap").split(),
-                    "sequences, optionals and maps are not supported: graphq has tensors"),
+                     "ai.onnx.ml.DictVectorizer ai.onnx.ml.ZipMap").split(), SEQUENCES),
     **dict.fromkeys("RegexFullMatch StringConcat StringNormalizer StringSplit ai.onnx.ml.CategoryMapper".split(),
-                    "strings are not supported: graphq has numbers"),
+                    STRINGS),
     "MaxRoiPool": "it is not supported: ONNX's reference does not implement it"}
-"""Operators that are refused, and why."""
+"""Operators that are refused, and why. Around those of SEQUENCES and STRINGS, a Loop, Scan or If runs by reference."""
 
 BY_REFERENCE: dict[str, str] = {
     **dict.fromkeys(("BitCast Col2Im MaxUnpool MelWeightMatrix OptionalGetElement OptionalHasElement ReverseSequence "
@@ -338,7 +339,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope, *,
     elif importer is None:
         raise Refused(f"operator {node.op_type} of domain {domain} is not supported")
     if (wrong := REFUSED.get(fallback.title(domain, node.op_type))) is not None:
-        raise Refused(wrong)
+        raise (GraphError if wrong in (SEQUENCES, STRINGS) else Refused)(wrong)
     missing = [name for name in fallback.used_names(node) if name not in scope.values]
     if missing:
         raise Refused(f"input '{missing[0]}' is not defined")
