@@ -42,9 +42,9 @@ class Search(Trials):
        hardly more than the best one. A range that is too narrow for new data loses more than one that is too wide.
     2. Settings (`best`): these ranges, and each candidate for all tensors, are compared on the held-out batches. The
        setting of least loss wins. Then it is compared with the same setting with corrected biases.
-    3. Operands (`costs`): the operands in 8 bits are sorted by the loss that each causes alone, divided by the time
-       that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster. Times are estimated
-       (price.py), so the result does not depend on the machine's load.
+    3. Operands (`costs`): the operands in 8 bits are sorted by a ratio: the loss if only this operand has 8 bits,
+       divided by the time that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster.
+       Times are estimated (price.py), so the result does not depend on the machine's load.
     4. Frontier (`frontier`): more and more operands become exact in this order, half as many again each time. The loss
        of each such setting is measured. A setting that loses no less than a faster one is dropped.
     5. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Its setting gets faster

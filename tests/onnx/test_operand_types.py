@@ -45,8 +45,7 @@ def pairs():
 
 
 PAIRS = sorted(pairs())
-ATTRS = {"Concat": {"axis": 0}, "Einsum": {"equation": "i,i,i->i"}, "GroupNormalization": {"num_groups": 1},
-         "MaxRoiPool": {"pooled_shape": [1, 1]}}
+ATTRS = {"Concat": {"axis": 0}, "Einsum": {"equation": "i,i,i->i"}, "GroupNormalization": {"num_groups": 1}}
 
 
 def test_many_operators_have_such_operands():

@@ -49,7 +49,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys("RegexFullMatch StringConcat StringNormalizer StringSplit ai.onnx.ml.CategoryMapper".split(),
                     STRINGS),
     "MaxRoiPool": "it is not supported: ONNX's reference does not implement it"}
-"""Operators that are refused, and why. Around those of SEQUENCES and STRINGS, a Loop, Scan or If runs by reference."""
+"""Operators that are refused, and why. ONNX's reference runs a Loop, Scan or If that works on sequences or strings."""
 
 BY_REFERENCE: dict[str, str] = {
     **dict.fromkeys(("BitCast Col2Im MaxUnpool MelWeightMatrix OptionalGetElement OptionalHasElement ReverseSequence "
