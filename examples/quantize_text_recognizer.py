@@ -61,7 +61,7 @@ def main() -> int:
     statistics = calibrate(graph, batches)
     best = automatic(graph, batches)
     graphs = {"f32": graph, "dynamic": quantize(graph, scheme=Scheme(mode="dynamic"))}
-    graphs |= {m: quantize(graph, statistics, Scheme(method=m)) for m in ("min_max", "percentile", "entropy", "mse")}
+    graphs |= {m: quantize(graph, statistics, Scheme(method=m)) for m in ("min_max", "percentile", "mse")}
     graphs["automatic"] = best.graph
     models = {name: gq.compile(g, threads=options.threads) for name, g in graphs.items()}
     wanted = [models["f32"](x=picture(t)) for t in texts]

@@ -31,7 +31,7 @@ COMMANDS = {
     "partitions": ("print the partitions that oneDNN Graph would make", "model.json --json"),
     "quantize": ("quantize an f32 model to int8", "model.onnx --data calibration/ --out int8.onnx"),
     "compare": ("compare a quantized model's tensors with f32, and show which layers cost most",
-                "int8.onnx model.onnx --data calibration/ --page differences.html"),
+                "int8.onnx model.onnx --data calibration/"),
     "fingerprint": ("print a digest of all that decides a model's outputs, equal on every machine",
                     "model.onnx --ranges rows"),
     "verify": ("write digests of a model's results, or compare them with another machine's",

@@ -14,7 +14,6 @@ ARGUMENTS: Arguments = (
     option("--data", required=True, metavar="DATA",
            help="inputs for both models: a folder of .npz or .npy files, such a file, or a function that gives dicts "
                 "of arrays: FILE.py:NAME or module:NAME"),
-    option("--page", type=Path, metavar="PAGE.html", help="also write an HTML page: charts, and the graph"),
     option("--no-rank", action="store_true", help="do not measure what each layer costs at the outputs"))
 
 
@@ -28,8 +27,6 @@ def run(options: argparse.Namespace) -> None:
         print("measuring the cost of each layer takes some runs per layer; --no-rank leaves it out", file=sys.stderr)
     left, right = load_graph(options.file), load_graph(options.against)
     found = compare(left, right, load_data(options.data, right), rank=not options.no_rank)
-    if options.page is not None:
-        found.report(options.page)
     print(found.json() if options.json else found)
     if found.loss > GOOD_ENOUGH and found.better and not options.json:
         chosen = (f"{NAMING[part]}={name}" for part, names in found.advised.items() for name in names)

@@ -43,7 +43,7 @@ ARGUMENTS: Arguments = (
                 "arrays: FILE.py:NAME or module:NAME"),
     option("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind"),
     option("--opset", type=int, metavar="N", help="the operator set of the ONNX file, 13 or later (default 21)"),
-    option("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
+    option("--method", choices=["min_max", "percentile", "mse"],
            help="how ranges are chosen (default: search for the best setting)"),
     option("--preset", choices=["fast", "balanced", "accurate"],
            help="the point of the curve of loss over time that the automatic search chooses (default balanced)"),

@@ -78,7 +78,7 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     Arrays may be tensors of PyTorch. A batch with more rows than the model takes is split.
 
     `tensors` names other f32 values to observe instead. `channels` adds extremes and mean squares of channels. Without
-    `histograms` only extremes are computed. This is faster, and enough for the methods min_max and moving_average. The
+    `histograms` only extremes are computed. This is faster, and enough for the method min_max. The
     statistics belong to `prepared(graph)`, where batch normalizations are folded. Statistics of tensors in a loop cover
     all iterations. A tensor in a body that no batch reaches has no statistics.
 

@@ -1,26 +1,16 @@
-"""Comparison: how far each tensor of a quantized graph is from f32, as data, as text and as a page."""
+"""Comparison: how far each tensor of a quantized graph is from f32, as data and as text."""
 import json
-import math
-import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 
 import numpy as np
 
-from graphq.base.paths import path_of
 from graphq.ir import Graph, Value
 from graphq.ir.names import quote
-from graphq.ir.outline import Box, Outline, outline
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization import tuned
 from graphq.quantization.products import values_by_name
-from graphq.report.charts import SCROLLED, bars, table
-from graphq.report.details import Record
-from graphq.report.drawing import available, class_of, draw, shortened
-from graphq.report.page import HELP, document
-from graphq.report.views import Views, legend
+from graphq.report.charts import listed
 
 
 @dataclass
@@ -63,7 +53,7 @@ GOOD_ENOUGH = tuned.TARGET
 class Comparison:
     """The tensors by cost, the highest first, then tensors without a cost; `loss` is the loss of the outputs.
 
-    `graph` is the quantized graph, for the page. `noise` is the uncertainty of costs: the most that the loss grew when
+    `graph` is the quantized graph. `noise` is the uncertainty of costs: the most that the loss grew when
     one layer was computed in f32. Such growth is chance, so costs up to `noise` have no meaningful order. `tried` is
     the loss with the advice, the largest of the compared batches and of held-out batches; None if it was not tried.
     """
@@ -141,7 +131,7 @@ class Comparison:
                 *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors[:SHOWN])]
         more = len(self.tensors) - SHOWN
         return "\n".join([self.summary, *(" ".join(f"{text:>9}" for text in row) for row in rows),
-                          *([f"... {more} more, as JSON or on a page"] if more > 0 else []), self.advice])
+                          *([f"... {more} more, as JSON"] if more > 0 else []), self.advice])
 
     def __repr__(self) -> str:
         return str(self)
@@ -152,92 +142,12 @@ class Comparison:
                 for t in self.tensors]
         return json.dumps({"loss": self.loss, "noise": self.noise, "advice": self.advice, "tensors": rows}, indent=1)
 
-    def report(self, path: str | os.PathLike[str], /) -> None:
-        """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph colored by cost.
-
-        The page is a single file and needs no network. It shows the graph only if Graphviz is installed (the extra
-        `report`). Raises GraphError if `path` is not a path, OSError if the file cannot be written.
-        """
-        path_of(path).write_bytes(differences_page(self).encode("utf-8", "replace"))
-
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self.summary)}</p>{SCROLLED}{_table(self.tensors, {})}</div>"
+        rows = ((*t.cells().values(), f"{t.name} ({t.op})") for t in self.tensors)
+        return f"<p>{escape(self.summary)}</p>{listed([*self.tensors[0].cells(), 'tensor'], rows)}"
 
 
 def _is_constant(value: Value) -> bool:
     node = value.node
     return value.data is not None or node is not None and node.op.name in DEQUANTIZES \
         and all(v.data is not None for v in node.operands)
-
-
-COSTS = {"most": "at least half of the largest cost", "much": "at least a tenth of the largest cost",
-         "little": "less", "plain": "no cost, or a cost that may be noise"}
-"""The CSS classes of tensors by cost, with their names in the legend."""
-
-
-def differences_page(found: Comparison) -> str:
-    """The HTML of the page: the tensors in graph order and by cost and, if Graphviz is installed, the graph."""
-    drawn, views = outline(found.graph), Views()
-    ids = {v.name: f"n{k}" for k, node in enumerate(found.graph.nodes) for v in node.outputs if v.name is not None}
-    costs = {t.name: found.known_cost(t) for t in found.tensors}
-    highest = max((x for x in costs.values() if x is not None), default=0.0)
-    kinds = {ids[name]: _kind(cost, highest) for name, cost in costs.items()}
-    boxes: dict[str, list[TensorDifference]] = {}
-    for t in found.tensors:
-        boxes.setdefault(ids[t.name], []).append(t)
-    views.records["tensors"] = _records(drawn, boxes)
-    listed = [kinds[ids[t.name]] for t in found.tensors]
-    key = legend(COSTS, Counter(listed))
-    views.add("Graph order", _bars(found, ids, kinds), "tensors", legend=key)
-    views.add("By cost", _table(found.tensors, ids), "tensors")
-    if available():
-        def lines(box: Box) -> Sequence[str]:
-            return *box.lines[:1], *(text for t in boxes.get(box.id, ()) for text in _lines(t))
-
-        views.add("Graph", draw(drawn, lines, lambda box: kinds.get(box.id, class_of(box))), "tensors", "picture", key)
-    return document(f"{found.graph.name}: differences from f32", views,
-                    f"{HELP}<p>{escape(found.summary)}</p>")
-
-
-def _kind(cost: float | None, highest: float) -> str:
-    if cost is None:
-        return "plain"
-    return "most" if cost >= 0.5 * highest else "much" if cost >= 0.1 * highest else "little"
-
-
-def _lines(t: TensorDifference) -> Iterator[str]:
-    cells = t.cells()
-    yield t.name
-    yield f"SQNR {cells['SQNR dB']} dB"
-    if t.cost is not None:
-        yield f"cost {cells['cost']}"
-
-
-def _records(drawn: Outline, boxes: Mapping[str, Sequence[TensorDifference]]) -> dict[str, Record]:
-    records: dict[str, Record] = {}
-    for box in drawn.walk():
-        rows = [[name, text] for t in boxes.get(box.id, ()) for name, text in {"tensor": t.name, **t.cells()}.items()
-                if text]
-        records[box.id] = {"t": box.lines[0], "r": [*rows, *(["type", text] for text in box.lines[1:])]}
-    return records
-
-
-def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -> str:
-    ordered = sorted(found.tensors, key=lambda t: int(ids[t.name][1:]))
-    columns = {"SQNR dB": [(t.sqnr, t.cells()["SQNR dB"]) for t in ordered],
-               "1 - cosine": [(1 - t.cosine, f"{1 - t.cosine:.1e}") for t in ordered],
-               "cost": [(found.known_cost(t) or 0.0, t.cells()["cost"]) for t in ordered]}
-    scaled = []
-    for column in columns.values():
-        longest = max((x for x, _ in column if math.isfinite(x)), default=0.0)
-        scaled.append([(min(max(x / longest, 0.0), 1.0) if longest > 0 else 0.0, text) for x, text in column])
-    names = shortened(t.name for t in ordered)
-    rows = ((ids[t.name], kinds[ids[t.name]], names[t.name], cells)
-            for t, *cells in zip(ordered, *scaled, strict=True))
-    return bars(tuple(columns), rows)
-
-
-def _table(tensors: Sequence[TensorDifference], ids: Mapping[str, str]) -> str:
-    head = [*tensors[0].cells(), "tensor"]
-    return table(head, ((ids.get(t.name, ""), (*t.cells().values(), f"{t.name} ({t.op})")) for t in tensors),
-                 len(head) - 1)

@@ -1,7 +1,7 @@
 """Turn statistics into scales and zero points.
 
-All methods work alike: a method proposes ranges (low, high) and picks the range of least loss; scale and zero point
-follow from the range. min-max, the moving average and percentiles propose one range; entropy and MSE propose many.
+A method gives a range (low, high); scale and zero point follow from the range. min-max and percentiles give one range;
+MSE proposes many, and picks the range of least squared error.
 
 Each bin of a histogram is assumed to be filled evenly. Under this assumption the mean squared error of a range is
 exact. Rounding x to multiples of s costs the integral of (x - s rint(x / s))**2, and clipping at T costs the integral
@@ -100,14 +100,10 @@ def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[flo
     match scheme.method:
         case "min_max":
             return t.low, t.high
-        case "moving_average":
-            return t.average or (t.low, t.high)
         case _ if not t.size:
             raise GraphError(f"method {scheme.method} needs histograms: call calibrate with histograms=True")
         case "percentile":
             return percentile_range(t, scheme.percentile)
-        case "entropy":
-            return entropy_range(t, dtype)
     return mse_range(t, dtype, scheme.symmetric)
 
 
@@ -123,51 +119,6 @@ def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, flo
     inside = np.cumsum(counts[order])
     limit = magnitude[order[np.searchsorted(inside, percentile / 100 * inside[-1])]]
     return max(t.low, -limit), min(t.high, limit)
-
-
-def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[float, float]:
-    """The range [-T, T] of least Kullback-Leibler divergence from the data, cut at the extremes of the data.
-
-    Migacz, 2017, "8-bit inference with TensorRT". The method takes a histogram of magnitudes up to T whose last bin
-    also counts all larger elements. It compares this histogram with a coarser histogram that has one level per integer.
-    """
-    levels = (1 << dtype.bits) // (2 if t.low < 0 else 1)
-    top = max(-t.low, t.high)
-    if top <= 0 or levels >= bins:
-        return t.low, t.high
-    even = _evenly(t, top, bins)
-    best, threshold = np.inf, top
-    if not even[:levels].any():  # all elements are large: clipping gains nothing
-        return t.low, t.high
-    for size in range(levels, bins + 1, max(1, bins // 256)):
-        p = even[:size].copy()
-        reference = p.copy()
-        reference[-1] += even[size:].sum()
-        groups = np.minimum(np.arange(size) * levels // size, levels - 1)
-        used = p > 0
-        sums, members = np.bincount(groups, p, levels), np.bincount(groups, used, levels)
-        q = np.where(used, (sums / np.maximum(members, 1))[groups], 0.0)
-        p, q = reference / reference.sum(), q / max(q.sum(), 1e-300)
-        inside = p > 0
-        loss = float((p[inside] * np.log(p[inside] / np.maximum(q[inside], 1e-9))).sum())
-        if loss < best:
-            best, threshold = loss, top * size / bins
-    return max(t.low, -threshold), min(t.high, threshold)
-
-
-def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
-    """The counts of magnitudes in bins of equal width up to `top`; each bin of the histogram is spread evenly.
-
-    The first bin gets the count of the second bin, as in TensorRT, because zeros are exact in any range.
-    """
-    lower, upper, counts = t.bins()
-    a, b = np.minimum(np.abs(lower), np.abs(upper)), np.maximum(np.abs(lower), np.abs(upper))
-    ends = np.linspace(0, top, bins + 1)[1:]
-    width = np.maximum(b - a, 1e-300)
-    below = np.where(b > a, np.clip((ends[:, None] - a) / width, 0, 1), ends[:, None] >= a) @ counts
-    even = np.diff(below, prepend=0.0)
-    even[0] = even[1]
-    return even
 
 
 def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:

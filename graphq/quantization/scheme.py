@@ -9,7 +9,7 @@ from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
 from graphq.errors import GraphError
 from graphq.ir.names import counted
 
-Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse", "automatic"]
+Method: TypeAlias = Literal["min_max", "percentile", "mse", "automatic"]
 Preset: TypeAlias = Literal["fast", "balanced", "accurate"]
 Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
 

@@ -15,8 +15,6 @@ from graphq.quantization import tuned
 with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
     EDGES = (np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT).view(np.float32).astype(np.float64)
 """The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
-MOMENTUM = 0.1
-"""The weight of one more batch in the moving average of extremes: the definition of method "moving_average"."""
 
 
 @dataclass
@@ -51,14 +49,13 @@ class Channels:
 class TensorStatistics:
     """Statistics of one tensor: the number of its elements, their extremes, and a histogram.
 
-    `average` has moving averages of the batches' extremes. `histogram` has the indices of the bins that are not empty
-    (the highest bits of an f32, as in operation `histogram`), and the counts of elements in these bins. `second` is the
-    largest magnitude if the batch with the largest magnitude is left out.
+    `histogram` has the indices of the bins that are not empty, and the counts of elements in these bins. The bins are
+    the highest bits of an f32, as in operation `histogram`. `second` is the largest magnitude if the batch with the
+    largest magnitude is left out; 0 if there is no other batch.
     """
 
     low: float = np.inf
     high: float = -np.inf
-    average: tuple[float, float] | None = None
     second: float = 0.0
     histogram: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     channels: Channels | None = None
@@ -83,11 +80,9 @@ class TensorStatistics:
             total = self.counts + counts
             (used,) = np.nonzero(total)
             self.histogram = used, total[used]
-        if self.average is not None:
+        if self.low <= self.high:
             self.second = max(self.second, min(max(-self.low, self.high), max(-low, high)))
         self.low, self.high = min(self.low, low), max(self.high, high)
-        old = self.average or (low, high)
-        self.average = old[0] + MOMENTUM * (low - old[0]), old[1] + MOMENTUM * (high - old[1])
 
     def bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The bins that are not empty, ascending: lower and upper bounds, cut at the extremes, and counts."""
@@ -132,7 +127,7 @@ class Statistics(Mapping[str, TensorStatistics]):
         arrays: dict[str, Any] = {"batches": np.array(self.batches)}
         for name, t in self.items():
             arrays[f"bins/{name}"], arrays[f"counts/{name}"] = t.histogram
-            arrays[f"range/{name}"] = np.array([t.low, t.high, *(t.average or (t.low, t.high)), t.second])
+            arrays[f"range/{name}"] = np.array([t.low, t.high, t.second])
         with open(path, "wb") as file:
             np.savez_compressed(file, **arrays)
 
@@ -145,10 +140,10 @@ class Statistics(Mapping[str, TensorStatistics]):
         try:
             tensors = {}
             for name in (key.removeprefix("range/") for key in arrays if key.startswith("range/")):
-                low, high, low_average, high_average, second = (float(x) for x in arrays[f"range/{name}"])
+                low, high, second = (float(x) for x in arrays[f"range/{name}"])
                 bins, counts = arrays[f"bins/{name}"], arrays[f"counts/{name}"]
                 np.zeros(BINS)[bins] = counts  # raises if an index is not a bin
-                tensors[name] = TensorStatistics(low, high, (low_average, high_average), second, (bins, counts))
+                tensors[name] = TensorStatistics(low, high, second, (bins, counts))
             return cls(tensors, int(arrays["batches"]))
         except (ArithmeticError, LookupError, TypeError, ValueError) as e:  # NumPy's errors for other arrays
             raise InputError(f"{path} holds no statistics: {type(e).__name__}: {e}") from None

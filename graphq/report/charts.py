@@ -1,4 +1,4 @@
-"""Make HTML and SVG that pages and notebooks share: charts (a run, the arena, bars), tables, and folded parts."""
+"""Make HTML and SVG that pages and notebooks share: charts (a run, the arena), tables, and folded parts."""
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
@@ -50,18 +50,6 @@ def memory(allocations: Sequence[Allocation], nbytes: int, steps: int, box: Box)
     every = max(1, steps // 20)
     shapes += [_text(LEFT + column * k, MEMORY_HEIGHT + 22, str(k)) for k in range(0, steps, every)]
     return _chart(LEFT + column * steps + 20, MEMORY_HEIGHT + 30, shapes)
-
-
-def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple[float, str]]]]) -> str:
-    """Rows of bars in HTML: a row for each box, with a bar for each column of `head`.
-
-    A box is an id, a CSS class and a name. A bar is its length (a share of the longest bar, from 0 to 1) and a text.
-    """
-    made = [f"<div><span></span>{''.join(f'<span>{escape(text)}</span>' for text in head)}</div>"]
-    for id, kind, name, columns in rows:
-        cells = (f'<span><i style="--share:{share:.4f}"></i>{escape(text)}</span>' for share, text in columns)
-        made.append(f'<div class="b {kind}" data-n="{id}"><span>{escape(name)}</span>{"".join(cells)}</div>')
-    return f'<div class="bars">{"".join(made)}</div>'
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:

@@ -23,7 +23,7 @@ def chain(length, names=NAMES):
     return g, [{'in\n"put" <x>': rng.standard_normal((n, 8)).astype(np.float32)} for n in (3, 5)]
 
 
-def test_many_tensors_with_names_of_any_kind(tmp_path):
+def test_many_tensors_with_names_of_any_kind():
     graph, batches = chain(35)
     made = quantize(graph, batches, Scheme(method="min_max"))
     found = compare(made, graph, batches, rank=False)
@@ -31,11 +31,9 @@ def test_many_tensors_with_names_of_any_kind(tmp_path):
     assert len(found.tensors) == 140 and names <= {t.name for t in found.tensors}
     assert all(t.sqnr > 20 and t.cosine > 0.99 for t in found.tensors)  # a tanh of large numbers is 1 in both
     lines = str(found).splitlines()
-    assert len(lines) == 21 and lines[-2] == "... 123 more, as JSON or on a page"
+    assert len(lines) == 21 and lines[-2] == "... 123 more, as JSON"
     assert len([line for line in lines if line.endswith(r'  "line\nbreak\t2" (tanh)')]) == 1
     assert {row["name"] for row in json.loads(found.json())["tensors"]} >= names
-    found.report(tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8").count("</script>") == 2
 
 
 def test_ranks_with_names_of_any_kind():

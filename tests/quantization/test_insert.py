@@ -174,7 +174,7 @@ def test_names_and_statistics_that_there_are_not():
     assert kept(g, Scheme(exclude=["y"])) == [] and [p.name for p in kept(g, Scheme(wide=["y"]))] == ["y"]
     with pytest.raises(gq.GraphError, match="no statistics of 'x', an operand of 'y'"):
         by_statistics(g, Statistics({}, 1), Scheme())
-    t = TensorStatistics(-1.0, 1.0, (-1.0, 1.0))
+    t = TensorStatistics(-1.0, 1.0)
     found = by_statistics(g, Statistics({"x": t}, 1), Scheme(method="min_max", wide=["y"]))
     assert found["y"].wide and not found["y"].wide_weights and found["y"].activations.keys() == {0}
 

@@ -23,7 +23,7 @@ def known(second=2.0):
     """
     low, high = np.array([-0.25, -1.0]), np.array([0.5, 3.0])
     channels = Channels(1, low, high, high, high)
-    tensors = {name: TensorStatistics(-1.0, 3.0, (-1.0, 3.0), second, channels=channels) for name in SOURCES}
+    tensors = {name: TensorStatistics(-1.0, 3.0, second, channels=channels) for name in SOURCES}
     return Known(Statistics(tensors, 2), FACTORS)
 
 

@@ -46,7 +46,7 @@ def test_the_estimated_error_is_that_of_the_data(name, dtype):
 def test_mse_is_no_worse_than_any_other_method(name, symmetric):
     t = statistics(DATA[name])
     errors = {m: error(DATA[name], parameters(t, Scheme(method=m, symmetric=symmetric), u8))
-              for m in ("mse", "min_max", "percentile", "entropy", "moving_average")}
+              for m in ("mse", "min_max", "percentile")}
     assert errors["mse"] <= 1.02 * min(errors.values()) + 1e-6, errors
 
 
@@ -59,27 +59,10 @@ def test_percentiles(name):
     assert low == pytest.approx(max(-want, x.min()), rel=1 / 16)
 
 
-def test_entropy_clips_outliers_and_keeps_even_data():
-    t = statistics(DATA["outliers"])
-    low, high = chosen_range(t, Scheme(method="entropy"), u8)
-    assert 2.5 < high < 15 and -15 < low < -2.5
-    even = statistics(RNG.uniform(-1, 1, 50_000))
-    low, high = chosen_range(even, Scheme(method="entropy"), u8)
-    assert high > 0.9 and low < -0.9
-
-
-@pytest.mark.parametrize("far", [100, -100])
-def test_entropy_clips_nothing_where_nothing_is_small(far):
-    """Numbers near 50 and one at 100: no part of the histogram is finer than the integers are."""
-    t = statistics(np.append(RNG.normal(50, 1, 5000), far))
-    assert chosen_range(t, Scheme(method="entropy"), u8) == (t.low, t.high)
-
-
-def test_min_max_and_moving_average():
+def test_min_max():
     t = statistics([-1, 3])
     t.add(histogram(np.float32([0, 5]))[0], 0.0, 5.0)
     assert chosen_range(t, Scheme(method="min_max"), u8) == (-1, 5)
-    assert chosen_range(t, Scheme(method="moving_average"), u8) == pytest.approx((-0.9, 3.2))
 
 
 @pytest.mark.parametrize("dtype, symmetric, scale, zp", [
@@ -98,7 +81,7 @@ def test_zero_is_represented_exactly():
 
 
 @pytest.mark.parametrize("value", [0.0, 2.5, -3.0, 1e-30])
-@pytest.mark.parametrize("method", ["mse", "min_max", "percentile", "entropy", "moving_average"])
+@pytest.mark.parametrize("method", ["mse", "min_max", "percentile"])
 def test_a_constant_tensor_keeps_its_number(value, method):
     p = parameters(statistics(np.full(100, value)), Scheme(method=method), u8)
     q = quantize.reference(np.full(1, value, np.float32), dtype=u8, **p.attrs)
@@ -175,7 +158,7 @@ def test_a_range_is_kept_for_what_it_follows_from():
             kept.add(histogram(data.astype(np.float32))[0], data.min(), data.max())
         for scheme in schemes:
             for dtype in (u8, s8, u16):
-                fresh = TensorStatistics(kept.low, kept.high, kept.average, kept.second, kept.histogram)
+                fresh = TensorStatistics(kept.low, kept.high, kept.second, kept.histogram)
                 assert parameters(kept, scheme, dtype) == parameters(fresh, scheme, dtype), (scheme, dtype)
 
 
@@ -225,47 +208,6 @@ def test_the_steps_that_stand_for_integers(dtype, zp, wide):
     ends = (int(dtype.min) - zp) * 0.25, (int(dtype.max) - zp) * 0.25
     want = (ends[0] - 0.125, ends[1] + 0.125 - 0.25 / 256) if wide else ends
     assert (part["low"] * part["step"], part["high"] * part["step"]) == want
-
-
-def least_divergence(t, levels, bins=2048):
-    """The range of the entropy method by a loop over bins, and the second least divergence over the least."""
-    top = max(-t.low, t.high)
-    even, edges = np.zeros(bins), np.linspace(0, top, bins + 1)
-    for lower, upper, count in zip(*t.bins(), strict=True):
-        a, b = sorted((abs(lower), abs(upper)))
-        share = np.clip(np.minimum(edges[1:], b) - np.maximum(edges[:-1], a), 0, None) / (b - a) if b > a else \
-            np.arange(bins) == max(np.searchsorted(edges, a) - 1, 0)
-        even += share * count
-    even[0] = even[1]
-    losses = {}
-    for size in range(levels, bins + 1, 8):
-        p, starts = even[:size].copy(), [-(-level * size // levels) for level in range(levels)]
-        means = np.add.reduceat(p, starts) / np.maximum(np.add.reduceat(p > 0, starts, dtype=int), 1)
-        q = np.repeat(means, np.diff([*starts, size])) * (p > 0)
-        p[-1] += even[size:].sum()
-        p, q = p / p.sum(), np.maximum(q / q.sum(), 1e-9)
-        losses[top * size / bins] = (p[p > 0] * np.log(p[p > 0] / q[p > 0])).sum()
-    first, second = sorted(losses, key=losses.get)[:2]
-    return (max(t.low, -first), min(t.high, first)), losses[second] / losses[first]
-
-
-@pytest.mark.parametrize("name, dtype", [("normal", u8), ("outliers", s8), ("positive", u8), ("negative", s8)])
-def test_entropy_is_the_least_divergence(name, dtype):
-    t = statistics(DATA[name])
-    want, second = least_divergence(t, 256 if name == "positive" else 128)
-    assert second > 1 + 1e-9
-    assert chosen_range(t, Scheme(method="entropy"), dtype) == want
-
-
-@pytest.mark.parametrize("dtype", [u16, s16])
-def test_entropy_keeps_the_range_of_integers_finer_than_its_bins(dtype):
-    t = statistics(DATA["outliers"])
-    assert chosen_range(t, Scheme(method="entropy"), dtype) == (t.low, t.high)
-
-
-def test_entropy_of_zeros_alone_and_of_a_moving_average_without_batches():
-    assert chosen_range(statistics(np.zeros(9)), Scheme(method="entropy"), u8) == (0, 0)
-    assert chosen_range(TensorStatistics(-1.0, 2.0), Scheme(method="moving_average"), u8) == (-1, 2)
 
 
 @pytest.mark.parametrize("name", ["outliers", "positive", "negative"])

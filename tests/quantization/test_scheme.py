@@ -8,7 +8,7 @@ from graphq.quantization.scheme import Candidate, Scheme, Setting, with_scheme
 
 @pytest.mark.parametrize("options, message", [
     ({"mode": "other"}, "mode must be one of static, dynamic, weight_only, got 'other'"),
-    ({"method": "max"}, "method must be one of min_max, moving_average, percentile, entropy, mse"),
+    ({"method": "max"}, "method must be one of min_max, percentile, mse"),
     ({"weight_bits": 5}, "weight_bits must be one of 4, 7, 8, got 5"),
     ({"bias": "s16"}, "bias must be one of s32, f32"), ({"rounding": "up"}, "rounding must be one of nearest, gptq"),
     ({"activations": "f32"}, "must be one of u8, s8, u16"),
@@ -66,7 +66,7 @@ def test_schemes_at_their_limits():
 
 def test_candidates():
     assert str(Candidate("min_max")) == "min-max" and str(Candidate("mse", True)) == "mse smoothed"
-    assert str(Candidate("moving_average", True, 0.5)) == "moving-average margin 0.5 smoothed"
+    assert str(Candidate("min_max", True, 0.5)) == "min-max margin 0.5 smoothed"
 
 
 def test_settings():

@@ -1,8 +1,8 @@
-"""Charts to the pixel: a timeline, the arena, bars and tables of numbers by hand."""
+"""Charts to the pixel: a timeline, the arena and tables of numbers by hand."""
 import re
 
 from graphq.plan.plan import Allocation
-from graphq.report.charts import bars, memory, table, timeline
+from graphq.report.charts import memory, table, timeline
 from graphq.report.profile import Piece, Profile, StepTime
 
 RECTANGLE = (r'<g class="b (\w+)" data-n="(\w*)">'
@@ -72,16 +72,6 @@ def test_what_is_small_can_be_seen():
     steps = (StepTime(0, "x", 1e-9, 0, pieces=(Piece(1, 0.0, 1e-9), Piece(1, 0.5, 0.5))),)
     assert [r[4] for r in rectangles(timeline(Profile(steps, 1), lambda s: ("", "plain")))] == [0.6, 430]
     assert rectangles(memory([Allocation(1, 0, 1, 0, 0)], 1 << 20, 1, lambda b: ("s1", "x")))[0][5] == 1
-
-
-def test_bars():
-    made = bars(["first <1>", "second"], [("n1", "integer", "a & b", [(0.25, "1 ms"), (1.0, "<2")]),
-                                           ("n2", "io", "c", [])])
-    assert made == (
-        '<div class="bars"><div><span></span><span>first &lt;1&gt;</span><span>second</span></div>'
-        '<div class="b integer" data-n="n1"><span>a &amp; b</span><span><i style="--share:0.2500"></i>1 ms</span>'
-        '<span><i style="--share:1.0000"></i>&lt;2</span></div>'
-        '<div class="b io" data-n="n2"><span>c</span></div></div>')
 
 
 def test_tables():

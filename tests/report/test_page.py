@@ -209,7 +209,7 @@ def test_colors_are_those_of_the_readers_scheme(written):
     _, page = written
     (style,) = (text for _, text in page.of("style"))
     light, dark = style.split("@media (prefers-color-scheme: dark)")
-    for name in ("back", "text", "integer", "float", "reference", "most", "hot"):
+    for name in ("back", "text", "integer", "float", "reference", "hot"):
         assert f"--{name}: #" in light and f"--{name}: #" in dark
 
 
