@@ -19,10 +19,15 @@ from graphq.passes import PIPELINE, Pass
 SHORT, LONG = 11, 19
 """The lengths that the analysis compares. Few other dimensions of models have these sizes."""
 LOW = -1e30
-"""A score of at most LOW has the power 0 in a softmax, also after a number of ordinary size was added to it."""
+"""An element of at most LOW, plus a number of ordinary size, has the power 0 in a softmax, and is not the maximum."""
 MOVES = frozenset({"static_reshape", "static_transpose", "slice", "expand", "concat", "pad", "gather"})
 SUMS = ("reduce_sum", "reduce_l1", "reduce_l2", "integer_sum", "dynamic_range")
-HINTS = {"softmax": "; a mask must set the scores behind the end to -inf, or add a number below -1e30 to them"}
+TOKENS = ("query", "key", "value", "positions")
+"""The operands of cached_attention that have a row for each token."""
+HINTS = {
+    "softmax": "; a mask must set the scores behind the end to -inf, or add a number below -1e30 to them",
+    "reduce_max": "; a mask must set the elements behind the end to -inf, or to a number below -1e30",
+    "convolution": "; the elements behind the end must be 0, for example by a product with a mask"}
 
 
 class Cells(NamedTuple):
@@ -125,6 +130,10 @@ def _result(node: Node, twins: Mapping[Value | None, Value], given: Sequence[Cel
         return Cells(source.kept.all() & places.kept.reshape(*places.kept.shape, *[1] * after), _finite_if(wild))
     if name == "cum_sum" and not node.attrs["reverse"]:
         return Cells(np.logical_and.accumulate(given[0].kept, node.attrs["axis"]), _finite_if(wild))
+    if name in ("convolution", "max_pool"):
+        return Cells(_windowed(node, given), _finite_if(wild))
+    if name == "cached_attention":
+        return Cells(_attended(node, twins, given), _finite_if(wild))
     if name in ("lstm", "gru", "rnn"):
         kept = np.asarray(given[0].kept.all(axis=2, keepdims=True))
         ends = [v for v, p in zip(node.inputs, node.op.operands, strict=False) if v is not None and p.name == "lengths"]
@@ -197,7 +206,7 @@ def _along(node: Node, given: Sequence[Cells]) -> Cells:
     (x, *more), a, name, source = given, node.attrs, node.op.name, next(node.operands).node
     over = None if name == "dynamic_range" else axes_of(node)
     how = {"axis": None if over is None else tuple(over), "keepdims": a.get("keep_dims", over is not None)}
-    neutral = x.data <= LOW if name == "softmax" else x.data == -np.inf if name == "reduce_max" else x.kept
+    neutral = x.data <= LOW if name in ("softmax", "reduce_max") else x.kept
     of_sizes = name == "reduce_max" and source is not None and source.op.name == "abs"
     if of_sizes or name in SUMS and (over is None or len(over) == 1):  # the order of places in two axes may change
         neutral = x.data == 0
@@ -206,6 +215,32 @@ def _along(node: Node, given: Sequence[Cells]) -> Cells:
         wild = wild | neutral.all(**how) & (a["mode"] != "inf_as_zero")
     kept = (x.kept | neutral).all(**how) & all(c.kept.all() for c in more)
     return Cells(kept, np.where(wild, np.inf, np.where(neutral, 0, np.nan)) if name == "softmax" else _finite_if(wild))
+
+
+def _windowed(node: Node, given: Sequence[Cells]) -> np.ndarray:
+    """The rule of convolutions and max_pool: windows read kept elements or, in a convolution, zeros behind the end."""
+    (x, *more), a = given, node.attrs
+    weights = [np.ones(v.type.dims, np.float32) for v in list(node.operands)[1:2]]
+    if weights and node.graph.nodes_of(["quantize"]):  # the number of windows may decide the order of sums
+        return np.array(False)
+    if a["auto_pad"] in ("same_upper", "same_lower") and max(a["strides"]) > 1:  # the length moves the windows
+        return np.array(False)
+    changed = ~x.kept & (x.data != 0) if weights else ~x.kept
+    read = node.op.reference(changed.astype(np.float32), *weights, **a)
+    return np.asarray((read <= 0) & all(c.kept.all() for c in more))
+
+
+def _attended(node: Node, twins: Mapping[Value | None, Value], given: Sequence[Cells]) -> np.ndarray:
+    """The rule of cached_attention without earlier tokens: a token sees no key behind the end of its row."""
+    names = [p.name for v, p in zip(node.inputs, node.op.operands, strict=False) if v is not None]
+    if "past_key" in names or "bias" in names:  # the number of new tokens decides which earlier tokens count
+        return np.array(False)
+    each = [c.kept.reshape(*c.kept.shape[:2], -1).all(axis=2, keepdims=True)
+            for c, name in zip(given, names, strict=True) if name in TOKENS]
+    kept = np.logical_and.accumulate(reduce(np.logical_and, each), axis=1)
+    if not node.attrs["causal"]:
+        kept = np.asarray(kept[:, :twins[node.inputs[0]].type.dims[1]].all())
+    return kept & all(c.kept.all() for c, name in zip(given, names, strict=True) if name not in (*TOKENS, "total"))
 
 
 def _product(node: Node, given: Sequence[Cells]) -> Cells:

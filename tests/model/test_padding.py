@@ -57,6 +57,23 @@ def lstm(g, x, lengths=None, **attrs):
     return g.lstm(gates, g.constant(np.ones((8, 2), np.float32)), None, None, None, lengths, **attrs)
 
 
+def windows(**attrs):
+    return {"strides": [1], "pads_begin": [0], "pads_end": [0]} | attrs
+
+
+def conv(g, x, weights=(3, 8, 8), **attrs):
+    return g.convolution(x, g.constant(np.ones(weights, np.float32)), **windows(pads_begin=[1], pads_end=[1]) | attrs)
+
+
+def head(g, x):
+    return g.slice(x, axes=[1], starts=[0], ends=[4], steps=[1])
+
+
+def attention(g, x, past=False, causal=True):
+    ends, caches = g.constant(np.int32([6])), [g.constant(np.ones((1, 1, 9, 2), np.float32))] * 2 if past else []
+    return g.cached_attention(x, ends, ends, None, None, *caches, heads=2, groups=1, scale=1.0, causal=causal)
+
+
 ROWS = (None, None, 8)
 OPERATIONS = {
     "elementwise": (lambda g, x: g.relu(g.add(x, g.constant(np.ones(8, np.float32)))), None),
@@ -94,9 +111,23 @@ OPERATIONS = {
     "states of an lstm": (lambda g, x: lstm(g, x)[0], None),
     "the last state of an lstm": (lambda g, x: lstm(g, x)[1], "lstm"),
     "a reversed lstm": (lambda g, x: lstm(g, x, reverse=True)[0], "lstm"),
-    "a convolution": (lambda g, x: g.convolution(x, g.constant(np.ones((3, 8, 8), np.float32)), strides=[1],
-                                                 pads_begin=[1], pads_end=[1]),
-                      "convolution"),
+    "a convolution of zeros behind the end": (lambda g, x: conv(g, x), None),
+    "a convolution of other numbers": (lambda g, x: conv(g, g.exp(x)), "convolution.*must be 0"),
+    "windows that end in the row": (lambda g, x: conv(g, g.exp(x), pads_begin=[2], pads_end=[0]), None),
+    "channels first": (lambda g, x: conv(g, g.static_transpose(x, order=[0, 2, 1]), data_format="NCX"), None),
+    "strides": (lambda g, x: head(g, conv(g, x, strides=[2])), None),
+    "strides whose windows move": (lambda g, x: head(g, conv(g, x, strides=[2], auto_pad="same_upper")), "slice|conv"),
+    "a convolution in integers": (lambda g, x: g.quantize(conv(g, x), dtype="u8", scales=[1.0]), "convolution"),
+    "the largest of windows in the row": (lambda g, x: g.max_pool(x, kernel=[3], **windows()), None),
+    "the largest of windows over the end": (lambda g, x: g.max_pool(x, kernel=[3], **windows(pads_end=[2])),
+                                            "max_pool"),
+    "the largest that is not hidden": (lambda g, x: g.reduce_max(g.select(
+        g.equal(x, 0.0), np.float32(LOWEST), x), axes=[1]), None),
+    "the largest of a product with the mask": (lambda g, x: g.reduce_max(g.multiply(x, x), axes=[1]),
+                                               "reduce_max.*below -1e30"),
+    "attention of the tokens before": (lambda g, x: attention(g, x), None),
+    "attention of all tokens": (lambda g, x: attention(g, x, causal=False), None),
+    "attention after earlier tokens": (lambda g, x: attention(g, x, past=True)[0], "cached_attention"),
     "another operation": (lambda g, x: g.arg_max(x, axis=1), "arg_max"),
 }
 
@@ -105,7 +136,7 @@ OPERATIONS = {
 def test_operations(name):
     build, said = OPERATIONS[name]
     mixes = found_for(build, ROWS).mixes
-    assert mixes is None if said is None else said in mixes, mixes
+    assert mixes is None if said is None else re.search(said, mixes), mixes
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -159,6 +190,22 @@ def test_softmax_and_products_of_zeros_behind_the_end():
                 assert np.array_equal(q[:, :n], p) and not q[:, n:].any()
             tail = rng.normal(size=(size - n, 4)).astype(np.float32)
             assert np.array_equal(float_sums(q, np.concatenate([v, tail])).view(np.int32), y.view(np.int32))
+
+
+@pytest.mark.parametrize("strides, groups", [(1, 1), (2, 6)])
+def test_convolutions_of_zeros_behind_the_end(strides, groups):
+    """A short row's last windows, which read the padding of the convolution, have the bits that zeros give."""
+    g, rng = gq.Graph(), np.random.default_rng(strides)
+    w, bias = rng.normal(size=(5, 6 // groups, 6)).astype(np.float32), np.full(6, -0.0, np.float32)
+    g.output(g.convolution(g.input("x", dtype="f32", shape=(1, None, 6)), g.constant(w), g.constant(bias),
+                           **windows(strides=[strides], pads_begin=[2], pads_end=[2]), groups=groups))
+    model = gq.compile(g, threads=1)
+    for n in (1, 4, 15, 70):
+        x = rng.normal(size=(1, n, 6)).astype(np.float32) * (rng.random((1, n, 6)) < 0.7)
+        y = model.formula(x)
+        for size in (n + 1, 16 * (n // 16 + 1)):
+            wide = model.formula(np.pad(x, [(0, 0), (0, size - n), (0, 0)]))
+            assert np.array_equal(wide[:, :y.shape[1]].view(np.int32), y.view(np.int32))
 
 
 def test_what_is_known_of_rows_and_padding_is_saved(tmp_path, monkeypatch):
