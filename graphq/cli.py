@@ -34,6 +34,7 @@ COMMANDS = {
                 "int8.onnx model.onnx --data calibration/"),
     "fingerprint": ("print a digest of all that decides a model's outputs, equal on every machine",
                     "model.onnx --ranges rows"),
+    "diff": ("show how two models differ: nodes, attributes, weights", "model.onnx other.onnx --json"),
     "verify": ("write digests of a model's results, or compare them with another machine's",
                "model.onnx --digests digests.json --values"),
     "cache": ("show where the cache of kernels and models is and how much it holds, or empty it", "info"),

@@ -111,7 +111,7 @@ def test_wrong_graph_is_one_line_and_exit_code_2(tmp_path, capsys, command, text
 
 
 OF_MODELS = [name for name in COMMANDS if name != "cache"]
-MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "--data=x.npz"],
+MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "--data=x.npz"], "diff": ["g.txt"],
         "reduce": ["--check=true"], "verify": ["--digests=digests.json"]}
 """What else a command cannot do without."""
 
