@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from difflib import SequenceMatcher
 from itertools import zip_longest
+from os.path import commonprefix
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -43,7 +44,7 @@ class Weights(NamedTuple):
     largest: float
 
 
-class Difference(NamedTuple):
+class GraphDifference(NamedTuple):
     """All differences of two graphs; `kept` is the number of nodes that match."""
 
     kept: int
@@ -58,7 +59,7 @@ class Difference(NamedTuple):
         return not any(self[1:])
 
     def __str__(self) -> str:
-        changes = [f"~ {node}: {what} {x:.60} -> {y:.60}" for node, what, x, y in self.changed]
+        changes = [f"~ {c.node}: {c.what} {_cut(c.before, c.after)} -> {_cut(c.after, c.before)}" for c in self.changed]
         weights = [f"~ weights {w.name} {w.type}: {w.differing} of {counted(w.elements, 'element')} differ, by at most "
                    f"{w.largest:.6g}" for w in self.weights]
         total = f"{counted(self.kept, 'node')} in both models, {len(self.removed)} removed, {len(self.added)} added"
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return int(not found.equal)
 
 
-def difference(left: Graph, right: Graph) -> Difference:
+def difference(left: Graph, right: Graph) -> GraphDifference:
     """Compare two graphs. Orders of nodes, names of inner values and names of graphs do not count."""
     pairs, twins = matches(left, right)
     kept = set(twins.values())
@@ -101,7 +102,7 @@ def difference(left: Graph, right: Graph) -> Difference:
             changed.append(Change(name, f"{what}, {_label(x)}", str(x.type), str(y.type)))
         elif (x, y) not in weights and (found := _of_weights(x, y)) is not None:
             weights[x, y] = found
-    return Difference(len(twins), removed, added, changed, [*weights.values()])
+    return GraphDifference(len(twins), removed, added, changed, [*weights.values()])
 
 
 def matches(left: Graph, right: Graph) -> tuple[Pairs, dict[Node, Node]]:
@@ -135,6 +136,12 @@ def matches(left: Graph, right: Graph) -> tuple[Pairs, dict[Node, Node]]:
             pair(a, b)
     pairs.update({v: named[v.name] for n in sides[0] if n not in taken for v in n.outputs if v.name in named})
     return pairs, twins
+
+
+def _cut(text: str, other: str) -> str:
+    """At most 100 characters of `text`, from a little before the place where `other` differs from it."""
+    start = max(0, len(commonprefix([text, other])) - 20) if len(text) > 100 else 0
+    return "..." * (start > 0) + text[start:start + 100] + "..." * (len(text) > start + 100)
 
 
 def _operations(graph: Graph) -> list[Node]:

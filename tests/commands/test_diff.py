@@ -83,6 +83,17 @@ def test_weights_are_compared_by_their_bits(a, b, gap):
     assert [w.largest for w in difference(of(a), of(b)).weights] == ([] if gap is None else [gap])
 
 
+def test_texts_show_the_place_that_differs():
+    """Of two long lists of scales, the part around the first scale that differs."""
+    graphs = [gq.Graph(), gq.Graph()]
+    for g, scale in zip(graphs, (0.5, 4.0), strict=True):
+        x = g.input("x", shape=(2, 40), dtype="u8")
+        g.output(g.dequantize(x, qtype="per_channel", axis=1, scales=[*[0.25] * 30, scale, *[0.125] * 9]), name="y")
+    line = str(difference(*graphs)).splitlines()[0]
+    before, after = line.split(" -> ")
+    assert "0.25, 0.5, 0.125" in before and "0.25, 4.0, 0.125" in after and len(line) < 300
+
+
 @pytest.mark.parametrize("suffix", ["onnx", "json", "txt", "graphq"])
 def test_files(suffix, tmp_path, capsys):
     a, b = gq.parse("graph(x: f32[2,4]) { %y = relu(x) return %y }"), \
