@@ -1,7 +1,8 @@
 """Digests of a model's outputs and inner values, by which `graphq verify` compares machines (docs/numbers.md)."""
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from graphq.model.fingerprint import NUMBERS
 
 FORMAT, GROWTH = "graphq.digests/1", 40
 """The format of the files, and the most bytes of memory that parsing takes for one byte."""
+STAGE = 1 << 28
+"""About how many bytes of inner values `verify` holds at a time."""
 
 
 def verify(model: CompiledGraph, arrays: Mapping[str, np.ndarray], path: Path, *, values: bool = False,
@@ -48,7 +51,7 @@ def verify(model: CompiledGraph, arrays: Mapping[str, np.ndarray], path: Path, *
         left = {v.name for n in model.graph.nodes if n.op.name != "constant" for v in n.outputs}
         names = [v.name for n in graph.nodes for v in n.outputs if v.name and v.name in left and not v.is_output]
     if known := [name for name in names if name in made]:
-        found["values"] = _texts(model(arrays, fetch=known))
+        found["values"] = _in_stages(model, arrays, known)
     result = {"written": not wanted, "outputs": len(found["outputs"]), "values": len(known), "differing": [],
               "node": None, "missing": [name for name in names if name not in made]}
     if not wanted:
@@ -61,6 +64,17 @@ def verify(model: CompiledGraph, arrays: Mapping[str, np.ndarray], path: Path, *
     wrong.sort(key=lambda name: order[made[name]])
     node = made[wrong[0]].node if wrong else None
     return {**result, "differing": wrong, "node": None if node is None else graph.describe(node)}
+
+
+def _in_stages(model: CompiledGraph, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, str]:
+    """The texts of inner values. Each run returns as many of them as STAGE allows."""
+    graph = model.source.specialize({name: array_type(x) for name, x in arrays.items()})
+    sizes = {v.name: v.type.nbytes for v in graph.values if v.type.known}
+    ends = accumulate(sizes.get(name, 0) for name in names)
+    found: dict[str, str] = {}
+    for _, stage in groupby(zip(names, ends, strict=True), key=lambda x: x[1] // STAGE):
+        found |= _texts(model(arrays, fetch=[name for name, _ in stage]))
+    return found
 
 
 def add_array(found: Any, x: np.ndarray) -> None:

@@ -81,6 +81,21 @@ def test_write_and_check(checked, tmp_path):
     assert checked() == (0, "d.json: 2 outputs, 0 inner values: equal")
 
 
+def test_values_are_digested_in_stages(file, tmp_path, monkeypatch):
+    """A limit below the size of one value returns the values one by one, with the same digests."""
+    model, arrays = gq.compile(gq.parse(TEXT), isa="scalar", threads=1), {
+        "x": np.float32([[1, 2, 3]] * 5), "k": np.uint8([1, 2])}
+    verify(model, arrays, tmp_path / "d.json", values=True)
+    monkeypatch.setattr(digests, "STAGE", 59)
+    fetched = []
+    call = type(model).__call__
+    monkeypatch.setattr(type(model), "__call__", lambda self, *x, **options: (
+        fetched.append(options.get("fetch")), call(self, *x, **options))[1])
+    found = verify(model, arrays, tmp_path / "d.json", values=True)
+    assert (found["values"], found["differing"]) == (3, [])
+    assert [names for names in fetched if names] == [["a"], ["b"], ["c"]]
+
+
 def test_the_first_difference_in_the_order_of_execution(checked, tmp_path):
     checked("--values")
     changed(tmp_path, lambda d: (d["outputs"].update(y=""), d["values"].update(c="", b="")))
