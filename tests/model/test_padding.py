@@ -192,19 +192,34 @@ def test_softmax_and_products_of_zeros_behind_the_end():
             assert np.array_equal(float_sums(q, np.concatenate([v, tail])).view(np.int32), y.view(np.int32))
 
 
-@pytest.mark.parametrize("strides, groups", [(1, 1), (2, 6)])
-def test_convolutions_of_zeros_behind_the_end(strides, groups):
-    """A short row's last windows, which read the padding of the convolution, have the bits that zeros give."""
-    g, rng = gq.Graph(), np.random.default_rng(strides)
-    w, bias = rng.normal(size=(5, 6 // groups, 6)).astype(np.float32), np.full(6, -0.0, np.float32)
-    g.output(g.convolution(g.input("x", dtype="f32", shape=(1, None, 6)), g.constant(w), g.constant(bias),
-                           **windows(strides=[strides], pads_begin=[2], pads_end=[2]), groups=groups))
+def convolved(g, x, strides, groups):
+    w = np.random.default_rng(strides).normal(size=(5, 8 // groups, 8)).astype(np.float32)
+    return g.convolution(x, g.constant(w), g.constant(np.full(8, -0.0, np.float32)), groups=groups,
+                         **windows(strides=[strides], pads_begin=[2], pads_end=[2]))
+
+
+ALONG = {
+    "convolution": lambda g, x, ends: convolved(g, x, 1, 1),
+    "depthwise convolution": lambda g, x, ends: convolved(g, x, 2, 8),
+    "largest of windows": lambda g, x, ends: g.max_pool(x, kernel=[1], **windows()),
+    "attention": lambda g, x, ends: g.cached_attention(x, ends, ends, heads=2, groups=1, scale=1.0)[0],
+    "attention to all": lambda g, x, ends: g.cached_attention(x, ends, ends, heads=2, groups=1, scale=1.0,
+                                                              causal=False)[0],
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_zeros_behind_the_end_change_no_bit(name):
+    """The last windows of a short row read padding that the operation adds; zeros in its place give the same bits."""
+    g, rng = gq.Graph(), np.random.default_rng(3)
+    x, ends = g.input("x", dtype="f32", shape=(1, None, 8)), g.input("ends", dtype="s32", shape=(1,))
+    g.output(ALONG[name](g, x, ends), name="y")
     model = gq.compile(g, threads=1)
     for n in (1, 4, 15, 70):
-        x = rng.normal(size=(1, n, 6)).astype(np.float32) * (rng.random((1, n, 6)) < 0.7)
-        y = model.formula(x)
+        x = rng.normal(size=(1, n, 8)).astype(np.float32) * (rng.random((1, n, 8)) < 0.7)
+        y = model.formula(x=x, ends=np.int32([n - 1]))
         for size in (n + 1, 16 * (n // 16 + 1)):
-            wide = model.formula(np.pad(x, [(0, 0), (0, size - n), (0, 0)]))
+            wide = model.formula(x=np.pad(x, [(0, 0), (0, size - n), (0, 0)]), ends=np.int32([n - 1]))
             assert np.array_equal(wide[:, :y.shape[1]].view(np.int32), y.view(np.int32))
 
 
