@@ -4,12 +4,13 @@ Run `python docs/from_torch.py > docs/from_torch_operators.md`; this needs the p
 """
 import textwrap
 
-from graphq.torch.operators import importer
+from graphq.torch.operators.decompositions import DECOMPOSED
+from graphq.torch.operators.importer import OPERATORS
 
 HEAD = """# Operators of `from_torch`
 
-`python docs/from_torch.py` writes this page from graphq's table of importers. All overloads of an operator are
-converted, and the form that changes its first argument (`relu_`). PyTorch decomposes other operators, if it can.
+`python docs/from_torch.py` writes this page from graphq's tables of operators. The form that changes its first
+argument (`relu_`) is converted, too. PyTorch decomposes other operators, if it can.
 """
 
 TITLES = {"aten": "ATen", "quantized_decomposed": "PT2E (`quantized_decomposed`)", "torchao": "torchao"}
@@ -19,7 +20,7 @@ def page() -> str:
     """The text of the page."""
     lines = [HEAD]
     for namespace, title in TITLES.items():
-        names = sorted(name.partition(".")[2] for name in importer.OPERATORS if name.startswith(f"{namespace}."))
+        names = sorted({name.split(".")[1] for name in [*OPERATORS, *DECOMPOSED] if name.startswith(f"{namespace}.")})
         listing = textwrap.fill(", ".join(names), 120, break_long_words=False, break_on_hyphens=False)
         lines.append(f"## {title}: {len(names)}\n\n```text\n{listing}\n```\n")
     return "\n".join(lines)

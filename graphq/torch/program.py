@@ -18,7 +18,8 @@ from graphq.ir.op import lookup
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import names_of_calls
 from graphq.torch.calling import CALLING, CHANGES, Calling, stored_tensor
-from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of
+from graphq.torch.operators.decompositions import decomposed, table
+from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
 
 SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
                      "aten.sym_constrain_range", "aten.sym_constrain_range_for_size"})
@@ -26,10 +27,6 @@ SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_
 
 INLINED = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
 """Higher-order operators that call a part of the program, their last argument before its operands."""
-
-PYTHON = {"floordiv": "aten.floor_divide", "mod": "aten.remainder", "sym_max": "aten.maximum",
-          "sym_min": "aten.minimum", **{name: f"aten.{name}" for name in "add sub mul eq ge gt le lt".split()}}
-"""Functions of Python on symbolic integers, and the operators that compute the same."""
 
 
 def convert(program: torch.export.ExportedProgram) -> Graph:
@@ -39,29 +36,11 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
                          "graphq.from_torch(torch.export.export(module.eval(), example_inputs))")
     calls = [n for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)
              for n in m.graph.nodes if n.op == "call_function"]
-    if any(_is_hidden(n) or hasattr(n.target, "overloadpacket") and _importer(n) is None
-           and operator_name(n.target) not in SKIPPED for n in calls):
-        program = _simplified(program)
+    if any(_is_hidden(n) for n in calls):
+        program = program.run_decompositions(table())
     graph = _Conversion(program).graph
     graph.meta = {**graph.meta, CALLING: Calling.of(program)}
     return graph
-
-
-def _simplified(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without hidden changes; PyTorch's decompositions replace operators that have no importer."""
-    table = torch.export.default_decompositions()
-    for op in list(table):
-        if operator_name(op) in OPERATORS:
-            del table[op]
-    return program.run_decompositions(table)
-
-
-def operator_name(target: Any) -> str:
-    """The name of an operator without its overload: "aten.add"; see `PYTHON` for functions."""
-    if hasattr(target, "overloadpacket"):
-        return str(target.overloadpacket)
-    name = getattr(target, "__name__", str(target))
-    return PYTHON.get(name, name)
 
 
 def _importer(node: Any) -> "Importer | None":
@@ -77,7 +56,7 @@ def _changes(node: Any) -> bool:
 
 
 def _is_hidden(node: Any) -> bool:
-    """Whether a call has effects that the program does not state.
+    """Whether a call has effects that the program does not state, so that PyTorch has to trace the program again.
 
     It changes a tensor that others share, such as a view's base, reads a part of a tensor's class, or converts operands
     to the element type of an autocast.
@@ -89,7 +68,7 @@ def _is_hidden(node: Any) -> bool:
     if not _changes(node) or "dropout" in str(node.target):
         return False
     given = node.args[0]
-    if any(_is_view(user) for user in given.users):
+    if _importer(node) is None or any(_is_view(user) for user in given.users):
         return True
     while _is_view(given):
         if len(given.args[0].users) > 1:
@@ -175,19 +154,25 @@ class _Conversion:
         function = not hasattr(target, "namespace")
         if function and not any(isinstance(x, Value) for x in args):
             return target(*args)
-        importer = _importer(node)
-        if importer is None:
-            raise GraphError("graphq lacks this operator, and PyTorch cannot decompose it: change the module, or "
-                             "open an issue that names the operator")
         nodes = dict(zip(("input", "other"), node.args, strict=True)) if function else \
             node.normalized_arguments(self.program.graph_module, normalize_to_only_use_kwargs=True).kwargs
         first = len(self.graph.nodes)
         call = AtenCall(self.graph, node, nodes, self._values(nodes), _role(name), self.names.get(node, node.name))
-        result = call.results(importer(call))
+        importer = _importer(node)
+        result = None if importer is None else importer(call)
+        result = call.results(self._decomposed(node) if result is None else result)
         self._label(call.name, result, first)
         if _changes(node):
             self.values[node.args[0]] = result
         return result
+
+    def _decomposed(self, node: Any) -> Any:
+        """The results of a call by simpler operators."""
+        module = decomposed(node)
+        if module is None:
+            raise GraphError("graphq lacks this operator, and PyTorch cannot decompose it: change the module, or "
+                             "open an issue that names the operator")
+        return self._run(module, [self.values[n] for n in node.all_input_nodes])
 
     def _label(self, name: str, result: Any, first: int) -> None:
         """Name the result, and let new nodes know the module that they are from."""

@@ -1,5 +1,4 @@
 """Importers of operators on elements, comparisons, casts and reductions."""
-import math
 from functools import partial
 from typing import Any
 
@@ -43,24 +42,15 @@ def lanewise(op_type: str, c: AtenCall, **attrs: Any) -> Result:
 
 
 def logical(op_type: str, c: AtenCall) -> Result:
-    """Import an operator on truth values."""
-    return c.onnx(op_type, *(c.value(c[name], boolean) for name in ("input", "other") if name in c.args))
-
-
-def bitwise(op_type: str, c: AtenCall) -> Result:
-    """Import an operator on the bits of integers, or on booleans."""
-    return lanewise(op_type if c.dtype() == boolean else f"Bitwise{op_type}", c)
+    """Import an operator on truth values, or on the bits of integers."""
+    operands = [c.value(c[name]) for name in ("input", "other") if name in c.args]
+    return c.onnx(op_type if c.dtype() == boolean else f"Bitwise{op_type}", *operands)
 
 
 def reduction(op_type: str, c: AtenCall, x: Value | None = None) -> Any:
     """Import a reduction over the axes `dim`, or all axes, of `x` or the first argument."""
     axes = [c["dim"]] if isinstance(c["dim"], int) else c["dim"] or None
     return c.onnx(op_type, c.value(c.x) if x is None else x, axes, keepdims=int(bool(c["keepdim"])))
-
-
-def reduced_truth(op_type: str, c: AtenCall) -> Result:
-    """Import `any` and `all` as extremes of 0 and 1."""
-    return c.value(reduction(op_type, c, c.value(c.value(c.x, boolean), s32)))
 
 
 def limited(c: AtenCall, low: Any, high: Any) -> Result:
@@ -86,14 +76,12 @@ def convert(c: AtenCall) -> Result:
 
 imports_each({op_type.lower(): partial(lanewise, op_type) for op_type in SAME.split()})
 imports_each({name: partial(lanewise, op_type) for name, op_type in RENAMED.items()})
-imports_each({f"logical_{name}": partial(logical, op_type) for name, op_type in LOGIC.items()})
-imports_each({form: partial(bitwise, op_type) for name, op_type in LOGIC.items() for form in (
-    f"bitwise_{name}", f"__{name}__")})
+imports_each({f"logical_{name} bitwise_{name} __{name}__": partial(logical, op_type)
+              for name, op_type in LOGIC.items()})
 imports_each({name: partial(reduction, op_type) for name, op_type in REDUCTIONS.items()})
 imports_each({
     "alias clone contiguous detach lift_fresh_copy positive": lambda c: c.x,
-    "all": partial(reduced_truth, "ReduceMin"),
-    "any": partial(reduced_truth, "ReduceMax"),
+    "any": lambda c: c.value(reduction("ReduceMax", c, c.value(c.value(c.x, boolean), s32))),
     "clamp clamp_min clamp_max": lambda c: limited(c, c["min"], c["max"]),
     "cumsum": lambda c: c.CumSum(c.value(c.x), c.value(c["dim"], s32)),
     "dropout": lambda c: c.refuse("dropout in training mode is random: export module.eval()") if c["train"] and c["p"]
@@ -127,7 +115,7 @@ imports_each({
 })
 
 
-@imports("div true_divide floor_divide")
+@imports("div floor_divide")
 def div(c: AtenCall) -> Result:
     """Import a division: exact, rounded down (`floor`) or towards zero (`trunc`); ONNX divides integers to zero."""
     mode, (a, b) = "floor" if c.op == "floor_divide" else c["rounding_mode"], common(c)
@@ -146,36 +134,15 @@ def remainder(c: AtenCall) -> Result:
     return c.Mod(a, b) if a.dtype not in FLOATS else c.Sub(a, c.Mul(c.Floor(c.Div(a, b)), b))
 
 
-@imports("max min")
+@imports("max min argmax argmin")
 def extreme(c: AtenCall) -> Result:
-    """Import an extreme of all elements, of two tensors, or along an axis with the place of the first extreme."""
-    kind = c.op.capitalize()
+    """Import an extreme of all elements, of two tensors, or along an axis, with the place of the first extreme."""
+    kind = c.op.removeprefix("arg").capitalize()
     if "other" in c.args:
         return lanewise(kind, c)
-    values = reduction(f"Reduce{kind}", c)
-    return [values, place_of_extreme(c)] if "dim" in c.args else values
-
-
-@imports("argmax argmin")
-def place_of_extreme(c: AtenCall) -> Result:
-    """Import the place of the first extreme along an axis, or among all elements."""
+    values = None if c.op.startswith("arg") else reduction(f"Reduce{kind}", c)
+    if values is not None and "dim" not in c.args:
+        return values
     x = c.x if c["dim"] is not None else c.graph.static_reshape(c.x, shape=[-1])
-    return c.onnx("ArgMax" if "max" in c.op else "ArgMin", x, axis=c["dim"] or 0, keepdims=int(c["keepdim"]))
-
-
-@imports("var std var_mean")
-def variance(c: AtenCall) -> Result:
-    """Import the variance over axes, its root, or variance and mean."""
-    x, keep = c.value(c.x), int(bool(c["keepdim"]))
-    dims = c.dims(x)
-    axes = [a % len(dims) for a in c["dim"] or range(len(dims))]
-    correction = next(n for n in (c["unbiased"], c["correction"], 1) if n is not None)
-    mean = c.ReduceMean(x, axes, keepdims=1)
-    less = c.Sub(x, mean)
-    sizes = [c.size(x, a) for a in axes]
-    degrees = math.prod(sizes) - int(correction) if all(isinstance(n, int) for n in sizes) else \
-        c.Sub(c.value(c.ReduceProd(c.vector(sizes), None, keepdims=0)), int(correction))
-    y = c.Div(c.ReduceSum(c.Mul(less, less), axes, keepdims=keep), degrees)
-    if c.op == "var_mean":
-        return [y, mean if keep else c.ReduceMean(x, axes, keepdims=0)]
-    return c.Sqrt(y) if c.op == "std" else y
+    place = c.onnx(f"Arg{kind}", x, axis=c["dim"] or 0, keepdims=int(c["keepdim"]))
+    return place if values is None else [values, place]

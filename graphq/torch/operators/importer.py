@@ -20,6 +20,10 @@ Importer: TypeAlias = "Callable[[AtenCall], Result]"
 OPERATORS: dict[str, Importer] = {}
 """The importers by the names of operators without overloads, such as "aten.add"."""
 
+PYTHON = {"floordiv": "aten.floor_divide", "mod": "aten.remainder", "sym_max": "aten.maximum",
+          "sym_min": "aten.minimum", **{name: f"aten.{name}" for name in "add sub mul eq ge gt le lt".split()}}
+"""Functions of Python on symbolic integers, and the operators that compute the same."""
+
 OPSET = 23
 """The version of ONNX's operator set in which `AtenCall.onnx` writes nodes."""
 
@@ -47,6 +51,14 @@ def imports_each(importers: Mapping[str, Importer]) -> None:
     """Register importers by operators, separated by spaces; names without a namespace are ATen's."""
     for names, importer in importers.items():
         OPERATORS.update({name if "." in name else f"aten.{name}": importer for name in names.split()})
+
+
+def operator_name(target: Any) -> str:
+    """The name of an operator without its overload: "aten.add"; see `PYTHON` for functions."""
+    if hasattr(target, "overloadpacket"):
+        return str(target.overloadpacket)
+    name = getattr(target, "__name__", str(target))
+    return PYTHON.get(name, name)
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
@@ -158,14 +170,15 @@ class AtenCall:
         return found
 
     def results(self, found: Result) -> Result:
-        """All results of the operator; if the importer `found` only the first, nothing may use the others."""
+        """All results of the operator; nothing may use results that are None, or that follow a single Value."""
         val = self.fake()
-        if not isinstance(val, tuple | list) or not isinstance(found, Value):
+        if not isinstance(val, tuple | list):
             return found
-        used = [user.args[1] for user in self.node.users if user.args[1] and user.users]
+        values: Any = [found, *[None] * (len(val) - 1)] if isinstance(found, Value) else found
+        used = [user.args[1] for user in self.node.users if values[user.args[1]] is None and user.users]
         if used:
             self.refuse(f"its result {used[0]} is not supported")
-        return [found, *[None] * (len(val) - 1)]
+        return values
 
     def refuse(self, message: str) -> NoReturn:
         """Raise GraphError."""

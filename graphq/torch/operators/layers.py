@@ -1,5 +1,6 @@
 """Importers of layers: products, convolutions, pools, normalizations, attention and recurrences."""
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,22 +22,13 @@ def product(c: AtenCall, a: Value, b: Value, bias: Value | None = None) -> Value
     return c.graph.add_node(lookup("matmul"), [a, b, bias], {})[0]
 
 
-imports_each({"linear": lambda c: c.graph.matmul(c.x, c["weight"], c["bias"], transpose_b=True),
-              "bmm mm": lambda c: product(c, c.x, c["mat2"]),
-              "matmul": lambda c: product(c, c.x, c["other"]),
-              "_int_mm": lambda c: c.graph.matmul_integer(c.x, c["mat2"]),
-              "einsum": lambda c: c.Einsum(*c["tensors"], equation=c["equation"])})
-
-
 @imports("addmm")
 def addmm(c: AtenCall) -> Result:
     """Import `beta * bias + alpha * (a @ b)`; a bias per column is part of the product."""
     bias, alpha, beta = c.x, c["alpha"], c["beta"]
     if alpha == beta == 1 and len(c.dims(bias)) == 1:
         return product(c, c["mat1"], c["mat2"], bias)
-    y = product(c, c["mat1"], c["mat2"])
-    y = y if alpha == 1 else c.Mul(y, alpha)
-    return y if beta == 0 else c.Add(y, bias if beta == 1 else c.Mul(bias, beta))
+    return c.Gemm(c["mat1"], c["mat2"], bias, alpha=float(alpha), beta=float(beta))
 
 
 def each(x: Any, count: int) -> list[int]:
@@ -47,23 +39,15 @@ def each(x: Any, count: int) -> list[int]:
 
 @imports("convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
 def convolution(c: AtenCall) -> Result:
-    """Import convolutions, transposed ones too; `padding` may be "same" or "valid"."""
-    x, w, pads = c.x, c["weight"], c["padding"]
-    kernel = c.dims(w)[2:]
-    strides, dilations = (each(c[name], len(kernel)) for name in ("stride", "dilation"))
-    total = [d * (k - 1) if pads == "same" else 0 for d, k in zip(dilations, kernel, strict=True)] \
-        if isinstance(pads, str) else [2 * p for p in each(pads, len(kernel))]
-    how: dict[str, Any] = {
-        "strides": strides, "dilations": dilations, "groups": c["groups"], "data_format": "NCX",
-        "pads_begin": [n // 2 for n in total], "pads_end": [n - n // 2 for n in total]}
-    unbatched = len(c.dims(x)) == len(kernel) + 1
-    x = c.graph.static_reshape(x, shape=[1, *c.dims(x)]) if unbatched else x
+    """Import convolutions, transposed ones too; PyTorch adds a missing batch, and computes the pads "same"."""
+    count = len(c.dims(c["weight"])) - 2
+    if len(c.dims(c.x)) != count + 2 or isinstance(c["padding"], str):
+        return None
+    strides, pads, dilations = (each(c[name], count) for name in ("stride", "padding", "dilation"))
+    how: dict[str, Any] = {"strides": strides, "pads": pads * 2, "dilations": dilations, "group": c["groups"]}
     if c["transposed"] or "transpose" in c.op:
-        y = c.graph.conv_transpose(x, w, c["bias"], weights_format="IOX",
-                                   output_padding=each(c["output_padding"], len(kernel)), **how)
-    else:
-        y = c.graph.convolution(x, w, c["bias"], weights_format="OIX", **how)
-    return c.graph.static_reshape(y, shape=c.dims(y)[1:]) if unbatched else y
+        return c.ConvTranspose(c.x, c["weight"], c["bias"], output_padding=each(c["output_padding"], count), **how)
+    return c.Conv(c.x, c["weight"], c["bias"], **how)
 
 
 @imports("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices "
@@ -81,37 +65,23 @@ def pool(c: AtenCall) -> Result:
     return c.AveragePool(c.x, **how, count_include_pad=int(c["count_include_pad"]))
 
 
-@imports("adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d")
+@imports("adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d")
 def adaptive_pool(c: AtenCall) -> Result:
-    """Import an adaptive pool: the whole image, or windows: k of n is floor(k * size / n) to ceil((k + 1) * size / n).
-
-    Windows of one size are a pool; otherwise each axis is reduced window by window.
-    """
-    x, kind = c.x, "Max" if "max" in c.op else "Average"
-    wanted = each(c["output_size"], 1 if "1d" in c.op else 2)
-    rank = len(c.dims(x))
-    sizes = c.dims(x)[rank - len(wanted):]
-    if set(wanted) == {1} and None in sizes:
-        return c.onnx(f"Global{kind}Pool", x)
-    if None in sizes:
-        c.refuse(f"an adaptive pool to {wanted} needs known sizes, got {x.type}")
-    if set(wanted) == {1}:
-        return c.graph.max_pool(x, kernel=sizes, data_format="NCX") if kind == "Max" else \
-            c.graph.avg_pool(x, kernel=sizes, exclude_pad=True, data_format="NCX")
+    """Import an adaptive pool with windows of one size; others are decomposed."""
+    kind, wanted, sizes = "Max" if "max" in c.op else "Average", each(c["output_size"], 2), c.dims(c.x)[2:]
+    if wanted == [1, 1] and len(sizes) == 2:
+        return c.onnx(f"Global{kind}Pool", c.x)
+    if None in c.dims(c.x)[-2:]:
+        c.refuse(f"an adaptive pool to {wanted} needs known sizes, got {c.x.type}")
+    if len(sizes) != 2 or any(n % k for n, k in zip(sizes, wanted, strict=True)):
+        return None
     kernel = [n // k for n, k in zip(sizes, wanted, strict=True)]
-    if all(n % k == 0 for n, k in zip(sizes, wanted, strict=True)):
-        return x if sizes == tuple(wanted) else c.onnx(f"{kind}Pool", x, kernel_shape=kernel, strides=kernel)
-    for axis, size, n in zip(range(rank - len(wanted), rank), sizes, wanted, strict=True):
-        parts = [c.graph.slice(x, axes=[axis], starts=[k * size // n], ends=[-(-(k + 1) * size // n)], steps=[1])
-                 for k in range(n)]
-        x = c.graph.concat(*(c.onnx("ReduceMax" if kind == "Max" else "ReduceMean", p, [axis], keepdims=1)
-                             for p in parts), axis=axis)
-    return x
+    return c.x if kernel == [1, 1] else c.onnx(f"{kind}Pool", c.x, kernel_shape=kernel, strides=kernel)
 
 
 def normalized(c: AtenCall, op_type: str, shape: Sequence[int | None], *statistics: Value, **attrs: Any) -> Result:
     """Import a normalization in eval mode; missing factors are 1, missing offsets 0, unless an `axis` is given."""
-    if c["training"] and ("running_mean" in c.args or c.dims(c.x)[0] != 1) or "update" in c.op:
+    if c["training"] and ("running_mean" in c.args or c.dims(c.x)[0] != 1):
         c.refuse("batch normalization in training mode is not supported: export module.eval()")
     like, sizes = (statistics or [c.x])[0].dtype, [n or 0 for n in shape]
     scale = c["weight"] if c["weight"] is not None else c.value(np.ones(sizes), like)
@@ -120,41 +90,45 @@ def normalized(c: AtenCall, op_type: str, shape: Sequence[int | None], *statisti
     return c.onnx(op_type, c.x, *inputs, epsilon=np.finfo(np.float32).eps if c["eps"] is None else c["eps"], **attrs)
 
 
-def over_last_axes(c: AtenCall, op_type: str) -> Result:
+def over_last_axes(op_type: str, c: AtenCall) -> Result:
     """Import layer or RMS normalization over the last axes, without their statistics."""
     return normalized(c, op_type, c["normalized_shape"], axis=-len(c["normalized_shape"]))
 
 
-def by_statistics(c: AtenCall) -> Result:
-    """Import batch normalization by its running mean and variance."""
-    return normalized(c, "BatchNormalization", c.dims(c.x)[1:2], c["running_mean"], c["running_var"])
+def over_channels(op_type: str, c: AtenCall) -> Result:
+    """Import a normalization with a factor per channel, by running statistics if the call uses them."""
+    statistics = [c["running_mean"], c["running_var"]]
+    if c["use_input_stats"] is False or op_type == "BatchNormalization":
+        return normalized(c, "BatchNormalization", c.dims(c.x)[1:2], *statistics)
+    groups = c["num_groups"] or c["group"]
+    return normalized(c, op_type, c.dims(c.x)[1:2], **({"num_groups": groups} if groups else {}))
 
 
 imports_each({
-    "batch_norm native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit_functional "
-    "_batch_norm_with_update": by_statistics,
-    "group_norm native_group_norm": lambda c: normalized(
-        c, "GroupNormalization", c.dims(c.x)[1:2], num_groups=c["num_groups"] or c["group"]),
+    "linear": lambda c: c.graph.matmul(c.x, c["weight"], c["bias"], transpose_b=True),
+    "bmm mm matmul": lambda c: product(c, *c.args.values()),
+    "_int_mm": lambda c: c.graph.matmul_integer(c.x, c["mat2"]),
+    "einsum": lambda c: c.Einsum(*c["tensors"], equation=c["equation"]),
+    "batch_norm native_batch_norm _native_batch_norm_legit_no_training": partial(over_channels, "BatchNormalization"),
+    "group_norm native_group_norm": partial(over_channels, "GroupNormalization"),
     # core ATen has batch normalization of one image by its statistics instead
-    "instance_norm _native_batch_norm_legit": lambda c: by_statistics(c) if c["use_input_stats"] is False else
-    normalized(c, "InstanceNormalization", c.dims(c.x)[1:2]),
-    "layer_norm native_layer_norm": lambda c: over_last_axes(c, "LayerNormalization"),
-    "rms_norm _fused_rms_norm": lambda c: over_last_axes(c, "RMSNormalization"),
+    "instance_norm _native_batch_norm_legit": partial(over_channels, "InstanceNormalization"),
+    "layer_norm native_layer_norm": partial(over_last_axes, "LayerNormalization"),
+    "rms_norm _fused_rms_norm": partial(over_last_axes, "RMSNormalization"),
+    "grid_sampler_2d grid_sampler_3d": lambda c: c.GridSample(
+        c.x, c["grid"], mode=("linear", "nearest", "cubic")[c["interpolation_mode"]],
+        padding_mode=("zeros", "border", "reflection")[c["padding_mode"]], align_corners=int(c["align_corners"])),
 })
 
 
 @imports("scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu")
 def attention(c: AtenCall) -> Result:
     """Import attention by ONNX's Attention; a mask has booleans (true: seen) or numbers to add."""
-    operands, mask = [c["query"], c["key"], c["value"]], c["attn_mask"]
+    operands, mask, missing = [c["query"], c["key"], c["value"]], c["attn_mask"], [*range(4 - len(c.dims(c.x)))]
     if c["dropout_p"]:
         c.refuse("attention with dropout is random: export module.eval()")
     if mask is not None and mask.dtype != boolean:
         mask = c.value(mask)
-    rank = len(c.dims(c.x))
-    if rank > 4:
-        c.refuse(f"attention needs [batch, heads, tokens, size], got {c.x.type}")
-    missing = list(range(4 - rank))
     if missing:
         operands = [c.Unsqueeze(v, missing) for v in operands]
     scale = {} if c["scale"] is None else {"scale": float(c["scale"])}
@@ -175,15 +149,15 @@ def recurrent(c: AtenCall) -> Result:
     if len(c["params"]) != layers * ways * step:
         c.refuse("projections of the state are not supported")
     x = c.graph.static_transpose(x, order=[1, 0, 2]) if c["batch_first"] else x
-    more = {"linear_before_reset": 1} if kind == "GRU" else {}
+    how = {"direction": "bidirectional" if ways == 2 else "forward",
+           **({"linear_before_reset": 1} if kind == "GRU" else {})}
     last: list[list[Value]] = []
     for first in range(0, layers * ways, ways):
         own = c["params"][first * step:(first + ways) * step]
         w, r, *biases = (_stacked(c, own[k::step], kind) for k in range(step))
-        given = [c.graph.slice(s, axes=[0], starts=[first], ends=[first + ways], steps=[1]) for s in states]
+        given = [c.Slice(s, [first], [first + ways], [0]) for s in states]
         bias = c.graph.concat(*biases, axis=1) if biases else None
-        y, *ends = c.onnx(kind, x, w, r, bias, None, *given, outputs=1 + len(states), hidden_size=c.dims(r)[-1],
-                          direction="bidirectional" if ways == 2 else "forward", **more)
+        y, *ends = c.onnx(kind, x, w, r, bias, None, *given, outputs=1 + len(states), hidden_size=c.dims(r)[-1], **how)
         last.append(ends)
         y = c.graph.static_transpose(y, order=[0, 2, 1, 3])
         x = c.graph.static_reshape(y, shape=[0, 0, -1], special_zero=True)
@@ -193,21 +167,10 @@ def recurrent(c: AtenCall) -> Result:
 
 def _stacked(c: AtenCall, parts: Sequence[Value], kind: str) -> Value:
     """Weights or biases of all directions, with gates in ONNX's order."""
-    arrays = []
-    for p in parts:
-        if p.data is None:
-            c.refuse("weights must be constants")
-        gates = np.split(p.data, len(ORDER[kind]), axis=0)
-        arrays.append(np.concatenate([gates[k] for k in ORDER[kind]]))
-    return c.graph.add_constant(np.stack(arrays))
-
-
-@imports("grid_sampler_2d grid_sampler_3d")
-def grid_sample(c: AtenCall) -> Result:
-    """Import the interpolation of images at the places of a grid."""
-    return c.GridSample(c.x, c["grid"], mode=("linear", "nearest", "cubic")[c["interpolation_mode"]],
-                        padding_mode=("zeros", "border", "reflection")[c["padding_mode"]],
-                        align_corners=int(c["align_corners"]))
+    gates = [np.split(p.data, len(ORDER[kind])) for p in parts if p.data is not None]
+    if len(gates) < len(parts):
+        c.refuse("weights must be constants")
+    return c.graph.add_constant(np.stack([np.concatenate([g[k] for k in ORDER[kind]]) for g in gates]))
 
 
 @imports("upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "

@@ -1,13 +1,12 @@
 """Importers of operators that return, take or change shapes, make tensors, or move elements."""
 import math
-from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import boolean, s64
+from graphq.dtypes import s64
 from graphq.ir import Value
 from graphq.torch.operators.importer import AtenCall, Result, imports, imports_each
 
@@ -21,42 +20,28 @@ PADDING: dict[str, Any] = {"constant": "constant", "reflect": "reflect", "replic
 MADE = {"zeros": 0, "ones": 1, "empty": 0, "full": None}
 """Operators that make a tensor of one value; `full` has the value as an argument."""
 
-
 SCATTERED = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 """ONNX's reductions of scattered elements by PyTorch's."""
-
-
-def reshaped(c: AtenCall, x: Value, old: Sequence[Any], new: Sequence[Any]) -> Value:
-    """Reshape `x` from `old` to `new`, shapes with the program's symbols.
-
-    A dimension with the same symbol at the same place is copied, and one other open dimension follows from the others.
-    If more remain, the sizes of the call are computed.
-    """
-    sizes = [n if isinstance(n, int) else 0 if k < len(old) and str(n) == str(old[k]) else -1
-             for k, n in enumerate(new)]
-    if 0 not in [n for n in new if isinstance(n, int)] and sizes.count(-1) <= 1:
-        return c.graph.static_reshape(x, shape=sizes, special_zero=0 in sizes)
-    symbols, given = [str(n) for n in old], c["size"] or c["shape"]
-    found: Value = c.Reshape(x, [
-        n if isinstance(n, int) else c.size(x, symbols.index(str(n))) if str(n) in symbols else
-        given[k] if given else -1 for k, n in enumerate(new)], allowzero=1)
-    return found
 
 
 @imports("view _unsafe_view reshape flatten unflatten squeeze unsqueeze view_as ravel")
 def view(c: AtenCall) -> Result:
     """Import a change of shape that the program's own types state.
 
-    Integers are reshaped before they are dequantized at run time, because fusions match a product of dequantized
-    operands.
+    A dimension with the same symbol at the same place is copied, and one other open dimension follows from the others.
+    If more remain, the sizes of the call are computed. Integers are reshaped before they are dequantized at run time,
+    because fusions match a product of dequantized operands.
     """
     node: Any = c.x.node
     late = node is not None and node.op.name == "dynamic_dequantize" and node.attrs["qtype"] == "per_tensor"
-    x, old = node.operand(0) if late else c.x, c.fake("input").shape
-    if c.op == "unsqueeze" and sum(not isinstance(n, int) for n in old) > 1:
-        y = c.Unsqueeze(x, [c["dim"]])  # keeps the other dimensions' sizes
+    x, old, new = node.operand(0) if late else c.x, [str(n) for n in c.fake("input").shape], c.fake().shape
+    sizes = [n if isinstance(n, int) else 0 if old[k:k + 1] == [str(n)] else -1 for k, n in enumerate(new)]
+    if sizes.count(-1) <= 1 and 0 not in [n for n in new if isinstance(n, int)]:
+        y = c.graph.static_reshape(x, shape=sizes, special_zero=0 in sizes)
     else:
-        y = reshaped(c, x, old, c.fake().shape)
+        given = c["size"] or [-1] * len(new)
+        y = c.Reshape(x, [n if isinstance(n, int) else c.size(x, old.index(str(n))) if str(n) in old else given[k]
+                          for k, n in enumerate(new)], allowzero=1)
     return c.graph.add_node(node.op, [y, *node.inputs[1:]], node.attrs)[0] if late else y
 
 
@@ -76,11 +61,8 @@ def expand(c: AtenCall) -> Result:
     if old == new:
         return c.x
     old = [""] * (len(new) - len(old)) + old
-    sizes = [1 if n == was else given for n, was, given in zip(
-        new, old, c["size"] or c.sizes(c["other"]), strict=True)]
-    if all(isinstance(n, int) for n in sizes):
-        return c.graph.expand(c.x, shape=sizes)
-    return c.Expand(c.x, sizes)
+    return c.Expand(c.x, [1 if n == was else given for n, was, given in zip(
+        new, old, c["size"] or c.sizes(c["other"]), strict=True)])
 
 
 def cut(c: AtenCall, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Value:
@@ -88,19 +70,17 @@ def cut(c: AtenCall, x: Value, axis: int, start: Any, end: Any, step: int = 1) -
     start, end = 0 if start is None else start, END if end is None else end
     if start == 0 and end == END and step == 1:
         return x
-    if isinstance(start, int) and isinstance(end, int):
-        return c.graph.slice(x, axes=[axis], starts=[start], ends=[end], steps=[step])
     sliced: Value = c.Slice(x, [start], [end], [axis], [step])
     return sliced
 
 
-def replaced(c: AtenCall, x: Value, new: Value, axis: int, start: Any, end: Any) -> Value:
-    """`x` with other elements between `start` and `end` along an axis."""
+def replaced(c: AtenCall, new: Value, start: Any, end: Any) -> Value:
+    """The first argument with other elements between `start` and `end` along the axis `dim`."""
     if c["step"] not in (None, 1):
         c.refuse("a step other than 1 is not supported")
-    before = [] if start in (None, 0) else [cut(c, x, axis, 0, start)]
-    after = [] if end in (None, END) else [cut(c, x, axis, end, END)]
-    return c.graph.concat(*before, new, *after, axis=axis) if before or after else new
+    before = [] if start in (None, 0) else [cut(c, c.x, c["dim"], 0, start)]
+    after = [] if end in (None, END) else [cut(c, c.x, c["dim"], end, END)]
+    return c.graph.concat(*before, new, *after, axis=c["dim"]) if before or after else new
 
 
 @imports("split split_with_sizes chunk")
@@ -117,106 +97,28 @@ def split(c: AtenCall) -> Result:
 
 @imports("index")
 def index(c: AtenCall) -> Result:
-    """Import indexing by tensors: one tensor, or several for consecutive axes, which broadcast."""
-    x, places = c.x, c["indices"]
-    axes = [k for k, p in enumerate(places) if p is not None]
-    if any(p.dtype.kind == "bool" for p in places if p is not None):
+    """Import indexing by one tensor."""
+    (axis, places), *more = [(k, p) for k, p in enumerate(c["indices"]) if p is not None]
+    if places.dtype.kind == "bool":
         c.refuse("the size of the result depends on data: use where or masked_fill")
-    found = [c.value(places[k], s64) for k in axes]
-    if len(axes) == 1:
-        return c.graph.gather(x, found[0], axis=axes[0])
-    first, rank = axes[0], len(c.dims(x))
-    if axes != list(range(first, axes[-1] + 1)):
-        c.refuse("indices of axes that are not neighbors are not supported")
-    if first:
-        x = c.graph.static_transpose(x, order=[*axes, *(k for k in range(rank) if k not in axes)])
-    whole = found[0]
-    for f in found[1:]:
-        whole = c.Add(whole, c.Mul(f, 0))
-    last = [c.Unsqueeze(c.Expand(f, c.Shape(whole)), [-1]) for f in found]
-    y = c.GatherND(x, c.graph.concat(*last, axis=-1))
-    count = len(c.dims(whole))
-    rest = list(range(count, count + rank - len(axes)))
-    return c.graph.static_transpose(y, order=[*rest[:first], *range(count), *rest[first:]]) if first else y
+    return None if more else c.graph.gather(c.x, c.value(places, s64), axis=axis)
 
 
-@imports("index_put")
-def index_put(c: AtenCall) -> Result:
-    """Import a copy with other elements at indices along one axis, or one number where a mask is true."""
-    (axis, place), *more = [(k, p) for k, p in enumerate(c["indices"]) if p is not None]
-    if place.dtype == boolean and not (axis or more or c["accumulate"]) and c.dims(c["values"]) in ((), (1,)):
-        missing = list(range(len(c.dims(place)), len(c.dims(c.x))))
-        return c.Where(c.Unsqueeze(place, missing) if missing else place, c["values"], c.x)
-    if more or len(c.dims(place)) != 1 or place.dtype.kind == "bool":
-        c.refuse("elements are replaced only at a vector of indices along one axis: use where or scatter")
-    sizes = c.sizes(c.x)
-    sizes[axis] = c.size(place, 0)
-    column = c.graph.static_reshape(c.value(place, s64), shape=[-1 if k == axis else 1 for k in range(len(sizes))])
-    return c.ScatterElements(c.x, c.Expand(column, sizes), c.Expand(c["values"], sizes), axis=axis,
-                             reduction="add" if c["accumulate"] else "none")
-
-
-@imports("scatter_reduce")
-def scatter_reduce(c: AtenCall) -> Result:
-    """Import a reduction of scattered elements together with the old ones."""
-    if not c["include_self"] or c["reduce"] not in SCATTERED:
-        c.refuse(f"it needs include_self=True and one of the reductions {', '.join(SCATTERED)}")
-    return c.ScatterElements(c.x, c["index"], c["src"], axis=c["dim"], reduction=SCATTERED[c["reduce"]])
-
-
-def broadcast(c: AtenCall, x: Any, like: Value) -> Value:
-    """Broadcast `x`, a tensor or a number of the result's dtype, to the shape of another value."""
-    x = c.value(x)
-    if x.shape == like.shape and x.type.known:
-        return x
-    wide: Value = c.Expand(x, c.sizes(like))
-    return wide
-
-
-@imports("repeat_interleave")
-def repeat_interleave(c: AtenCall) -> Result:
-    """Import `times` copies of each element along an axis, next to each other."""
-    times, old = c["repeats"], list(c.fake("input").shape)
-    if not isinstance(times, int) or c["dim"] is None:
-        c.refuse("repetitions must be one number, along an axis")
-    axis = c["dim"] % len(old) + 1
-    old.insert(axis, times)
-    wide = c.graph.expand(c.Unsqueeze(c.x, [axis]), shape=[times if k == axis else 1 for k in range(len(old))])
-    return reshaped(c, wide, old, c.fake().shape)
-
-
-@imports("constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d")
+@imports("pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d")
 def pad(c: AtenCall) -> Result:
     """Import padding; PyTorch lists the last axis first."""
     pads = c["pad"] or c["padding"]
-    if not all(isinstance(p, int) for p in pads):
-        c.refuse("pads must be known numbers")
     zeros = [0] * (len(c.dims(c.x)) - len(pads) // 2)
     return c.graph.pad(c.x, pads_begin=zeros + pads[-2::-2], pads_end=zeros + pads[::-2], value=float(c["value"] or 0),
                        mode=PADDING[c["mode"] or c.op.split("_")[0]])
-
-
-@imports("roll")
-def roll(c: AtenCall) -> Result:
-    """Import a cyclic shift along axes."""
-    x = c.x
-    if not c["dims"]:
-        c.refuse("a shift of all elements needs axes")
-    for shift, axis in zip(c["shifts"], c["dims"], strict=True):
-        shift %= c.dims(x)[axis] or END
-        if shift:
-            x = c.graph.concat(cut(c, x, axis, -shift, END), cut(c, x, axis, 0, -shift), axis=axis)
-    return x
 
 
 def filled(value: Any, c: AtenCall) -> Result:
     """Import a new tensor of one value: an argument, or `value`."""
     sizes = c["size"] if "size" in c.args else c.sizes(c.x)
     value = next((c[name] for name in ("fill_value", "value") if name in c.args), value)
-    if not all(isinstance(n, int) for n in sizes):
+    if isinstance(value, Value) or not all(isinstance(n, int) for n in sizes):
         return c.Expand(c.value(value), sizes)
-    if isinstance(value, Value):
-        return c.graph.expand(c.value(value), shape=sizes)
     return c.value(np.full(sizes, value))
 
 
@@ -235,7 +137,7 @@ imports_each({
     # PyTorch skips empty vectors
     "cat concat concatenate": lambda c: c.graph.concat(
         *(c.value(v) for v in c["tensors"] if v.shape != (0,)), axis=c["dim"]),
-    "copy": lambda c: broadcast(c, c["src"], c.x),
+    "copy": lambda c: c.Expand(c.value(c["src"]), c.sizes(c.x)),
     "embedding": lambda c: c.graph.gather(c.x, c["indices"], axis=0),
     "empty_permuted": partial(filled, 0),
     "fill": partial(filled, None),
@@ -251,13 +153,15 @@ imports_each({
     "repeat": lambda c: c.Tile(c.x if len(c["repeats"]) == len(c.dims(c.x)) else c.Unsqueeze(
         c.x, list(range(len(c["repeats"]) - len(c.dims(c.x))))), c["repeats"]),
     "scalar_tensor": lambda c: c.scalar(c["s"]),
-    "scatter": lambda c: c.ScatterElements(c.x, c["index"], broadcast(c, c["value"], c["index"]) if "value" in c.args
-                                           else c["src"], axis=c["dim"]),
+    "scatter": lambda c: c.ScatterElements(c.x, c["index"], c.Expand(c.value(c["value"]), c.sizes(c["index"]))
+                                           if "value" in c.args else c["src"], axis=c["dim"]),
     "scatter_add": lambda c: c.ScatterElements(c.x, c["index"], c["src"], axis=c["dim"], reduction="add"),
+    "scatter_reduce": lambda c: c.ScatterElements(
+        c.x, c["index"], c["src"], axis=c["dim"], reduction=SCATTERED[c["reduce"]]) if c["include_self"] else None,
     "select": lambda c: c.graph.gather(c.x, c.scalar(c["index"], s64), axis=c["dim"]),
-    "select_scatter": lambda c: replaced(c, c.x, c.Unsqueeze(c["src"], [c["dim"] % len(c.dims(c.x))]), c["dim"],
-                                         c["index"], END if c["index"] == -1 else c["index"] + 1),
-    "slice_scatter": lambda c: replaced(c, c.x, c["src"], c["dim"], c["start"], c["end"]),
+    "select_scatter": lambda c: replaced(c, c.Unsqueeze(c["src"], [c["dim"] % len(c.dims(c.x))]), c["index"],
+                                         END if c["index"] == -1 else c["index"] + 1),
+    "slice_scatter": lambda c: replaced(c, c["src"], c["start"], c["end"]),
     "slice": lambda c: cut(c, c.x, c["dim"], c["start"], c["end"], c["step"]),
     "stack": lambda c: c.graph.concat(*(c.Unsqueeze(c.value(v), [c["dim"] % c.fake().dim()]) for v in c["tensors"]),
                                       axis=c["dim"] % c.fake().dim()),
