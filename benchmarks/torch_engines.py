@@ -1,7 +1,7 @@
 """Time networks of PyTorch in graphq, PyTorch, inductor and ONNX Runtime, in f32 and int8, and the first call of each.
 
-    python benchmarks/torch_engines.py [NET ...] [--threads 1 2] [--seconds S] [--cpu-time] [--first N]
-                                       [--without TEXT ...]
+    python benchmarks/torch_engines.py [NET ...] [--threads 1 2] [--seconds S] [--cpu-time]
+                                       [--first N] [--limit S] [--without TEXT ...]
 
 The networks are the CNN and the encoder of examples/torch_int8.py, torchvision's ResNet-18, and an encoder like BERT
 with 6 layers of 384 channels and 128 tokens. Weights are random. The example's ways to run a network are timed in turns
@@ -11,6 +11,7 @@ on the machine changes less; it is the time of a call only with one thread.
 
 `--first N` times the first call instead, in N new processes with an empty cache and N with the cache that they
 filled: the table has medians in seconds. A first call includes tracing and compiling, but not imports or quantization.
+A process that takes more than `--limit` seconds is ended, and counts as longer than this.
 
 It needs torch and torchao. It says what it leaves out: inductor without g++, ONNX Runtime and torchvision if they are
 not installed.
@@ -18,6 +19,7 @@ not installed.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import statistics
@@ -105,6 +107,22 @@ def first_call(name: str, way: str, threads: int) -> float:
     return time.perf_counter() - start
 
 
+def in_process(name: str, way: str, threads: int, caches: dict[str, str], limit: float) -> float:
+    """The seconds of the first call in a new process; infinite if the process takes more than `limit` seconds."""
+    command = [sys.executable, __file__, name, "--threads", str(threads), "--way", way]
+    # files, because workers of inductor may keep pipes open
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        try:
+            done = subprocess.run(command, env={**os.environ, **caches}, stdout=out, stderr=errors, timeout=limit)
+        except subprocess.TimeoutExpired:
+            return math.inf
+        for file in (out, errors):
+            file.seek(0)
+        if done.returncode:
+            sys.exit(f"{name}, {way}: the measured process failed:\n{errors.read().decode(errors='replace')}")
+        return float(out.read().split()[-1])
+
+
 def first_calls(name: str, threads: int, options: argparse.Namespace) -> None:
     """Start processes for each way of a network, and print the medians of their first calls."""
     _, prepare = made(name, threads, options.without)
@@ -113,15 +131,13 @@ def first_calls(name: str, threads: int, options: argparse.Namespace) -> None:
     for way in prepare:
         seconds: list[list[float]] = [[], []]
         for _ in range(options.first):
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 caches = {"GRAPHQ_CACHE_DIR": f"{folder}/graphq", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
                 for found in seconds:
-                    done = subprocess.run([sys.executable, __file__, name, "--threads", str(threads), "--way", way],
-                                          env={**os.environ, **caches}, capture_output=True, text=True)
-                    if done.returncode:
-                        sys.exit(f"{name}, {way}: the measured process failed:\n{done.stderr}")
-                    found.append(float(done.stdout.split()[-1]))
-        print(f"| {way} | {' | '.join(f'{statistics.median(s):.2f}' for s in seconds)} |", flush=True)
+                    found.append(in_process(name, way, threads, caches, options.limit))
+        medians = [statistics.median(found) for found in seconds]
+        shown = (f"{s:.2f}" if math.isfinite(s) else f"over {options.limit:g}" for s in medians)
+        print(f"| {way} | {' | '.join(shown)} |", flush=True)
 
 
 def main() -> None:
@@ -132,6 +148,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="for each network and thread count (default 30)")
     parser.add_argument("--cpu-time", action="store_true", help="measure processor time (with --threads 1)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="time first calls in N processes each")
+    parser.add_argument("--limit", type=float, default=240.0, metavar="S", help="for a first call (default 240)")
     parser.add_argument("--without", nargs="+", default=[], metavar="TEXT", help="leave out ways with this text")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from graphq.errors import GraphError
 from graphq.torch.model import TorchModel
 from graphq.torch.program import convert
 
@@ -40,7 +39,9 @@ class _Compiled:
         shapes = {k: n.meta["example_value"].shape for k, n in enumerate(places) if isinstance(inputs[k], torch.Tensor)
                   and k not in self.names}
         self.taken = [*shapes]
-        self.sizes = {k: _size(n, shapes) for k, n in enumerate(places) if not isinstance(inputs[k], torch.Tensor)}
+        axes = {str(d): (k, axis) for k, shape in shapes.items() for axis, d in enumerate(shape)}
+        self.sizes = {k: axes[str(n.meta["example_value"])] for k, n in enumerate(places)
+                      if not isinstance(inputs[k], torch.Tensor)}
         dynamic = torch.export.Dim.DYNAMIC
         self.dynamic = tuple({axis: dynamic for axis, d in enumerate(shape) if isinstance(d, torch.SymInt)}
                              for shape in shapes.values())
@@ -82,12 +83,3 @@ class _Frozen(torch.nn.Module):
         args |= {k: args[at].shape[axis] for k, (at, axis) in self.compiled.sizes.items()}
         args |= {k: getattr(self, name) for k, name in self.compiled.names.items()}
         return self.inner(*(args[k] for k in range(self.count)))
-
-
-def _size(place: Any, shapes: Mapping[int, Sequence[Any]]) -> tuple[int, int]:
-    """The input and the axis whose size a placeholder is, a symbolic integer."""
-    wanted = str(place.meta["example_value"])
-    for k, shape in shapes.items():
-        if wanted in (found := [str(d) for d in shape]):
-            return k, found.index(wanted)
-    raise GraphError(f"no input has the size {wanted}, which '{place.name}' is")

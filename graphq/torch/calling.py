@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
@@ -12,9 +11,6 @@ from graphq.torch.operators.importer import VIEWED, array_of, dtype_of
 
 CALLING = "calling"
 """The key in a graph's `meta` for the `Calling` of the program that the graph was made of."""
-
-CHANGES = tuple(kind for kind in OutputKind if kind.name.endswith("_MUTATION"))
-"""Kinds of outputs that are new values of tensors."""
 
 TORCH_TYPES = {dtype_of(dtype).numpy: dtype for dtype in VIEWED}
 """PyTorch's element types by NumPy's, for types that `torch.from_numpy` does not take."""
@@ -35,22 +31,6 @@ class Calling(NamedTuple):
     buffers: tuple[torch.Tensor, ...]
     changed: tuple[torch.Tensor | int, ...]
     results: tuple[Any, ...]
-
-    @staticmethod
-    def of(program: torch.export.ExportedProgram) -> "Calling":
-        """The calling of a program."""
-        signature, specs = program.graph_signature, program.call_spec
-        given = [s.arg for s in signature.input_specs if s.kind == InputKind.USER_INPUT]
-        returned = [s.arg for s in signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
-        results = [(x.value,) if isinstance(x, ConstantArgument) else
-                   "number" if isinstance(x, SymIntArgument) else "tensor" for x in returned]
-        changed = [s.target for s in signature.output_specs if s.kind in CHANGES]
-        buffers = {s.target: stored_tensor(program, s.target) for s in signature.input_specs
-                   if s.kind != InputKind.USER_INPUT and s.target in changed}
-        names = [x.name for x in given]
-        return Calling(specs.in_spec, specs.out_spec, tuple(isinstance(x, TensorArgument) for x in given),
-                       tuple(buffers.values()), tuple(buffers[name] if name in buffers else names.index(name)
-                                                      for name in changed), tuple(results))
 
     @staticmethod
     def in_graph(graph: Graph) -> "Calling":
@@ -89,11 +69,6 @@ def _leaf(kind: Any, arrays: Iterator[np.ndarray]) -> Any:
         return None
     array = next(arrays)
     return kind[0] if isinstance(kind, tuple) else tensor_of(array) if kind == "tensor" else int(array.reshape(()))
-
-
-def stored_tensor(program: torch.export.ExportedProgram, name: str) -> Any:
-    """A parameter, a buffer or a constant of a program; None if there is no such tensor."""
-    return program.state_dict.get(name, program.constants.get(name))
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

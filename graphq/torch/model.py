@@ -45,9 +45,15 @@ def compile_module(source: Any, example_inputs: Sequence[Any] | None, kwargs: Ma
     if isinstance(source, torch.nn.Module) and example_inputs is not None:
         if source.training:
             raise GraphError(f"{type(source).__name__} is in training mode: call its method eval() first")
-        with torch.no_grad():
-            source = torch.export.export(source, tuple(example_inputs), dict(kwargs or {}),
-                                         dynamic_shapes=dynamic_shapes)
+        try:
+            with torch.no_grad():
+                source = torch.export.export(source, tuple(example_inputs), dict(kwargs or {}),
+                                             dynamic_shapes=dynamic_shapes)
+        except RuntimeError as e:
+            if "specialized" in str(e) and any(isinstance(m, torch.nn.RNNBase) for m in source.modules()):
+                raise GraphError("torch.export fixes the length of LSTM, GRU and RNN: leave the length out of "
+                                 "dynamic_shapes, and compile a model for each length") from e
+            raise
     elif example_inputs is not None or kwargs is not None or dynamic_shapes is not None:
         raise GraphError(f"example inputs and dynamic shapes belong to a module, got {type(source).__name__}")
     return TorchModel(source if isinstance(source, Graph) else graph_of(source), **options)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument
 
 from graphq.dtypes import as_dtype
 from graphq.errors import CompileError, GraphError
@@ -17,9 +17,12 @@ from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import lookup
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import names_of_calls
-from graphq.torch.calling import CALLING, CHANGES, Calling, stored_tensor
+from graphq.torch.calling import CALLING, Calling
 from graphq.torch.operators.decompositions import decomposed, table
 from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
+
+CHANGES = tuple(kind for kind in OutputKind if kind.name.endswith("_MUTATION"))
+"""Kinds of outputs that are new values of tensors."""
 
 SKIPPED = frozenset({"aten._assert_async", "aten._assert_scalar", "aten._assert_tensor_metadata",
                      "aten.sym_constrain_range", "aten.sym_constrain_range_for_size"})
@@ -38,9 +41,7 @@ def convert(program: torch.export.ExportedProgram) -> Graph:
              for n in m.graph.nodes if n.op == "call_function"]
     if any(_is_hidden(n) for n in calls):
         program = program.run_decompositions(table())
-    graph = _Conversion(program).graph
-    graph.meta = {**graph.meta, CALLING: Calling.of(program)}
-    return graph
+    return _Conversion(program).graph
 
 
 def _importer(node: Any) -> "Importer | None":
@@ -90,6 +91,8 @@ class _Conversion:
         self.values: dict[Any, Any] = {}
         self.constants: dict[Any, Value] = {}
         self.names: dict[Any, str] = {}
+        self.arguments: dict[str, bool] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
         signature = program.graph_signature
         self.changed = {spec.target for spec in signature.output_specs if spec.kind in CHANGES}
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
@@ -102,9 +105,13 @@ class _Conversion:
         A tensor of the module that the program changes is an input.
         """
         val, is_input = node.meta.get("val"), spec.kind == InputKind.USER_INPUT
-        stored = None if is_input else stored_tensor(self.program, spec.target)
-        if stored is not None and spec.target not in self.changed:
-            return self._constant(stored, spec.target)
+        if is_input:
+            self.arguments[node.name] = isinstance(val, torch.Tensor)
+        stored = None if is_input else self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
+        if stored is not None:
+            if spec.target not in self.changed:
+                return self._constant(stored, spec.target)
+            self.buffers[spec.target] = stored
         if is_input and isinstance(val, int | float | bool | str | None):
             return val
         if not isinstance(val, torch.Tensor):
@@ -192,18 +199,30 @@ class _Conversion:
         return [self._values(v) for v in x] if isinstance(x, tuple | list) else x
 
     def _return(self, results: Sequence[Any]) -> None:
+        """Set the graph's outputs, and note how the program is called."""
         outputs: dict[str, Value] = {}
+        kinds: list[Any] = []
+        changed: list[torch.Tensor | int] = []
         for result, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
             if spec.kind not in (OutputKind.USER_OUTPUT, *CHANGES):
                 raise GraphError(f"the program has the result '{spec.target}' ({spec.kind.name}), which graphq lacks: "
                                  "export a module in eval mode")
+            constant = not isinstance(result, Value)
+            if spec.kind in CHANGES:
+                changed.append(self.buffers[spec.target] if spec.target in self.buffers else
+                               [*self.arguments].index(spec.target))
+            else:
+                kinds.append((result,) if constant else "number" if isinstance(spec.arg, SymIntArgument) else "tensor")
             name = f"{spec.target}.new" if spec.kind in CHANGES else spec.arg.name or f"out{len(outputs)}"
             if result is not None:
                 name = next(n for k in count() if (n := f"{name}_{k}" if k else name) not in outputs)
-                constant = not isinstance(result, Value)
                 outputs[name] = self.graph.add_constant(torch.tensor(result).numpy()) if constant else result
         self.graph.set_outputs([*outputs.values()], [*outputs])
         self.graph.prune()
+        specs = self.program.call_spec
+        self.graph.meta = {**self.graph.meta, CALLING: Calling(
+            specs.in_spec, specs.out_spec, tuple(self.arguments.values()), tuple(self.buffers.values()),
+            tuple(changed), tuple(kinds))}
 
 
 def _names(module: Any) -> dict[Any, str]:

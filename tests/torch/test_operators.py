@@ -141,9 +141,11 @@ def products(x, w, b, y):
 
 @case(X, IMAGE, randn(2, 4, 3))
 def decomposed(x, image, y):
-    """Operators that PyTorch decomposes."""
+    """Operators that are decomposed."""
     return (F.logsigmoid(x), F.glu(x), x.addcmul(x, x, value=0.5), x.addcdiv(x, x.exp()), x.diff(), x.diff(2, 1),
-            F.channel_shuffle(image, 2), torch.baddbmm(x[:, :, :3], x, y), x.movedim(0, 2), x.tensor_split(2, 2)[1])
+            F.channel_shuffle(image, 2), torch.baddbmm(x[:, :, :3], x, y), x.movedim(0, 2), x.tensor_split(2, 2)[1],
+            torch.cdist(x, x + 1), (x * x).log2(), x.expm1(), x.unfold(2, 2, 1),
+            torch.atleast_3d(x[0]), x.index_add(1, torch.tensor([0, 2]), x[:, :2]))
 
 
 @case(IMAGE)

@@ -13,6 +13,8 @@ from graphq.torch.operators.importer import OPERATORS, operator_name
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DECOMPOSED: dict[str, Callable[..., Any]] = {
+    "aten._cdist_forward.default": lambda x, y, p, mode: torch.linalg.vector_norm(
+        x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),
     "aten.expm1.default": lambda x: torch.exp(x) - 1,
     "aten.log2.default": lambda x: torch.log(x) / math.log(2),
     "aten._adaptive_avg_pool2d.default": lambda x, sizes: adaptive_pool(x, sizes, torch.mean),
@@ -75,6 +77,14 @@ def adaptive_pool(x: Tensor, sizes: Any, reduce: Any) -> Tensor:
         x = torch.cat([reduce(x.narrow(axis, k * size // n, -(-(k + 1) * size // n) - k * size // n), axis, True)
                        for k in range(n)], axis)
     return x
+
+
+@decomposes("aten.unfold.default")
+def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    """Windows along an axis, each `step` elements after the one before; their elements are along the last axis."""
+    axis = dim % x.dim()
+    return torch.stack([x.narrow(axis, k, size).movedim(axis, -1)
+                        for k in range(0, x.shape[axis] - size + 1, step)], axis)
 
 
 @decomposes("aten.index.Tensor")

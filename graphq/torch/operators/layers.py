@@ -109,7 +109,8 @@ imports_each({
     "bmm mm matmul": lambda c: product(c, *c.args.values()),
     "_int_mm": lambda c: c.graph.matmul_integer(c.x, c["mat2"]),
     "einsum": lambda c: c.Einsum(*c["tensors"], equation=c["equation"]),
-    "batch_norm native_batch_norm _native_batch_norm_legit_no_training": partial(over_channels, "BatchNormalization"),
+    "batch_norm native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit_functional":
+        partial(over_channels, "BatchNormalization"),
     "group_norm native_group_norm": partial(over_channels, "GroupNormalization"),
     # core ATen has batch normalization of one image by its statistics instead
     "instance_norm _native_batch_norm_legit": partial(over_channels, "InstanceNormalization"),

@@ -76,14 +76,9 @@ def dequantize(c: AtenCall) -> Result:
     scales, zp = numbers(given), numbers(zero_points)
     if scales is None or zp is None:
         return c.value(c.graph.dynamic_dequantize(x, c.value(given, t.f32), c.value(zero_points, t.s32)))
-    if c.dtype() == t.f32 and (x.dtype in QUANTIZED or x.dtype == t.s32 and not zp.any()):
-        how: dict[str, Any] = {"qtype": "per_channel", "axis": axis} if "channel" in c.op else {}
-        return c.graph.dequantize(x, scales=scales.reshape(-1).astype(np.float64).tolist(),
-                                  zps=zp.reshape(-1).tolist() if zp.any() else None, **how)
-    y, rank = c.value(x, t.f32 if "channel" in c.op else None), len(c.dims(x))
-    if zero_points is not None:
-        y = c.Sub(y, c.value(along(zp, axis, rank), y.dtype))
-    return c.value(c.Mul(y, c.value(along(scales, axis, rank), y.dtype)))
+    how: dict[str, Any] = {"qtype": "per_channel", "axis": axis} if "channel" in c.op else {}
+    return c.value(c.graph.dequantize(x, scales=scales.reshape(-1).astype(np.float64).tolist(),
+                                      zps=zp.reshape(-1).tolist() if zp.any() else None, **how))
 
 
 @decomposes("quantized_decomposed.choose_qparams.tensor")
