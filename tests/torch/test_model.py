@@ -150,7 +150,8 @@ def test_errors_say_what_to_write(tmp_path):
     with pytest.raises(GraphError, match="training mode"):
         gq.torch.compile(Net(), (image(),))
     with pytest.raises(GraphError, match="fixes the length of LSTM.*compile a model for each length"):
-        gq.torch.compile(torch.nn.LSTM(2, 2).eval(), (torch.ones(3, 1, 2),), dynamic_shapes=({0: torch.export.Dim("t")},))
+        shapes = ({0: torch.export.Dim("t")},)
+        gq.torch.compile(torch.nn.LSTM(2, 2).eval(), (torch.ones(3, 1, 2),), dynamic_shapes=shapes)
     with pytest.raises(GraphError, match="not made by from_torch"):
         gq.torch.compile(gq.Graph())
     with pytest.raises(GraphError, match="Tensor: this object of PyTorch has no graph"):
