@@ -21,7 +21,7 @@ from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_statistics
 from graphq.quantization.products import prepared, products, right_after, values_by_name
 from graphq.quantization.ranges import LEAST
-from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
+from graphq.quantization.statistics import Statistics, TensorStatistics
 
 Batch: TypeAlias = Mapping[str, Any]
 """The arrays of a batch by the names of inputs."""
@@ -55,9 +55,6 @@ class Reordered(LazyBatches):
     """Batches in another order; `keys` are their indices in the user's order, which errors name."""
 
 
-PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "square")
-
-
 def in_unit(graph: Graph, *values: Value) -> list[Value]:
     """The largest magnitude of the last value, then the values divided by it: f32 can hold the squares of these."""
     last = values[-1]
@@ -66,8 +63,8 @@ def in_unit(graph: Graph, *values: Value) -> list[Value]:
     return [unit, *(graph.divide(v, unit) for v in values)]
 
 
-def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None, histograms: bool = True,
-              channels: bool = False) -> Statistics:
+def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None,
+              histograms: bool = True) -> Statistics:
     """Compute statistics of the tensors that quantization needs.
 
     These tensors are the operands of matmuls and convolutions, and values between layers that sums, concats and pools
@@ -77,69 +74,47 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     onnxruntime.quantization. For a model with one input, a list or tuple is also a batch; its first item is the input.
     Arrays may be tensors of PyTorch. A batch with more rows than the model takes is split.
 
-    `tensors` names other f32 values to observe instead. `channels` adds extremes and mean squares of channels. Without
-    `histograms` only extremes are computed. This is faster, and enough for the method min_max. The
-    statistics belong to `prepared(graph)`, where batch normalizations are folded. Statistics of tensors in a loop cover
-    all iterations. A tensor in a body that no batch reaches has no statistics.
+    `tensors` names other f32 values to observe instead. Without `histograms` only extremes are computed. This is
+    faster, and enough for the method min_max. The statistics belong to `prepared(graph)`, where batch normalizations
+    are folded. Statistics of tensors in a loop cover all iterations. A tensor in a body that no batch reaches has no
+    statistics.
 
     Raises InputError if there are no batches, if a batch is not a dict or does not fit the inputs, and for a NaN or an
     infinity, naming the tensor and the batch. Raises GraphError for a name that no f32 value has.
     """
-    return Calibration(graph, tensors=tensors, histograms=histograms, channels=channels).statistics(batches)
+    (found,) = calibrate_parts(graph, batches, [None], tensors, histograms)
+    return found
 
 
-class Calibration:
-    """The compiled model that computes statistics, for any number of calibrations (arguments as in `calibrate`)."""
-
-    def __init__(self, graph: Graph, *, tensors: Sequence[str] | None = None, histograms: bool = True,
-                 channels: bool = False) -> None:
-        graph = prepared(graph)
-        self.inputs = graph.inputs
-        axes = {str(p.factors[0].name): p.source_axis() for p in products(graph, inside=False) if p.has_channels}
-        self.axes = {name: axis for name, axis in axes.items() if channels and axis is not None}
-        names = observed(graph) if tensors is None else check_names(tensors, "tensors")
-        values = values_by_name(graph, inside=True)
-        for name in names:
-            if name not in values:
-                raise GraphError(f"graph '{graph.name}' has no value named '{name}'")
-            if values[name].dtype != f32:
-                raise GraphError(f"only f32 values have statistics; '{name}' is {values[name].type}")
-        self.values = {name: values[name] for name in names}
-        self.inside = {name for name, v in self.values.items() if v.graph is not graph}
-        self.model = _observing(graph, self.values, self.axes, histograms) if names else None
-
-    def statistics(self, batches: Batches) -> Statistics:
-        """Compute statistics over the batches."""
-        (found,) = self.of_parts(batches, [None])
-        return found
-
-    def of_parts(self, batches: Batches, parts: Sequence[Collection[int] | None]) -> list[Statistics]:
-        """Statistics over several parts of the batches, each given by indices of batches; None means all batches."""
-        found = [{name: TensorStatistics() for name in self.values} for _ in parts]
-        counts = [0] * len(parts)
-        for k, batch in enumerate(checked_batches(batches, self.inputs)):
-            out, number = self._run(batch), (batches.keys[k] if isinstance(batches, Reordered) else k) + 1
-            for n, part in enumerate(parts):
-                if part is None or k in part:
-                    counts[n] += 1
-                    _add(found[n], out, self.axes, number)
-        if not all(counts):
-            raise InputError("calibration needs at least one batch, got an empty iterable")
-        for tensors, count in zip(found, counts, strict=True):
-            for name in [name for name, t in tensors.items() if t.low > t.high]:
-                if name not in self.inside:
-                    raise InputError(f"tensor '{name}' had no elements in {count} batches")
-                del tensors[name]
-        return [*map(Statistics, found, counts)]
-
-    def _run(self, batch: Batch) -> Mapping[str, np.ndarray]:
-        if self.model is None:
-            return {}
-        out = named_outputs(self.model.outputs, self.model(batch))
-        for name in self.axes.keys() & self.values.keys():
-            out |= {f"{part}/{name}": out[f"{part}/{name}"].astype(np.float64) for part in PER_CHANNEL}
-            out[f"square/{name}"] *= float(out[f"unit/{name}"])**2
-        return out
+def calibrate_parts(graph: Graph, batches: Batches, parts: Sequence[Collection[int] | None],
+                    tensors: Sequence[str] | None = None, histograms: bool = True) -> list[Statistics]:
+    """As `calibrate`, for several parts of the batches, each given by indices of batches; None means all batches."""
+    graph = prepared(graph)
+    names = observed(graph) if tensors is None else check_names(tensors, "tensors")
+    values = values_by_name(graph, inside=True)
+    for name in names:
+        if name not in values:
+            raise GraphError(f"graph '{graph.name}' has no value named '{name}'")
+        if values[name].dtype != f32:
+            raise GraphError(f"only f32 values have statistics; '{name}' is {values[name].type}")
+    model = _observing(graph, names, histograms) if names else None
+    found = [{name: TensorStatistics() for name in names} for _ in parts]
+    counts = [0] * len(parts)
+    for k, batch in enumerate(checked_batches(batches, graph.inputs)):
+        out = {} if model is None else named_outputs(model.outputs, model(batch))
+        number = (batches.keys[k] if isinstance(batches, Reordered) else k) + 1
+        for n, part in enumerate(parts):
+            if part is None or k in part:
+                counts[n] += 1
+                _add(found[n], out, number)
+    if not all(counts):
+        raise InputError("calibration needs at least one batch, got an empty iterable")
+    for of_part, count in zip(found, counts, strict=True):
+        for name in [name for name, t in of_part.items() if t.low > t.high]:
+            if values[name].graph is graph:
+                raise InputError(f"tensor '{name}' had no elements in {count} batches")
+            del of_part[name]
+    return [*map(Statistics, found, counts)]
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
@@ -200,30 +175,23 @@ def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
         yield {**batch, **{name: x[chosen] for name, x in rows.items()}}
 
 
-def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool) -> CompiledGraph:
+def _observing(graph: Graph, names: Sequence[str], histograms: bool) -> CompiledGraph:
     whole = copied(graph)
     same = values_by_name(whole, inside=True)
     found: dict[Graph, dict[str, Value]] = {}
-    for name in values:
+    for name in names:
         x = same[name]
         g, outputs = x.graph, found.setdefault(x.graph, {})
         with right_after(g, x):
-            outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)
+            outputs |= {f"{part}/{name}": v for part, v in zip(("counts", "extremes"), g.histogram(x), strict=True)
                         if histograms or part != "counts"}
-            if name in axes and x.shape is not None:
-                others = [k for k in range(len(x.shape)) if k != axes[name]]
-                unit, z = in_unit(g, x)
-                parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others),
-                         g.reduce_mean(g.square(z), axes=others)) if others else (x, x, g.square(z))
-                outputs |= {f"{part}/{name}": v for part, v in zip(("unit", *PER_CHANNEL), (unit, *parts), strict=True)}
     raised = raise_statistics(whole, found)
     whole.set_outputs(list(raised.values()), list(raised))
     whole.prune()
     return compile(whole, cache="kernels")
 
 
-def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndarray], axes: Mapping[str, int],
-         batch: int) -> None:
+def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndarray], batch: int) -> None:
     for name, t in statistics.items():
         low, high = (float(x) for x in found[f"extremes/{name}"])
         if (low, high) == (np.inf, -np.inf):  # the tensor has no elements in this batch
@@ -233,10 +201,3 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
             raise InputError(f"batch {batch}: tensor '{name}' holds {wrong}: "
                              "calibration needs finite numbers")
         t.add(found.get(f"counts/{name}"), low, high)
-        if f"low/{name}" not in found:
-            continue
-        lows, highs, squares = (found[f"{part}/{name}"] for part in PER_CHANNEL)
-        if t.channels is None:
-            t.channels = Channels(axes[name], lows, highs, squares, np.zeros_like(lows))
-        else:
-            t.channels.add(lows, highs, squares)

@@ -54,7 +54,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
         raise InputError(f"max_drop must not be negative, got {max_drop}")
     search = Search(graph, batches)
     trial = _Measurements(search, evaluate, None if state is None else Path(state), report)
-    accuracy_f32, time_f32 = trial.run("f32", compile(search.graph, cache="kernels"))
+    accuracy_f32, time_f32 = trial.run("f32", lambda: search.graph)
     setting = search.run()
     order = search.ranked(setting)
     excluded = faster = tuple(setting.scheme.exclude)
@@ -92,14 +92,12 @@ class _Measurements:
 
     def of(self, setting: Setting, excluded: tuple[str, ...]) -> tuple[float, float]:
         """The accuracy, and the milliseconds of a run, of the model with the layers `excluded` in f32."""
-        key = f"{setting} | {' '.join(sorted(excluded))}"
-        if key in self.known:
-            return self.known[key][0], self.known[key][1]
-        made = self.search.made(with_scheme(setting, exclude=excluded))
-        return self.run(key, compile(made, cache="kernels"))
+        return self.run(f"{setting} | {' '.join(sorted(excluded))}",
+                        lambda: self.search.made(with_scheme(setting, exclude=excluded)))
 
-    def run(self, key: str, model: CompiledGraph) -> tuple[float, float]:
+    def run(self, key: str, make: Callable[[], Graph]) -> tuple[float, float]:
         if key not in self.known:
+            model = compile(make(), cache="kernels")
             accuracy = float(self.evaluate(model))
             if not np.isfinite(accuracy):
                 raise InputError(f"evaluate must return a finite number, got {accuracy}")

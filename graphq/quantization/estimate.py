@@ -33,12 +33,6 @@ Counted on random networks with 4 to 8 batches: in 152 of 160 cases and, with an
 """
 
 
-def fitting(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert numbers to a float dtype; numbers beyond the dtype's range become its largest or smallest number."""
-    most = float(np.finfo(dtype).max)
-    return np.asarray(np.clip(x, -most, most)).astype(dtype)
-
-
 @dataclass(frozen=True)
 class Estimate:
     """The measured losses (1 - cosine of outputs with f32), and how reliable they are.
@@ -126,9 +120,12 @@ def extended(batches: Sequence[Batch]) -> LazyBatches:
         kind, number = divmod(k, len(batches))
         if kind == 0:
             return batches[number]
-        arrays = ((name, np.asarray(x)) for name, x in batches[number].items())
-        return {name: fitting(x * np.float64(SIZES[kind - 1]), x.dtype) if x.dtype.kind == "f" else x
-                for name, x in arrays}
+        arrays = {name: np.asarray(x) for name, x in batches[number].items()}
+        for name, x in arrays.items():
+            if x.dtype.kind == "f":
+                limits = np.finfo(x.dtype)
+                arrays[name] = np.clip(x * np.float64(SIZES[kind - 1]), limits.min, limits.max).astype(x.dtype)
+        return arrays
 
     return LazyBatches(range((1 + len(SIZES)) * len(batches)), read)
 

@@ -5,7 +5,7 @@ at most 2 * 255 * 64 = 32640, which fits in 16 bits. Without VNNI, the fastest i
 16 bits and saturates; for 7-bit weights it is therefore exact. PyTorch and ONNX Runtime call such weights
 `reduce_range`.
 """
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,16 +71,13 @@ PART = 256
 class Quantized:
     """How one layer is quantized.
 
-    `activations` maps indices of operands to parameters. `factors` divide the channels of the input and multiply the
-    weights (`smooth`). With `wide`, activations have 16 bits, as the sum of two 8-bit tensors; with `wide_weights` the
-    weights do. `shift` is added to the bias.
+    `activations` maps indices of operands to parameters. With `wide`, activations have 16 bits, as the sum of two 8-bit
+    tensors; with `wide_weights` the weights do.
     """
 
     activations: Mapping[int, Parameters]
-    factors: np.ndarray | None = None
     wide: bool = False
     wide_weights: bool = False
-    shift: np.ndarray | None = None
 
 
 def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, str]:
@@ -90,9 +87,7 @@ def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[
 
     Raises GraphError for an activation without statistics.
     """
-    between = {name: _of_statistics(statistics, name, "a value between layers", scheme)
-               for name in quantized_between(graph, scheme)}
-    between = {name: p for name, p in between.items() if holds(statistics[name], p)}
+    between = held_between(graph, statistics, scheme, lambda _: scheme)
     chosen = by_statistics(graph, statistics, scheme)
     left = unheld(graph, chosen, scheme, statistics)
     insert(graph, chosen, scheme, between)
@@ -105,19 +100,33 @@ def _of_statistics(statistics: Statistics, name: str, what: str, scheme: Scheme)
     return parameters(statistics[name], scheme, scheme.activations, name)
 
 
+def held_between(graph: Graph, statistics: Statistics, scheme: Scheme,
+                 how: Callable[[str], Scheme]) -> dict[str, Parameters]:
+    """The parameters of the scheme's values between layers that integers can hold; `how` is as in `quantized_layer`."""
+    found = {name: _of_statistics(statistics, name, "a value between layers", how(name))
+             for name in quantized_between(graph, scheme)}
+    return {name: p for name, p in found.items() if holds(statistics[name], p)}
+
+
+def quantized_layer(graph: Graph, p: LinearLayer, statistics: Statistics, scheme: Scheme,
+                    how: Callable[[str], Scheme]) -> Quantized | None:
+    """How a layer of a graph is quantized: by the scheme that `how` returns for the name of each activation.
+
+    None if integers cannot hold the layer's numbers, or if no batch reached the body that the layer is in.
+    """
+    if p.node.graph is not graph and not all(name in statistics for name in p.sources):
+        return None
+    activations = {k: _of_statistics(statistics, str(p.factors[k].name), f"an operand of '{p.name}'",
+                                     how(str(p.factors[k].name))) for k in p.activations}
+    if not integers_hold(p, activations, statistics, scheme):
+        return None
+    return Quantized(activations, p.name in scheme.wide, p.name in scheme.wide_weights)
+
+
 def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, Quantized]:
     """How each layer is quantized, by name; layers that the scheme excludes or integers cannot hold are left out."""
-    found = {}
-    for product in kept(graph, scheme):
-        if product.node.graph is not graph and not all(n in statistics for n in product.sources):
-            continue  # the layer is in a body that no batch reached
-        activations = {k: _of_statistics(statistics, str(product.factors[k].name), f"an operand of '{product.name}'",
-                                         scheme) for k in product.activations}
-        if not integers_hold(product, activations, statistics, scheme):
-            continue
-        found[product.name] = Quantized(activations, wide=product.name in scheme.wide,
-                                        wide_weights=product.name in scheme.wide_weights)
-    return found
+    found = {p.name: quantized_layer(graph, p, statistics, scheme, lambda _: scheme) for p in kept(graph, scheme)}
+    return {name: q for name, q in found.items() if q is not None}
 
 
 def integers_hold(product: LinearLayer, activations: Mapping[int, Parameters], statistics: Statistics,
@@ -165,8 +174,7 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme,
            between: Mapping[str, Parameters] | None = None) -> None:
     """Quantize the layers of a `prepared` graph in place, each as `chosen` says.
 
-    The caller has already divided the channels of inputs, and has shifted the biases. Values in `between` are quantized
-    for all their readers. A layer with 16 bits becomes a sum of 8-bit layers:
+    Values in `between` are quantized for all their readers. A layer with 16 bits becomes a sum of 8-bit layers:
 
         x @ w + b -> hi @ w'' + (lo @ w' + (hi @ w' + b))
 

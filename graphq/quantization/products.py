@@ -104,30 +104,10 @@ class LinearLayer:
         out, into, *_ = weight_axes(self.node.attrs["weights_format"], rank - 2)
         return out, into
 
-    @property
-    def has_channels(self) -> bool:
-        """Whether constant weights multiply the channels of operand 0; false for grouped transposed convolutions."""
-        return self.weights is not None and self.source_axis() is not None and 0 in self.activations \
-            and (self.groups == 1 or self.node.op.name == "convolution")
-
     def channels(self) -> int:
-        """The number of channels of operand 0, if it `has_channels`."""
+        """The number of channels of operand 0, which constant weights multiply."""
         assert self.weights is not None
         return int(self.weights.shape[self.weight_axes()[1]]) * self.groups
-
-    def source_axis(self) -> int | None:
-        """The axis of operand 0 with the channels that are summed; None if its rank is unknown."""
-        if (shape := self.factors[0].shape) is None:
-            return None
-        if self.node.op.name == "matmul":
-            return len(shape) - (2 if self.node.attrs["transpose_a"] else 1)
-        return 1 if self.node.attrs["data_format"] == "NCX" else len(shape) - 1
-
-    def result_axis(self) -> int | None:
-        """The axis of the channels in the result; None if its rank is unknown."""
-        if (shape := self.node.output.shape) is None:
-            return None
-        return 1 if self.node.attrs.get("data_format") == "NCX" else len(shape) - 1
 
 
 def products(graph: Graph, *, inside: bool = True) -> Iterator[LinearLayer]:

@@ -125,27 +125,24 @@ class Scheme:
 
 
 class Candidate(NamedTuple):
-    """How a tensor's range is chosen, and whether its channels are divided first (`smooth`, only with method min_max).
+    """How a tensor's range is chosen.
 
     The range is widened by `Statistics.unseen`**`margin`; `unseen` is the ratio by which a new batch is expected to
     exceed the statistics. A constant ratio would not fit, because more batches need a smaller ratio.
     """
 
     method: Method
-    smooth: bool = False
     margin: float = 0.0
 
     def __str__(self) -> str:
-        parts = [self.method.replace("_", "-")] + [f"margin {self.margin:g}"] * (self.margin != 0)
-        return " ".join(parts + ["smoothed"] * self.smooth)
+        return self.method.replace("_", "-") + f" margin {self.margin:g}" * (self.margin != 0)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A candidate per tensor, by name, whether biases are corrected, and a scheme with the layers in 16 bits or f32."""
+    """A candidate per tensor, by name, and a scheme with the layers in 16 bits or f32."""
 
     choices: tuple[tuple[str, Candidate], ...] = ()
-    correct: bool = False
     scheme: Scheme = Scheme()
 
     def __str__(self) -> str:
@@ -154,7 +151,7 @@ class Setting:
         parts = [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts[:2 if len(counts) > 3 else 3]]
         if len(counts) > 3:
             parts.append(f"{sum(n for _, n in counts[2:])} x {len(counts) - 2} others")
-        parts += ["biases corrected"] * self.correct + ["7-bit weights"] * (s.weight_bits == 7)
+        parts += ["7-bit weights"] * (s.weight_bits == 7)
         parts += [f"{_called(names)} {what}" for names, what in (
             (s.wide, "with 16-bit activations"), (s.wide_weights, "with 16-bit weights"),
             (s.exclude, "in f32")) if names]

@@ -15,10 +15,9 @@ from graphq.quantization.scheme import Candidate, Method, Scheme, Setting, wider
 from graphq.quantization.trials import Trials
 
 PLAIN: tuple[Method, ...] = ("min_max", "percentile")
-"""The plain methods: 8 bits for every layer and every value between layers, and one of these for all ranges."""
-RANGES = (*(Candidate("min_max", smooth, margin) for smooth in (False, True) for margin in (0.0, 0.5, 1.0)),
-          Candidate("mse"), Candidate("percentile"))
-"""The candidates for ranges: three methods; min_max also with margins, and with divided channels (smooth.py)."""
+"""The plain methods: 8 bits for every layer, and one of these methods for all ranges."""
+RANGES = (*(Candidate("min_max", margin) for margin in (0.0, 0.5, 1.0)), Candidate("mse"), Candidate("percentile"))
+"""The candidates for ranges: three methods; min_max also with margins."""
 LONGEST = 1.5
 """The frontier ends at this many times the time of 8 bits, if that is more than the time of f32."""
 
@@ -41,7 +40,7 @@ class Search(Trials):
        twins shows how much each layer's result changes. Each tensor gets the widest range that changes its layers
        hardly more than the best one. A range that is too narrow for new data loses more than one that is too wide.
     2. Settings (`best`): these ranges, and each candidate for all tensors, are compared on the held-out batches. The
-       setting of least loss wins. Then it is compared with the same setting with corrected biases.
+       setting of least loss wins.
     3. Operands (`costs`): the operands in 8 bits are sorted by a ratio: the loss if only this operand has 8 bits,
        divided by the time that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster.
        Times are estimated (price.py), so the result does not depend on the machine's load.
@@ -54,6 +53,8 @@ class Search(Trials):
 
     curve: list[Point]
     """The frontier, the fastest point first."""
+    starts: list[Setting]
+    """The settings of step 2, all in 8 bits."""
 
     def run(self, scheme: Scheme | None = None, *, narrow: bool = False) -> Setting:
         """The setting that the scheme's preset, `max_loss` or `max_time` chooses, and whose graph can be made.
@@ -63,20 +64,19 @@ class Search(Trials):
         """
         scheme = scheme or Scheme(method="automatic")
         with job_part("ranges", LOOP):
-            settings = [self.local(), *map(self.uniform, RANGES)]
+            self.starts = [self.local(), *map(self.uniform, RANGES)]
         with job_part("settings", LOOP):
-            setting = self.best(settings)
-            setting = self.best([setting, replace(setting, correct=True)])
+            setting = self.best(self.starts)
         with job_part("frontier", LOOP):
             self.curve = self.frontier(setting)
         with job_part("between layers", LOOP):
             point, most = self.choose(scheme)
             setting = self.between_products(point.setting, most)
             of_seven = with_scheme(setting, weight_bits=7)
-            if narrow and self.level.sorts and self.loss(of_seven, most) <= most:
+            if narrow and self.level.sorts and self.loses_at_most(of_seven, most):
                 setting = of_seven
             setting = self.possible(setting)
-        chosen = Point(setting, self.price.time(setting), self.losses[setting])
+        chosen = Point(setting, self.price.time(setting), self.loss(setting))
         self.curve = [chosen if p is point else p for p in self.curve]
         return setting
 
@@ -151,13 +151,14 @@ class Search(Trials):
             curve += [p] * (not curve or p.loss < curve[-1].loss)
         return curve
 
-    def choose(self, scheme: Scheme) -> tuple[Point, float]:
-        """The point that the scheme asks for, and the loss that faster forms of its setting may have.
+    def choose(self, scheme: Scheme) -> tuple[Point, float | Setting]:
+        """The point that the scheme asks for, and the limit of the loss of faster forms (`loses_at_most`).
 
         Preset "balanced" asks for the least product of loss and time to the power EXCHANGE. A loss counts as small
-        enough if it is at most TARGET and at most PART of the loss of PLAIN methods.
+        enough if it is at most TARGET and at most PART of the loss of PLAIN methods. Preset "fast" asks for the best of
+        `starts` that lose at most PART of plain min-max's loss on each batch, or for min-max. That is the first point.
         """
-        curve, plain = self.curve, min(self.loss(self.plain(m)) for m in PLAIN)
+        curve = self.curve
         if scheme.max_loss is not None:
             found = [p for p in curve if p.loss <= scheme.max_loss]
             if not found:
@@ -171,28 +172,39 @@ class Search(Trials):
                                  f"{curve[0].time:.2f}, as estimated")
             return found[-1], max(GOOD, found[-1].loss)
         if scheme.preset == "fast":
-            return curve[0], max(GOOD, plain)
+            limit = self.plain("min_max")
+            setting = min((s for s in self.starts if self.loses_at_most(s, limit)), key=self.loss,
+                          default=self.uniform(Candidate("min_max")))
+            curve[0] = Point(setting, self.price.time(setting), self.loss(setting))
+            return curve[0], limit
         if scheme.preset == "accurate":
             return curve[-1], max(GOOD, curve[-1].loss)
-        enough = max(GOOD, min(tuned.TARGET, tuned.PART * plain))
+        enough = max(GOOD, min(tuned.TARGET, *(tuned.PART * self.loss(self.plain(m)) for m in PLAIN)))
         point = min(curve, key=lambda p: max(p.loss, enough) * p.time**tuned.EXCHANGE)
         return point, max(point.loss, enough)
 
     def plain(self, method: Method) -> Setting:
         """The setting of a plain method (PLAIN)."""
-        return replace(self.uniform(Candidate(method)), scheme=replace(self.given, between=self.outputs.between))
+        return replace(self.uniform(Candidate(method)), scheme=self.given)
 
-    def between_products(self, setting: Setting, most: float) -> Setting:
-        """The setting with all or some values between layers in integers, if the loss is then at most `most`.
+    def loses_at_most(self, setting: Setting, limit: float | Setting) -> bool:
+        """Whether a setting loses at most a number; or, on each held-out batch, at most PART of another's loss."""
+        if not isinstance(limit, Setting):
+            return self.loss(setting, limit) <= limit
+        return all(self.case_loss(setting, case) <= max(GOOD, tuned.PART * self.case_loss(limit, case))
+                   for case in self.held_out)
+
+    def between_products(self, setting: Setting, most: float | Setting) -> Setting:
+        """The setting with all or some values between layers in integers, if it then `loses_at_most` the limit.
 
         All values are tried, then the three quarters, the half and the quarter that change least.
         """
-        already, statistics = setting.scheme.between, self.known[self.every].plain
+        already, statistics = setting.scheme.between, self.statistics[self.every]
         values = self.between(with_scheme(setting, between=self.outputs.between), self.every)
         error = {name: relative_error(statistics[name], p) for name, p in values.items() if name not in already}
         order = sorted(error, key=lambda name: error[name])
         parts = (with_scheme(setting, between=(*already, *order[:len(order) * part // 4])) for part in (4, 3, 2, 1))
-        return next((s for s in parts if self.loss(s, most) <= most), setting)
+        return next((s for s in parts if self.loses_at_most(s, most)), setting)
 
     def ranked(self, setting: Setting) -> list[str]:
         """The names of the quantized layers, from the most to the least changed results; unknown changes come last."""

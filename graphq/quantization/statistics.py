@@ -1,48 +1,16 @@
-"""The statistics of calibration: for each tensor a histogram, its extremes, and statistics per channel."""
-import os
+"""The statistics of calibration: a histogram and the extremes of each tensor."""
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from graphq.base.locks import lazy_property
-from graphq.base.paths import read_arrays
-from graphq.errors import InputError
 from graphq.kernels.numbers.observed import BINS, SHIFT
 from graphq.quantization import tuned
 
 with np.errstate(invalid="ignore"):  # some bins hold NaN; calibration rejects them
     EDGES = (np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT).view(np.float32).astype(np.float64)
 """The BINS / 2 + 1 bounds of the bins' magnitudes; bins beyond infinity stay empty."""
-
-
-@dataclass
-class Channels:
-    """Statistics of each channel along `axis`: extremes, and means of the squares of elements.
-
-    `second` is the largest magnitude if the batch with the largest magnitude is left out.
-    """
-
-    axis: int
-    low: np.ndarray
-    high: np.ndarray
-    square: np.ndarray
-    second: np.ndarray
-    count: int = 1
-
-    @property
-    def largest(self) -> np.ndarray:
-        """The largest magnitude of each channel."""
-        return np.maximum(-self.low, self.high)
-
-    def add(self, low: np.ndarray, high: np.ndarray, square: np.ndarray) -> None:
-        """Add the extremes and mean squares of one more batch."""
-        self.count += 1
-        new = np.maximum(-low, high)
-        self.second = np.maximum(self.second, np.minimum(self.largest, new))
-        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
-        self.square = self.square + (square - self.square) / self.count
 
 
 @dataclass
@@ -58,7 +26,6 @@ class TensorStatistics:
     high: float = -np.inf
     second: float = 0.0
     histogram: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    channels: Channels | None = None
     ranges: dict[object, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
     """The ranges computed so far, by the parameters that determine them (`ranges.parameters`)."""
 
@@ -121,29 +88,3 @@ class Statistics(Mapping[str, TensorStatistics]):
         """
         ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
         return float(np.quantile(ratios, tuned.OF_TENSORS)) if ratios else tuned.UNSEEN
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statistics as a NumPy archive (.npz), without statistics per channel."""
-        arrays: dict[str, Any] = {"batches": np.array(self.batches)}
-        for name, t in self.items():
-            arrays[f"bins/{name}"], arrays[f"counts/{name}"] = t.histogram
-            arrays[f"range/{name}"] = np.array([t.low, t.high, t.second])
-        with open(path, "wb") as file:
-            np.savez_compressed(file, **arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Statistics":
-        """Read a file that `save` wrote. Raises InputError for any other file, OSError if reading fails."""
-        arrays = read_arrays(path, f"{path} holds no statistics")
-        if not isinstance(arrays, dict):
-            raise InputError(f"{path} holds one array, not statistics")
-        try:
-            tensors = {}
-            for name in (key.removeprefix("range/") for key in arrays if key.startswith("range/")):
-                low, high, second = (float(x) for x in arrays[f"range/{name}"])
-                bins, counts = arrays[f"bins/{name}"], arrays[f"counts/{name}"]
-                np.zeros(BINS)[bins] = counts  # raises if an index is not a bin
-                tensors[name] = TensorStatistics(low, high, second, (bins, counts))
-            return cls(tensors, int(arrays["batches"]))
-        except (ArithmeticError, LookupError, TypeError, ValueError) as e:  # NumPy's errors for other arrays
-            raise InputError(f"{path} holds no statistics: {type(e).__name__}: {e}") from None

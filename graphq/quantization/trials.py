@@ -1,5 +1,5 @@
 """Measure the loss of the automatic search's settings on held-out batches (`folds`), and make the settings' graphs."""
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -10,21 +10,20 @@ from graphq.compile import compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.quantization.between import quantized_between
+from graphq.quantization import tuned
 from graphq.quantization.bodies import copied
-from graphq.quantization.calibrate import Batches, Calibration, LazyBatches
+from graphq.quantization.calibrate import Batches, LazyBatches, calibrate_parts, observed
 from graphq.quantization.compare import farthest, floats
 from graphq.quantization.dynamic import insert_layers, layers
 from graphq.quantization.estimate import FEW, SIZES, Estimate, extended, numbered, repeated
-from graphq.quantization.insert import Quantized, insert, kept, unheld
-from graphq.quantization.known import Known, correctable, key_of, shift_biases
+from graphq.quantization.insert import Quantized, held_between, insert, kept, quantized_layer, unheld
 from graphq.quantization.parametrized import Parametrized
 from graphq.quantization.price import Price
 from graphq.quantization.products import LinearLayer, name_values, prepared, values_by_name
-from graphq.quantization.ranges import Parameters, holds
+from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Candidate, Scheme, Setting
 from graphq.quantization.selection import resolved
-from graphq.quantization.smooth import divide, smoothing
+from graphq.quantization.statistics import Statistics
 
 Case: TypeAlias = tuple[tuple[int, ...], int]
 """The indices of the batches that a setting's statistics come from, and the index of the batch that gives the loss."""
@@ -63,11 +62,10 @@ class Trials:
         self.products = {p.name: p for p in kept(self.graph, self.scheme)}
         if self.products and not any(x.size for want in self.wanted.values() for x in want):
             raise InputError("no held-out batch gives outputs with any elements")
-        calibration = Calibration(self.graph, channels=True)
-        self.tensors = tuple(calibration.values)
+        self.tensors = observed(self.graph)
         parts = tuple(dict.fromkeys([self.every, *(fold.seen for fold in self.folds)]))
-        self.known = {part: Known(plain, smoothing(self.graph, plain))
-                      for part, plain in zip(parts, calibration.of_parts(self.batches, parts), strict=True)}
+        self.statistics: dict[tuple[int, ...], Statistics] = dict(
+            zip(parts, calibrate_parts(self.graph, self.batches, parts), strict=True))
         self.losses: dict[Setting, float] = {}
         self.failed: dict[Setting, str] = {}
         """The settings whose graphs could not be made or run, with the reason."""
@@ -110,22 +108,27 @@ class Trials:
     def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:
         if setting in self.failed:
             return np.inf
-        found = self._compared.setdefault(setting, {})
+        found = self._compared.get(setting, {})
         largest = max((found[case] for case in cases if case in found), default=0.0)
         for case in sorted((c for c in cases if c not in found), key=lambda c: -self.hard.get(c, 0.0)):
             if largest > most:
                 break
-            found[case] = self._compare(setting, *case)
-            if setting in self.failed:
-                return np.inf
-            self.hard[case] = max(self.hard.get(case, 0.0), found[case])
-            largest = max(largest, found[case])
+            largest = max(largest, self.case_loss(setting, case))
         return largest
 
-    def _compare(self, setting: Setting, seen: tuple[int, ...], k: int) -> float:
-        if not setting.scheme.states:
-            return self.loss_of(self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
-        return self.loss_made(setting, [k])
+    def case_loss(self, setting: Setting, case: Case) -> float:
+        """The loss of a setting on one case; infinite if the setting has failed."""
+        found, (seen, k) = self._compared.setdefault(setting, {}), case
+        if setting in self.failed:
+            return np.inf
+        if case not in found:
+            loss = self.loss_made(setting, [k]) if setting.scheme.states else self.loss_of(
+                self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
+            if setting in self.failed:
+                return np.inf
+            found[case] = loss
+            self.hard[case] = max(self.hard.get(case, 0.0), loss)
+        return found[case]
 
     def estimate(self, setting: Setting) -> Estimate:
         """The loss of the setting on the cases `judged`, and how reliable it is."""
@@ -137,7 +140,7 @@ class Trials:
         held_out = tuple(found[case] for case in self.held_out if count > 1 and case in found)
         seen = max((x for (part, k), x in found.items() if part == self.every and k < count), default=None)
         sized = max((x for (_, k), x in found.items() if k >= count), default=None)
-        return Estimate(held_out, sized, count, self.known[self.every].plain.unseen, repeated(self.batches), seen)
+        return Estimate(held_out, sized, count, self.statistics[self.every].unseen, repeated(self.batches), seen)
 
     def loss_of(self, chosen: Mapping[str, Quantized], k: int, scheme: Scheme,
                 between: Mapping[str, Parameters] | None = None) -> float:
@@ -154,8 +157,8 @@ class Trials:
         sums: dict[str, float] = {}
         for fold in self.folds:
             chosen = self.chosen(setting, fold.seen)
-            for name, d in self.twins.differences(self._picked(fold.held_out), chosen, setting.scheme).items():
-                sums[name] = sums.get(name, 0.0) + d.ratio
+            for name, ratio in self.twins.ratios(self._picked(fold.held_out), chosen, setting.scheme).items():
+                sums[name] = sums.get(name, 0.0) + ratio
         return sums
 
     def loss_made(self, setting: Setting, numbers: Iterable[int]) -> float:
@@ -188,45 +191,32 @@ class Trials:
         g, chosen, between = copied(self.graph), self.chosen(setting, self.every), self.between(setting, self.every)
         if setting.scheme.states:
             insert_layers(g, setting.scheme)
-        shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
-        divided = divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
-                             if q.factors is not None})
         insert(g, chosen, setting.scheme, between)
-        values = values_by_name(g)
-        for name in sorted(divided):  # the value differs from the f32 value with this name
-            new = f"{name}_divided"
-            while g.has_name(new):
-                new += "_"
-            g.rename(values[name], new)
         name_values(g, values_by_name(self.graph))
         return g
 
     def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
         """How each layer is quantized with the statistics of some batches."""
-        known, choices = self.known[seen], dict(setting.choices)
-        found = {n: q for n, p in self.everything.items() if n not in setting.scheme.exclude
-                 and all(name in known.plain for name in p.sources)  # false in a body that no batch reached
-                 and (q := known.quantized(p, choices, setting.scheme)) is not None}
-        if setting.correct:
-            keys = {n: key_of(p, choices, setting.scheme) for n, p in self.products.items() if n in found}
-            new = {n: found[n] for n, key in keys.items() if key not in known.shifts}
-            if new:
-                differences = self.twins.differences(self._picked(few(seen)), new, setting.scheme)
-                known.shifts |= {keys[n]: differences[n].shift if n in differences and correctable(
-                    self.products[n], differences[n].shift) else None for n in new}
-            found = {n: replace(q, shift=known.shifts[keys[n]]) for n, q in found.items()}
-        return found
+        scheme, statistics, of = setting.scheme, self.statistics[seen], self._schemes(setting, seen)
+        wide = replace(scheme, method="min_max", headroom=tuned.WIDE_HEADROOM)
+        found = {n: quantized_layer(self.graph, p, statistics, scheme, (lambda _: wide) if n in scheme.wide else of)
+                 for n, p in self.everything.items() if n not in scheme.exclude}
+        return {n: q for n, q in found.items() if q is not None}
 
     def between(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Parameters]:
         """How values between layers are quantized with the statistics of some batches."""
-        known, choices = self.known[seen], dict(setting.choices)
-        found = {name: known.parameters(name, choices[name]._replace(smooth=False), setting.scheme)
-                 for name in quantized_between(self.graph, setting.scheme)}
-        return {name: p for name, p in found.items() if holds(known.plain[name], p)}
+        return held_between(self.graph, self.statistics[seen], setting.scheme, self._schemes(setting, seen))
+
+    def _schemes(self, setting: Setting, seen: tuple[int, ...]) -> Callable[[str], Scheme]:
+        """A function that returns the scheme for the range of a tensor, by its name: the method and margin chosen."""
+        choices, unseen = dict(setting.choices), min(tuned.MOST_HEADROOM, self.statistics[seen].unseen)
+        schemes = {c: replace(setting.scheme, method=c.method, headroom=unseen**c.margin)
+                   for c in set(choices.values())}
+        return lambda name: schemes[choices[name]]
 
     def unheld(self, setting: Setting) -> dict[str, str]:
         """A sentence for each layer whose numbers integers cannot hold."""
-        return unheld(self.graph, self.chosen(setting, self.every), setting.scheme, self.known[self.every].plain)
+        return unheld(self.graph, self.chosen(setting, self.every), setting.scheme, self.statistics[self.every])
 
 
 class Fold(NamedTuple):

@@ -11,19 +11,12 @@ EXCHANGE = 2.0  # a point that takes 1 % longer must lose 2 % less: half the los
 # Which operands become exact (search.py)
 TRIED = 12  # the loss of this many operands is measured; the others are sorted by the noise in their layers' results
 
-# Ranges (search.py, known.py, statistics.py)
+# Ranges (search.py, trials.py, statistics.py)
 NEAR = 0.75  # a range counts as good as the best if the best noise is at least this share of its noise
 OF_TENSORS = 0.75  # new data are expected to exceed ranges by this quantile of all tensors' ratios ...
 UNSEEN = 1.25  # ... and by this ratio if there is only one batch
 MOST_HEADROOM = 2.0  # a margin widens a range by at most this ratio: as much for all tensors of a transformer lost 0.62
 WIDE_HEADROOM = 4.0  # 16-bit ranges are this many times the observed ranges: two of the 16 bits are for unseen data
-
-# Division of channels (smooth.py)
-ALPHAS = 0.25, 0.5, 0.75, 1.0  # with 1, channels of activations get equal ranges; with 0, channels of weights do
-WORTH = 0.8  # channels are divided only if that reduces the estimated noise to less than this share
-OF_CHANNELS = 0.98  # the quantile as OF_TENSORS, for channels: without it an unseen image of MobileNetV2 lost 0.03
-UNSEEN_CHANNEL = 4.0  # new data are expected to exceed a channel's range by this ratio if there is only one batch
-MOST_FACTOR = 64.0  # factors are in [1 / MOST_FACTOR, MOST_FACTOR]: channels small in calibration may be larger later
 
 # Time (price.py, which has the fitted times as well)
 MANY = 4e5  # with dot products of four bytes, an 8-bit depthwise convolution of this many multiply-accumulates pays

@@ -74,12 +74,11 @@ def test_batches_that_do_not_fit_are_named(batch, message):
 
 
 @pytest.mark.parametrize("network", [convolutional, perceptron, attention])
-@pytest.mark.parametrize("smooth, wide, bits", [
-    (False, False, 8), (True, False, 8), (True, True, 8), (False, False, 7), (True, True, 7)])
-def test_one_model_stands_for_all_settings(network, smooth, wide, bits):
+@pytest.mark.parametrize("wide, bits", [(False, 8), (True, 8), (False, 7), (True, 7)])
+def test_one_model_stands_for_all_settings(network, wide, bits):
     """The quantized graph gives what the model with its parameters as inputs gives, but for roundings of sums."""
     work, batches, exact = searched(network)
-    setting = work.uniform(Candidate("min_max" if smooth else "mse", smooth))
+    setting = work.uniform(Candidate("min_max" if wide else "mse"))
     if wide:
         setting = with_scheme(setting, wide=list(work.products)[:1], wide_weights=list(work.products)[:1])
     if bits == 7:
@@ -101,7 +100,7 @@ def test_products_that_are_not_chosen_are_exact():
 def test_weights_are_those_of_the_scheme_whatever_schemes_came_before():
     work, batches, _ = searched(convolutional)
     setting = work.uniform(Candidate("min_max"))
-    chosen = {name: replace(q, shift=None) for name, q in work.chosen(setting, work.every).items()}
+    chosen = work.chosen(setting, work.every)
     schemes = [Scheme(weight_bits=bits, per_channel=each) for bits in (8, 7) for each in (True, False)]
     kept = Parametrized(work.graph, twins=False)
     for scheme in (*schemes, *schemes[::-1]):
@@ -130,12 +129,13 @@ def test_never_worse_than_plain_methods_on_data_that_were_not_seen(network):
     found = automatic(graph, batches[:-1], weight_bits=8)  # as on CPUs with VNNI
     plain = [loss(quantize(graph, batches[:-1], Scheme(method=m)), graph, batches)
              for m in ("min_max", "percentile")]
-    assert loss(found.graph, graph, batches) < min(plain) / 2
+    lost = loss(found.graph, graph, batches)
+    assert lost < min(plain) and lost < max(min(plain) / 2, 2 * GOOD)
     model = gq.compile(found.graph)
     model(batches[0])
     macs = {name: macs for name, (macs, _) in Search(graph, batches[:-1]).price.work.items()}
     share = sum(macs[name] for name in found.setting.scheme.exclude) / sum(macs.values())  # others are in integers
-    assert model.coverage().share == pytest.approx(1 - share) and share < 0.3
+    assert model.coverage().share == pytest.approx(1 - share) and share < 0.5
 
 
 def test_sixteen_bits_where_eight_lose_much(monkeypatch):
@@ -185,7 +185,7 @@ def test_of_one_batch_ranges_have_headroom():
     graph, batches = convolutional()
     found = automatic(graph, batches[:1])
     assert all(c.margin for _, c in found.setting.choices)
-    assert Search(graph, batches[:1]).known[0,].plain.unseen == 1.25
+    assert Search(graph, batches[:1]).statistics[0,].unseen == 1.25
     assert loss(found.graph, graph, batches) < 0.01
 
 
@@ -239,6 +239,19 @@ def test_a_margin_is_what_the_statistics_at_hand_expect():
             widths[margin] = chosen["hidden"].activations[0].scales[0]
         for margin in (0.5, 1):
             assert widths[margin] / widths[0] == pytest.approx(unseen**margin, rel=0.01)
+
+
+def test_sixteen_bits_have_two_for_what_was_not_seen():
+    """Whatever the candidate: ranges are four times the extremes. Weights of 16 bits change no range."""
+    graph, batches = perceptron()
+    work = Search(graph, batches)
+    name, candidate = next(iter(work.products)), Candidate("mse", margin=1.0)
+    t = work.statistics[work.every][work.products[name].sources[0]]
+    plain = work.chosen(work.uniform(candidate), work.every)[name]
+    for part, low, high in (("wide", 4 * t.low, 4 * t.high), ("wide_weights", *plain.activations[0].limits)):
+        found = work.chosen(with_scheme(work.uniform(candidate), **{part: (name,)}), work.every)[name]
+        assert found.activations[0].limits == pytest.approx((low, high), abs=2 * found.activations[0].scales[0])
+        assert (found.wide, found.wide_weights) == (part == "wide", part == "wide_weights")
 
 
 def test_a_graph_of_onednn(tmp_path):

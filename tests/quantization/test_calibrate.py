@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import InputError
-from graphq.quantization.calibrate import Calibration, calibrate, checked_batches
+from graphq.quantization.calibrate import calibrate, calibrate_parts, checked_batches
 from graphq.quantization.quantize import quantize
 
 
@@ -109,40 +109,22 @@ def test_a_reader_gives_batches_until_none():
     assert [b["x"][0, 0] for b in cut(Reader())] == [1, 2]
 
 
-def test_statistics_of_channels_over_batches():
-    first, second, third = (np.float32(x) for x in (
-        [[1, -5, 3], [2, 7, 0]], [[4, -1, 0.5], [0, 2, 9]], [[0, -9, 1], [1, 1, 1]]))
-    found = calibrate(graph(), [{"x": x} for x in (first, second, third)], channels=True, tensors=["x"])
-    t, all_ = found["x"], np.stack([first, second, third])
-    assert found.batches == 3 and list(found) == ["x"] and t.size == 18 and (t.low, t.high) == (-9, 9)
-    assert t.channels is None  # the source of the product is another tensor
-    source = calibrate(graph(), [{"x": x} for x in (first, second, third)], channels=True)
-    (name,) = source
-    c, positive = source[name].channels, np.maximum(all_, 0)
-    assert c.axis == 1 and c.count == 3
-    np.testing.assert_allclose(c.low, positive.min(axis=(0, 1)))
-    np.testing.assert_allclose(c.high, positive.max(axis=(0, 1)))
-    np.testing.assert_allclose(c.square, np.square(positive).mean(axis=(0, 1)), rtol=1e-6)
-    np.testing.assert_allclose(c.second, np.sort(positive.max(axis=1), axis=0)[1])
-
-
 def test_without_histograms_there_are_extremes_alone():
     (t,) = calibrate(graph(), [{"x": rows(1, 2)}], histograms=False).values()
-    assert t.size == 0 and (t.low, t.high) == (1, 2) and t.channels is None
+    assert t.size == 0 and (t.low, t.high) == (1, 2)
 
 
 def test_parts_of_batches_have_statistics_of_their_own():
     """They are those that each part by itself has, of one run a batch."""
     batches = [{"x": rows(2 - k, 3 * k)} for k in range(4)]
-    parts, observed = [(0, 1, 2, 3), (1, 3), (2,)], Calibration(graph(), channels=True)
-    for part, found in zip(parts, observed.of_parts(iter(batches), parts), strict=True):
-        (name, alone), = observed.statistics([batches[k] for k in part]).items()
+    parts = [(0, 1, 2, 3), (1, 3), (2,)]
+    for part, found in zip(parts, calibrate_parts(graph(), iter(batches), parts), strict=True):
+        (name, alone), = calibrate(graph(), [batches[k] for k in part]).items()
         t = found[name]
         assert found.batches == len(part) and (t.low, t.high, t.second) == (alone.low, alone.high, alone.second)
         np.testing.assert_array_equal(t.counts, alone.counts)
-        np.testing.assert_array_equal(t.channels.square, alone.channels.square)
     with pytest.raises(gq.InputError, match="at least one batch"):
-        observed.of_parts(batches, [(0,), (7,)])
+        calibrate_parts(graph(), batches, [(0,), (7,)])
 
 
 @pytest.mark.parametrize("tensors, error, message", [

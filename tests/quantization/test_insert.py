@@ -8,7 +8,6 @@ import pytest
 import graphq as gq
 from graphq.dtypes import s8, u8
 from graphq.ops.quant import dequantize
-from graphq.quantization import tuned
 from graphq.quantization.insert import (
     MAX_BIAS,
     PART,
@@ -21,19 +20,11 @@ from graphq.quantization.insert import (
     replace_operand,
     rest_of_weights,
 )
-from graphq.quantization.parametrized import Difference, bias_of, limits
-from graphq.quantization.products import LinearLayer, products
+from graphq.quantization.parametrized import limits
+from graphq.quantization.products import products
 from graphq.quantization.ranges import SMALLEST, Parameters
 from graphq.quantization.scheme import Scheme
-from graphq.quantization.smooth import (
-    _factors,
-    _load,
-    along_weights,
-    divide_channels,
-    expected_ranges,
-    noise,
-)
-from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
+from graphq.quantization.statistics import Statistics, TensorStatistics
 
 RNG = np.random.default_rng(2)
 SPREAD = np.float32([0.001, 1, 50, 0, 3, 1e-40, 0.2])  # one of seven channels holds zeros, one what is no normal number
@@ -189,102 +180,3 @@ def test_replaced_operands():
     assert list(z.node.inputs) == [y, x] and y.node in g.nodes
     replace_operand(z.node, 0, x)
     assert list(z.node.inputs) == [x, x] and [n.op.name for n in g.nodes] == ["add"]
-
-
-# -- channels ----------------------------------------------------------------------------------------------------------
-def convolution(groups, shape, weights_format="OIX", data_format="NCX"):
-    g = gq.Graph()
-    axis = 1 if data_format == "NCX" else 2
-    dims = [2, 9, 9]
-    rng = np.random.default_rng(0)
-    w = np.float32(rng.normal(size=shape))
-    dims[axis] = w.shape[1] * groups
-    x = g.input("x", dtype="f32", shape=dims)
-    g.output(g.convolution(x, g.constant(w), groups=groups, data_format=data_format, weights_format=weights_format,
-                           strides=[1], pads_begin=[1], pads_end=[1], dilations=[1]), name="y")
-    return g, x, next(products(g)), np.float32(rng.normal(size=dims))
-
-
-@pytest.mark.parametrize("groups, shape, weights_format, data_format", [
-    (1, (6, 4, 3), "OIX", "NCX"), (2, (6, 2, 3), "OIX", "NXC"), (3, (6, 1, 3), "OIX", "NCX"),
-    (1, (3, 4, 6), "XIO", "NXC"), (2, (3, 2, 6), "XIO", "NCX")])
-def test_channels_are_divided_and_weights_multiplied(groups, shape, weights_format, data_format):
-    g, x, p, data = convolution(groups, shape, weights_format, data_format)
-    before = gq.reference(g, {"x": data})
-    w, factors = p.weights, 2.0 ** np.arange(p.channels())
-    load = _load(p)
-    outputs = w.shape[p.weight_axes()[0]]
-    assert load.largest.shape == (groups, outputs // groups, p.channels() // groups) and load.taps == 3
-    np.testing.assert_allclose(load.squares.sum(), np.square(np.float64(w)).sum(), rtol=1e-6)
-    divide_channels(g, x, [p], factors)
-    (changed,) = products(g)
-    np.testing.assert_allclose(_load(changed).largest, load.largest * factors.reshape(groups, 1, -1))
-    assert along_weights(p, factors).ndim == 3
-    np.testing.assert_allclose(gq.reference(g, {"x": data}), before, rtol=1e-5, atol=1e-5)
-
-
-def channels(low, high, second=0.0):
-    low, high = np.array(low, float), np.array(high, float)
-    return Channels(1, low, high, np.square(high), np.zeros_like(low) + second)
-
-
-def test_expected_ranges():
-    np.testing.assert_allclose(expected_ranges(channels([0, -3, 0], [1, 2, 10])), [4, 10, 10])
-    np.testing.assert_allclose(expected_ranges(channels([0, -3], [1, 2], [0.5, 1.5])), [2, 3])
-    np.testing.assert_allclose(expected_ranges(channels([0, 0, 0], [1, 2, 20], [0, 1, 10])), [2, 4, 20])
-
-
-def test_factors_have_a_mean_of_one_and_limits(monkeypatch):
-    """Channels of zeros, in activations or in weights, have the factor 1."""
-    monkeypatch.setattr(tuned, "WORTH", np.inf)
-    monkeypatch.setattr(tuned, "ALPHAS", (1.0,))
-    g = gq.Graph()
-    x = g.input("x", dtype="f32", shape=(2, 5))
-    g.output(g.matmul(x, np.float32([[1], [1], [1], [1], [0]]), name="y"))
-    (p,) = products(g)
-    np.testing.assert_allclose(_factors(channels([0] * 5, [1, 4, 16, 0, 5], [1, 4, 16, 0, 5]), [p]), [0.25, 1, 4, 1, 1])
-    far = _factors(channels([0] * 5, [1e-9, 1e9, 1, 0, 1], [1e-9, 1e9, 1, 0, 1]), [p])
-    np.testing.assert_allclose(far, [1 / tuned.MOST_FACTOR, tuned.MOST_FACTOR, 1, 1, 1])
-
-
-def test_noise():
-    (p,) = products(matmul())
-    loads = [_load(p)]
-    one, two = channels([0, 0], [8, 2]), channels([-8, 0], [8, 2])
-    activations = (8 / 255)**2 * np.square(np.float64(W)).sum()
-    weights = np.square(np.float64([4, 2, 1]) / 127).sum() * (8**2 + 2**2)
-    even = np.ones(2)
-    assert noise(one, loads, even) == pytest.approx(activations + weights)
-    assert noise(two, loads, even) == pytest.approx(4 * activations + weights)
-    first = (8 / 255)**2 * (4 * np.square(np.float64(W[0])).sum() + np.square(np.float64(W[1])).sum())
-    assert noise(one, loads, np.array([2.0, 1.0])) == pytest.approx(
-        first + np.square(np.float64([4, 4, 1]) / 127).sum() * (8**2 / 4 + 2**2))
-    assert noise(one, loads * 2, even) == pytest.approx(2 * noise(one, loads, even))
-    for low, sides in ((-1.5, 1), (-1.7, 2)):
-        lowest = channels([low, 0], [8, 2])
-        lowest.square = one.square
-        assert noise(lowest, loads, even) == pytest.approx(sides**2 * activations + weights)
-
-
-def test_differences_over_batches():
-    d = Difference(np.zeros(2))
-    assert d.ratio == 0
-    for shift, n, s in (([1, 2], 1.0, 10.0), ([3, 6], 2.0, 20.0), ([5, 1], 6.0, 30.0)):
-        d.add(np.array(shift, float), n, s)
-    assert d.shift.tolist() == [3, 3] and (d.noise, d.signal, d.count) == (3, 20, 3) and d.ratio == 0.15
-
-
-def test_biases_that_can_be_shifted():
-    def product(*bias, op="matmul", **attrs):
-        g = gq.Graph()
-        x = g.input("x", dtype="f32", shape=(5, 2))
-        return LinearLayer(g.matmul(x, g.constant(W), *(b if isinstance(b, gq.ir.Value) else g.constant(np.float32(b))
-                                                    for b in bias)).node)
-
-    assert bias_of(product()).tolist() == [0, 0, 0] and bias_of(product()).dtype == np.float32
-    assert bias_of(product([1, 2, 3])).tolist() == [1, 2, 3]
-    assert bias_of(product([1])) is None and bias_of(product([[1, 2, 3]])) is None
-    g = gq.Graph()
-    x, y, b = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (2, 2)), ("y", (2, 2)), ("b", (2,))))
-    assert bias_of(LinearLayer(g.matmul(x, y).node)) is None
-    assert bias_of(LinearLayer(g.matmul(x, g.constant(W[:, :2]), b).node)) is None

@@ -35,27 +35,26 @@ def product(op, x, w, **attrs):
 def test_convolutions(op, weights_format, data_format):
     x = (2, 4, 9, 8) if data_format == "NCX" else (2, 9, 8, 4)
     p = product(op, x, weights(*SHAPES[weights_format]), data_format=data_format, weights_format=weights_format, **PADS)
-    axis = 1 if data_format == "NCX" else 3
-    assert (p.source_axis(), p.result_axis(), p.weight_axes()) == (axis, axis, AXES[weights_format])
-    assert (p.channels(), p.groups, p.has_channels, p.activations, p.name) == (4, 1, True, [0], "y")
+    assert p.weight_axes() == AXES[weights_format]
+    assert (p.channels(), p.groups, p.activations, p.name) == (4, 1, [0], "y")
     assert p.weights.shape == SHAPES[weights_format] and p.bias is None and p.factors == tuple(p.node.inputs[:2])
 
 
 def test_groups():
     p = product("convolution", (2, 8, 9), weights(6, 4, 3), groups=2, data_format="NCX", weights_format="OIX",
                 strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
-    assert (p.groups, p.channels(), p.has_channels) == (2, 8, True)
+    assert (p.groups, p.channels()) == (2, 8)
     p = product("conv_transpose", (2, 8, 9), weights(8, 3, 3), groups=2, data_format="NCX", weights_format="IOX",
                 strides=[1], pads_begin=[0], pads_end=[0], dilations=[1])
-    assert p.groups == 2 and not p.has_channels
+    assert p.groups == 2
 
 
-@pytest.mark.parametrize("a, b, source, axes", [(False, False, 2, (2, 1)), (True, False, 1, (2, 1)),
-                                                (False, True, 2, (1, 2)), (True, True, 1, (1, 2))])
-def test_matmuls(a, b, source, axes):
+@pytest.mark.parametrize("a, b, axes", [(False, False, (2, 1)), (True, False, (2, 1)), (False, True, (1, 2)),
+                                        (True, True, (1, 2))])
+def test_matmuls(a, b, axes):
     p = product("matmul", (3, 5, 4) if a else (3, 4, 5), weights(3, 7, 5) if b else weights(3, 5, 7), transpose_a=a,
                 transpose_b=b)
-    assert (p.source_axis(), p.weight_axes(), p.result_axis(), p.channels()) == (source, axes, 2, 5)
+    assert (p.weight_axes(), p.channels()) == (axes, 5)
 
 
 @pytest.mark.parametrize("w, largest", [([[1, -3], [2, 0.5]], 3), ([[1, 3], [-2, 0.5]], 3), ([[-1, -3], [-2, -4]], 4),
@@ -88,14 +87,6 @@ def test_which_operations_are_products():
     found = list(products(g))
     assert [p.node.output for p in found] == [both, right, left, mixed]
     assert [p.activations for p in found] == [[0, 1], [0], [1], [0, 1]]
-    assert [p.has_channels for p in found] == [False, True, False, False]
-
-
-def test_open_ranks():
-    g = gq.Graph()
-    y = g.matmul(g.input("x", dtype="f32", shape=None), g.constant(weights(4, 3)))
-    p = LinearLayer(y.node)
-    assert p.source_axis() is None and not p.has_channels and (y.shape is not None or p.result_axis() is None)
 
 
 def test_a_bias():

@@ -53,7 +53,7 @@ def test_what_a_scheme_is_if_nothing_is_said():
         "per_channel": True, "weight_bits": 8, "block": 32, "rounding": "nearest", "bias": "s32", "rows": False,
         "states": False, "exclude": (), "wide": (), "wide_weights": (), "between": (), "preset": "balanced",
         "max_loss": None, "max_time": None, "limits": ()}
-    assert Candidate("mse") == Candidate("mse", smooth=False, margin=0.0)
+    assert Candidate("mse") == Candidate("mse", margin=0.0)
 
 
 def test_schemes_at_their_limits():
@@ -65,17 +65,17 @@ def test_schemes_at_their_limits():
 
 
 def test_candidates():
-    assert str(Candidate("min_max")) == "min-max" and str(Candidate("mse", True)) == "mse smoothed"
-    assert str(Candidate("min_max", True, 0.5)) == "min-max margin 0.5 smoothed"
+    assert str(Candidate("min_max")) == "min-max"
+    assert str(Candidate("min_max", 0.5)) == "min-max margin 0.5"
 
 
 def test_settings():
     mse, least = Candidate("mse"), Candidate("min_max", margin=1.0)
     assert str(Setting((("a", mse), ("b", mse)))) == "mse"
-    mixed = Setting((("a", mse), ("b", least), ("c", least)), correct=True)
-    assert str(mixed) == "2 x min-max margin 1, 1 x mse, biases corrected"
+    mixed = Setting((("a", mse), ("b", least), ("c", least)))
+    assert str(mixed) == "2 x min-max margin 1, 1 x mse"
     more = with_scheme(mixed, weight_bits=7, wide=("p", "q", "r"), wide_weights=("a", "b", "c", "d"), exclude=("x",))
-    assert str(more) == ("2 x min-max margin 1, 1 x mse, biases corrected, 7-bit weights, "
+    assert str(more) == ("2 x min-max margin 1, 1 x mse, 7-bit weights, "
                          "p, q, r with 16-bit activations, 4 layers with 16-bit weights, x in f32")
     assert more.choices == mixed.choices and mixed.scheme == Scheme()
     names = ("/features/features.1/conv/conv.0", "/features/features.2/conv/conv.0")

@@ -4,10 +4,9 @@ import onnx
 import pytest
 
 import graphq as gq
-from graphq.quantization import Scheme, calibrate, quantize
+from graphq.quantization import Scheme, quantize
 from graphq.quantization.insert import QuantizedWeights
 from graphq.quantization.products import prepared, products
-from graphq.quantization.smooth import smoothing
 
 SIZE = 32
 BATCHES = [{"x": np.random.default_rng(k).standard_normal((4, SIZE)).astype(np.float32)} for k in range(2)]
@@ -74,15 +73,6 @@ def test_rounding_by_results_is_that_of_each_product():
 
     (first,), (second,) = integers(0), integers(1)
     assert first != second and integers(0, 1) == [first, second]
-
-
-def test_weights_that_several_products_use_are_not_smoothed():
-    """Each product would need a copy of the weights with its own factors; other weights are smoothed as before."""
-    batch = {"x": BATCHES[0]["x"] * np.geomspace(1e-2, 1e2, SIZE).astype(np.float32)}
-    for own in (0, 1):
-        g = prepared(network(own=own))
-        factors = smoothing(g, calibrate(g, [batch], channels=True))
-        assert list(factors) == ["x"] * own
 
 
 def test_equal_constants_without_names_are_one_initializer(tmp_path):
