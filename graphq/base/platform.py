@@ -39,8 +39,13 @@ IN_USE: tuple[type[OSError], ...] = (PermissionError,) if SYSTEM == "win32" else
 OBJECT_FORMAT = "-elf" if SYSTEM == "win32" else ""
 """The end of LLVM's triple. Object files on Windows are ELF: they need no symbols of Microsoft's C compiler."""
 SPAWN_FLAGS = 0 if INHERITS else 0x0800_0200  # CREATE_NO_WINDOW, CREATE_NEW_PROCESS_GROUP
-MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-"""The architecture of the CPU, by LLVM's name."""
+TARGET = tuple(os.environ.get("GRAPHQ_TARGET", "").split())
+"""The architecture and CPU features (LLVM's names) that this process compiles for. `model.targets` starts such
+processes, which plan and compile but run no kernels. In all others this is empty: they compile for their own CPU."""
+HOST = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+"""The architecture of this machine, by LLVM's name."""
+MACHINE = TARGET[0] if TARGET else HOST
+"""The architecture that kernels are compiled for, by LLVM's name."""
 _NO_LIMIT = 1 << 20
 _most_asked = 0
 
@@ -166,10 +171,7 @@ def mapped_pages(nbytes: int) -> mmap.mmap:
 
 
 def mapped_file(file: BufferedReader) -> memoryview:
-    """Map a file into memory for reading. Linux reads all pages at once (MAP_POPULATE)."""
-    if hasattr(mmap, "MAP_SHARED"):
-        how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-        return memoryview(mmap.mmap(file.fileno(), 0, how, mmap.PROT_READ))
+    """Map a file into memory for reading. Pages that nobody reads take no memory."""
     return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
@@ -322,6 +324,8 @@ ARM_FEATURES = {
 
 def system_features() -> frozenset[str] | None:
     """The CPU's features, by LLVM's names without hyphens and underscores; None if the system lists none."""
+    if TARGET:
+        return frozenset(name.replace("-", "") for name in TARGET[1:])
     if SYSTEM == "linux" and MACHINE == "aarch64":
         ask = ctypes.CDLL(None).getauxval
         ask.argtypes, ask.restype = (ctypes.c_ulong,), ctypes.c_ulong

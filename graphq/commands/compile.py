@@ -1,7 +1,8 @@
 """Compile a model and save it as a .graphq file that runs without compilation.
 
 `graphq.load_compiled` and other commands load the file. The model's results are the same on every machine, but its
-machine code is not: a machine of another kind compiles the code again when it loads the file.
+machine code is not: a machine of another kind compiles the code again when it loads the file, unless the file has a
+target that fits.
 """
 import argparse
 import time
@@ -14,6 +15,8 @@ from graphq.errors import ParseError
 
 ARGUMENTS: Arguments = (
     *MODEL, option("-o", "--out", type=Path, metavar="FILE.graphq", help="the file to write (default: MODEL.graphq)"),
+    option("--targets", metavar="LEVEL,...", type=lambda text: text.split(","),
+           help="compile for all processors with these ISA levels, instead of this machine's processor; or: all"),
     *TARGET)
 
 
@@ -24,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
         raise ParseError(f"-o takes a name that ends in .graphq: commands recognize a saved model by it; got {out}")
     begin = time.perf_counter()
     model = compile(options.file, isa=options.isa, threads=options.threads, **numbers(options))
-    model.save(out)
+    model.save(out, options.targets)
     seconds, nbytes = time.perf_counter() - begin, out.stat().st_size
     write(options, f"{model!r}\n{out}: {size_text(nbytes)}, after {seconds:.2f} s", {
         "file": str(out), "bytes": nbytes, "seconds": seconds, "graph": model.source.name, "isa": model.level.name,

@@ -108,15 +108,25 @@ class CompiledGraph:
 
         return fingerprint(self.source, self.options.pipeline)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], targets: Sequence[str] | None = None) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 
-        An existing file is replaced as a whole, or not at all. Raises GraphError if the file cannot be written, or if a
-        pass in the option `passes` has no name in files (`passes.pipeline.names_of`).
-        """
-        from graphq.model.saved_models import save
+        By default the plans and the code are for this kind of processor. With `targets`, the names of ISA levels or
+        "all", the file has plans and code for each of them, and runs on all processors that have such a level. This
+        machine need not have it; each target is compiled in a process of its own.
 
-        save(path, self.plans)
+        An existing file is replaced as a whole, or not at all. Raises GraphError if the file cannot be written, or if a
+        pass in the option `passes` has no name in files (`passes.pipeline.names_of`). With targets, raises KernelError
+        for an unknown name, CompileError if a target cannot be compiled.
+        """
+        if targets is None:
+            from graphq.model.saved_models import save
+
+            save(path, self.plans)
+        else:
+            from graphq.model.targets import save_for
+
+            save_for(path, self.plans, targets)
 
     @property
     def graph(self) -> Graph:

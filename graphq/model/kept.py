@@ -66,7 +66,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
     Raises ParseError if there is no such file, or if it is damaged or was not written by `save`; CompileError if it
     would take too much memory.
     """
-    saved = Saved(path)
+    saved = Saved(path, isa or os.environ.get("GRAPHQ_ISA"))
     if saved.misfit is None:
         saved.provide()
     options, misfit = options_of(saved, isa, threads)
@@ -157,7 +157,7 @@ class Kept:
             path = folder / self.name
             saved = Saved(path)
             options, misfit = options_of(saved, self._level, self._threads)
-            if misfit is None and saved.file.index.get("key") != self.digest:
+            if misfit is None and saved.index.get("key") != self.digest:
                 misfit = "it belongs to another model"
             if misfit is None:
                 saved.added = self._added(saved, folder)

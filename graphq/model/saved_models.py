@@ -1,15 +1,24 @@
-"""Write a compiled model to a file (`save`), and read a compiled model from a file (`Saved`)."""
+"""Write a compiled model to a file (`save`), and read a compiled model from a file (`Saved`).
+
+A file has one or more *builds*: the plans and the kernels' code of a model for one kind of CPU, and the numbers of the
+file's sections that the build needs. Builds share equal sections, such as the graph and its weights.
+"""
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache as once
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
+from graphq.base.arrays import Content
 from graphq.base.budget import budget, collector_paused, expect
 from graphq.base.locks import late_imports, lazy_property
+from graphq.base.platform import TARGET
 from graphq.base.programs import record as recorded_of
 from graphq.base.programs import restored
 from graphq.base.progress import progress
@@ -21,6 +30,7 @@ from graphq.ir.interpret import GraphInput, Signature
 from graphq.kernels.jit import cache, cpu
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
+from graphq.kernels.target.isa import available
 from graphq.kernels.threads.team import modules_of_team
 from graphq.model.open_shapes import Places
 from graphq.model.plans import Padding, Plans
@@ -45,11 +55,13 @@ The worst case is `[],[],[],...`: three bytes make a Python list and an entry of
 """
 
 
-def save(path: str | os.PathLike[str], of: Plans, *, key: str | None = None) -> None:
-    """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
+def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | None = None, *,
+         key: str | None = None) -> None:
+    """Write a model: its graph as the user gave it, and its `plans` (default: all) with the traces of their open sizes.
 
     With a `key`, the file is for the kernel cache: only this user can read it. It leaves out the kernels that all plans
-    share, since the cache has them, and the facts about padding, which take time to find.
+    share, since the cache has them, and the facts about padding, which take time to find. In a process with a TARGET,
+    the file also has the kernels of the level's self-test, for the CPUs that load it.
 
     Raises GraphError if the path cannot be written, or for a pass without a name in files (`passes.pipeline.names_of`).
     """
@@ -61,20 +73,57 @@ def save(path: str | os.PathLike[str], of: Plans, *, key: str | None = None) -> 
     writer = Writer()
     graph = writer.of(of.source)
     name, inputs, outputs = of.signature
-    made = _of_plans(writer, of.all())
-    for module in modules_of_team() if key is None else ():
+    made = _of_plans(writer, of.all() if plans is None else plans)
+    for module in modules_of_team() if made and key is None else ():
         writer.module(module)
+    if TARGET:
+        with late_imports():
+            from graphq.kernels.levels import plan_self_test
+        for step in plan_self_test(options.level, options.cache):
+            writer.of(step)
     index, sections = _contents(writer, [graph, *(x for x, _ in made)], urgent=key is None)
-    write(path, {
-        "key": key, "versions": cache.versions(), "cpu": cpu.describe(),
+    write(path, {"builds": [{
+        "key": key, "sources": sources(), "cpu": cpu.describe(),
         "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
                     "passes": passes},
         "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
         "outputs": [writer.of(x) for x in outputs.items()], "graph": 0,
         "rows_mix": of.rows_mix, "padding": None if key else of.padding,
-        "plans": [[k, sizes] for k, (_, sizes) in enumerate(made, 1)], **index,
-    }, sections, mode=0o666 if key is None else 0o600)
+        "plans": [[sizes, k] for k, (_, sizes) in enumerate(made, 1)], **index,
+    }]}, sections, mode=0o666 if key is None else 0o600)
+
+
+def merge(path: str | os.PathLike[str], files: Iterable[File]) -> None:
+    """Write the builds of several files that `save` wrote into one file, with equal sections only once."""
+    numbers: dict[Content, int] = {}
+    builds = []
+    for file in files:
+        file.check()
+        for build in file.index["builds"]:
+            of = {k: numbers.setdefault(Content(np.frombuffer(file.section(k), np.uint8)), len(numbers))
+                  for k in _needed(build)}
+            builds.append({**build, "graph": of[build["graph"]],
+                           **{name: [[*facts, of[k]] for *facts, k in build[name]] for name in _SECTIONS}})
+    write(path, {"builds": builds}, [x.bits.data for x in numbers])
+
+
+@once
+def sources() -> str:
+    """A digest of graphq's sources that plans and kernels depend on. Files of other sources are compiled again."""
+    digest = hashlib.sha256(cache.sources().encode())
+    for folder in ("base", "ops", "plan"):
+        cache.add_sources(digest, Path(__file__).parents[1] / folder)
+    return digest.hexdigest()
+
+
+_SECTIONS = "plans", "code", "arrays"
+"""The lists of a build whose entries end with the number of a section."""
+
+
+def _needed(build: Mapping[str, Any]) -> list[Any]:
+    """The numbers of the sections that a build needs."""
+    return [*([build["graph"]] if "graph" in build else []), *(x[-1] for name in _SECTIONS for x in build[name])]
 
 
 def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: "Saved") -> None:
@@ -86,7 +135,7 @@ def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: "Saved") -> No
         writer.module(module)
     for text, sizes in _of_plans(writer, [plan]):
         index, sections = _contents(writer, [text], to.count, len(to.modules))
-        write(path, {"to": to.file.digest, "plans": [[0, sizes]], **index}, sections, mode=0o600)
+        write(path, {"builds": [{"to": to.file.digest, "plans": [[sizes, 0]], **index}]}, sections, mode=0o600)
 
 
 def _of_plans(writer: Writer, plans: Iterable[NativePlan]) -> list[tuple[list[Any], list[int]]]:
@@ -110,7 +159,7 @@ def _contents(writer: Writer, texts: Sequence[Any], arrays: int = 0, modules: in
     begin, first = len(sections), len(sections) + len(codes)
     sections += [memoryview(code.object) for _, code in codes]
     sections += [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in own]
-    return {"code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
+    return {"code": [[m.name, m.recipe, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
             "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(own)]}, sections
 
 
@@ -144,22 +193,40 @@ OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
 
 
 class Saved:
-    """A model in a file whose hashes were checked. `source` reads its graph, and `plans` its plans.
+    """A model in a file, whose hashes were checked. `source` reads its graph, and `plans` its plans.
+
+    Of several builds, `index` is the build that runs here at the ISA level `isa`, else at the highest level, else the
+    first build, which serves for its graph. `misfit` says why it cannot run here.
 
     `signature`, `tell`, `modules`, `provide` and `plans` may be used only if `misfit` is None. If `save` did not
     write the file, errors in the index raise ParseError at once, and errors in the graph, the plans or the code when
     these are read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], isa: str | None = None) -> None:
         self.file = File(path)
-        self._arrays = self._of(list, self.file.index, "arrays")
+        builds = self._of(list, self.file.index, "builds")
+        if not builds or not all(isinstance(build, dict) for build in builds):
+            self._fail("its index has no builds")
+        self.index: dict[str, Any] = max(builds, key=lambda build: self._rank(build, isa))
+        self.file.check(self.read(lambda: _needed(self.index)))
+        self._arrays = self._of(list, self.index, "arrays")
         self.added: list[Added] = []
         """Plans in other files. The method `plans` includes them."""
         self.settings = self._settings() if self.file.private else OF_OTHERS
 
+    def _rank(self, build: Mapping[str, Any], isa: str | None) -> tuple[bool, bool, bool, int]:
+        """Builds with a greater rank are preferred. Among equal builds `max` takes the first."""
+        level = self._level_of(build)
+        names = [x.name for x in available()]
+        fits = level in names and self._misfit(build) is None
+        return fits, level == isa, fits and not cpu.is_target(build["cpu"]), names.index(level) if fits else 0
+
+    def _level_of(self, build: Mapping[str, Any]) -> Any:
+        return self._of(dict, build, "options").get("level")
+
     def _settings(self) -> Settings:
-        options = self._of(dict, self.file.index, "options")
+        options = self._of(dict, self.index, "options")
         names, memory = options.get("passes"), options.get("memory")
         if not (memory is None or type(memory) is int and memory > 0):
             self._fail(f"memory must be a positive number of bytes, got {memory!r:.40}")
@@ -179,19 +246,38 @@ class Saved:
     @lazy_property
     def misfit(self) -> str | None:
         """Why the file's plans and code cannot be used here, for example on another processor; None if they can."""
-        index = self.file.index
+        problem = self._misfit(self.index)
+        if problem is None and self.is_target:
+            with late_imports():
+                from graphq.kernels.levels import works
+            self.provide()
+            level = next((x for x in available() if x.name == self.settings.level), None)
+            if level is None or not works(level, self.settings.cache):
+                return f"this machine does not pass the self-test of ISA level {self.settings.level}"
+        return problem
+
+    def _misfit(self, build: Mapping[str, Any]) -> str | None:
         if not self.file.private:
             return "others than this user can write to the file, so its code does not run"
-        if index.get("versions") != cache.versions():
-            return "it was saved by other versions of graphq, Numba, LLVM or Python"
-        return None if index.get("cpu") == cpu.describe() else "it was saved on another kind of processor"
+        if build.get("sources") != sources():
+            return "it was saved by another version of graphq"
+        described = self._of(str, build, "cpu")
+        if cpu.fits(described):
+            return None
+        return f"this processor lacks what {self._level_of(build)} needs" if cpu.is_target(described) \
+            else "it was saved on another kind of processor"
+
+    @property
+    def is_target(self) -> bool:
+        """Whether the build is for all CPUs that have a target's features, not for one kind of processor."""
+        return cpu.is_target(self._of(str, self.index, "cpu"))
 
     @property
     def source(self) -> Graph:
         """The graph as the user gave it: a new object at each read, with constants in the file's memory."""
         reader = Reader(self.array) if self.file.private else Reader(self.array, lookup_given)
         with budget(self.settings.memory):
-            graph = self.read(lambda: reader.of(self._json(self.file.index.get("graph"))))
+            graph = self.read(lambda: reader.of(self._json(self.index.get("graph"))))
         if not isinstance(graph, Graph) or not graph.outputs:
             self._fail("no graph")
         return graph
@@ -200,7 +286,7 @@ class Saved:
     def signature(self) -> Signature:
         """The graph's signature, read from the index."""
         inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
-        name = self._of(str, self.file.index, "name")
+        name = self._of(str, self.index, "name")
         return Signature(name, tuple(GraphInput(*x) for x in inputs), dict(outputs))
 
     def tell(self, plans: Plans) -> None:
@@ -209,9 +295,9 @@ class Saved:
             assert all(type(x) is str for x in (*zeros, *(name for name, _ in axes), mixes or ""))
             return Padding(mixes, tuple(zeros), tuple((name, int(axis)) for name, axis in axes))
 
-        plans.rows_mix = self.file.index.get("rows_mix") and self._of(str, self.file.index, "rows_mix")
-        if self.file.index.get("padding") is not None:
-            plans.padding = self.read(lambda: padding(*self._of(list, self.file.index, "padding")))
+        plans.rows_mix = self.index.get("rows_mix") and self._of(str, self.index, "rows_mix")
+        if self.index.get("padding") is not None:
+            plans.padding = self.read(lambda: padding(*self._of(list, self.index, "padding")))
 
     @lazy_property
     def modules(self) -> list[Module]:
@@ -219,16 +305,16 @@ class Saved:
         return self._modules()
 
     def _modules(self) -> list[Module]:
-        def module(kind: Any, key: Any, names: Any, section: Any) -> Module:
-            assert type(kind) is str and type(key) is str and type(names) is list
+        def module(kind: Any, recipe: Any, names: Any, section: Any) -> Module:
+            assert type(kind) is str and type(recipe) is str and type(names) is list
             assert all(type(n) is str for n in names)
-            return saved(kind, key, Code(self.file.section(section), tuple(names)))
+            return saved(kind, recipe, Code(self.file.section(section), tuple(names)))
 
-        return self.read(lambda: [module(*x) for x in self._of(list, self.file.index, "code")])
+        return self.read(lambda: [module(*x) for x in self._of(list, self.index, "code")])
 
     def provide(self) -> None:
         """Let new plans use the file's code for kernels with equal keys."""
-        cache.provide({m.key: m.code for m in self.modules})
+        cache.provide({m.recipe: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], NativePlan]]]:
         """The example sizes of each plan, and a function that reads the plan for `threads` threads.
@@ -237,11 +323,11 @@ class Saved:
         """
         count = len(Places(self.signature).all)
 
-        def unread(section: Any, sizes: Any) -> tuple[tuple[int, ...], Callable[[], NativePlan]]:
+        def unread(sizes: Any, section: Any) -> tuple[tuple[int, ...], Callable[[], NativePlan]]:
             assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
             return tuple(sizes), lambda: self.read(lambda: self._plan(section, tuple(sizes), threads))
 
-        found = self.read(lambda: [unread(*x) for x in self._of(list, self.file.index, "plans")])
+        found = self.read(lambda: [unread(*x) for x in self._of(list, self.index, "plans")])
         return list(dict([*found, *(plan for added in self.added for plan in added.plans(threads))]).items())
 
     @collector_paused()
@@ -290,7 +376,7 @@ class Saved:
 
     def _types(self, name: str, fields: int) -> list[Any]:
         """Read entries of the index: tuples of `fields` elements (a name, a type, further strings)."""
-        items = self._of(list, self.file.index, name)
+        items = self._of(list, self.index, name)
         items = self.read(lambda: [Reader(self.array).of(x) for x in items])
         for x in items:
             if not (isinstance(x, tuple) and len(x) == fields and isinstance(x[1], TensorType)
@@ -324,8 +410,11 @@ class Added(Saved):
     def __init__(self, path: str | os.PathLike[str], to: Saved) -> None:
         self._to = to
         super().__init__(path)
-        if not self.file.private or self.file.index.get("to") != to.file.digest:
+        if not self.file.private or self.index.get("to") != to.file.digest:
             self._fail("it belongs to another model")
+
+    def _rank(self, build: Mapping[str, Any], isa: str | None) -> tuple[bool, bool, bool, int]:
+        return False, False, False, 0
 
     def _settings(self) -> Settings:
         return self._to.settings

@@ -71,7 +71,7 @@ class Writer:
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self.modules: dict[str, tuple[int, Module]] = {}
-        """Each kernel module with its index, by the key of the module's code."""
+        """Each kernel module with its index, by the module's recipe."""
         self._numbers: dict[Content, int] = {}
 
     def of(self, x: Any) -> Any:
@@ -124,7 +124,7 @@ class Writer:
 
     def module(self, module: Module) -> int:
         """The index of a kernel module; modules with the same code share an index."""
-        return self.modules.setdefault(module.key, (len(self.modules), module))[0]
+        return self.modules.setdefault(module.recipe, (len(self.modules), module))[0]
 
     def _refuse(self, x: Any) -> Any:
         raise Unsaved(f"{type(x).__name__} {x!r:.80}")

@@ -54,7 +54,10 @@ _provided: dict[str, Code] = {}
 
 
 def provide(codes: Mapping[str, Code]) -> None:
-    """Add code, by `Entry.key`, which `read` prefers to files. The caller guarantees that this user compiled it."""
+    """Add code, by `Entry.recipe`, which `read` prefers to files.
+
+    The caller guarantees that this user compiled it, for this CPU or a target that this CPU fits.
+    """
     _provided.update(codes)
 
 
@@ -68,17 +71,22 @@ class Info(NamedTuple):
 
 
 class Entry:
-    """The file of a kernel module in the cache. Environment variables choose the folder when an entry is made."""
+    """The file of a kernel module in the cache. Environment variables choose the folder when an entry is made.
 
-    def __init__(self, kind: str, source: str) -> None:
+    `recipe` is a digest of what the module computes. `key` depends on what compiles the module too: the versions, the
+    CPU, and the features that the code must not use (`without`).
+    """
+
+    def __init__(self, kind: str, source: str, without: Sequence[str] = ()) -> None:
         self._wanted = _wanted()
-        self.key = hashlib.sha256("\0".join((kind, versions(), cpu.describe(), source)).encode()).hexdigest()
+        self.recipe = hashlib.sha256("\0".join((kind, sources(), source)).encode()).hexdigest()
+        self.key = hashlib.sha256("\0".join((self.recipe, versions(), cpu.describe(), *without)).encode()).hexdigest()
         self.name = f"{kind}_{self.key[:32]}.o"
 
     def read(self) -> Code | None:
         """Read the code. Returns None if the file is missing, damaged, unsafe, or written for another key."""
-        if self.key in _provided:
-            return _provided[self.key]
+        if self.recipe in _provided:
+            return _provided[self.recipe]
         try:
             path = safe_folder(self._wanted) / self.name
             with open(path, "rb", opener=partial(open_at_once, follow=False)) as file:
@@ -155,9 +163,15 @@ def versions() -> str:
         own = version("graphq-compiler")
     except PackageNotFoundError:
         own = "source"
+    return " ".join((own, version("numba"), version("llvmlite"), sys.version.split()[0], sources()))
+
+
+@cache
+def sources() -> str:
+    """A digest of the kernel sources."""
     digest = hashlib.sha256()
     add_sources(digest, Path(__file__).parents[1])
-    return " ".join((own, version("numba"), version("llvmlite"), sys.version.split()[0], digest.hexdigest()))
+    return digest.hexdigest()
 
 
 def add_sources(digest: Any, top: Path, skip: str | None = None) -> None:

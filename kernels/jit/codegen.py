@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import ir
 
 from graphq.base.locks import Lock
-from graphq.base.platform import OBJECT_FORMAT
+from graphq.base.platform import MACHINE, OBJECT_FORMAT, TARGET
 from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import target_features
 from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
 from graphq.kernels.jit.intrinsics import store_s64
-from graphq.kernels.jit.values import I64, LEVEL, Builder, Value
+from graphq.kernels.jit.values import HIDDEN, I64, LEVEL, Builder, Value
 
 if TYPE_CHECKING:
     from graphq.kernels.jit.modules import Source
@@ -63,12 +63,13 @@ def _linker() -> Any:
 
 
 def _target() -> Any:
-    """LLVM's target for this machine. On Windows, functions with big stacks call ntdll.dll's `__chkstk`."""
+    """LLVM's target for MACHINE. On Windows, functions with big stacks call ntdll.dll's `__chkstk`."""
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_triple(llvm.get_default_triple() + OBJECT_FORMAT)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    system = llvm.get_default_triple().partition("-")[2]
+    return llvm.Target.from_triple(f"{MACHINE}-{system}{OBJECT_FORMAT}")
 
 
 class Functions:
@@ -153,18 +154,20 @@ def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
 
 @cache
 def _machine(without: tuple[str, ...] = ()) -> Any:
-    """LLVM's code generator for this machine, without the features `without` and all features that need them."""
+    """LLVM's code generator for the CPU, without the features `without` and all features that need them."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_asmparser()  # needed to parse inline assembly
     features = ",".join((target_features(), *(f"-{x}" for x in without)))
     return _target().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="small")
+        cpu="generic" if TARGET else llvm.get_host_cpu_name(), features=features, opt=3, reloc="pic", codemodel="small")
 
 
 def _parsed(text: str) -> Any:
     import llvmlite.binding as llvm
 
+    for theirs, ours in HIDDEN:
+        text = text.replace(ours, theirs)
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = _machine().triple, str(_machine().target_data)
     return module

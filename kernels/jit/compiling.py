@@ -26,9 +26,20 @@ from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
 
 from graphq.base.locks import Lock
-from graphq.base.platform import FORKS, INHERITS, SPAWN_FLAGS, at_fork, process_cores, run_when_idle
+from graphq.base.platform import (
+    FORKS,
+    HOST,
+    INHERITS,
+    MACHINE,
+    SPAWN_FLAGS,
+    TARGET,
+    at_fork,
+    process_cores,
+    run_when_idle,
+)
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import llvm_lock
+from graphq.kernels.jit.cpu import target_features
 
 if TYPE_CHECKING:  # these imports take time, and only compiling needs them
     from multiprocessing.connection import Connection
@@ -223,6 +234,8 @@ class Process:
                             package=list(sys.modules["graphq"].__path__), idle=idle)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
         environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
+        if TARGET and HOST == MACHINE:  # Numba also makes code, which nobody runs, and must know the instructions
+            environment |= {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": target_features()}
         try:
             self.popen: Popen[bytes] = Popen(
                 [*command, code], pass_fds=descriptors, stdin=DEVNULL if pipes else PIPE,

@@ -1,17 +1,35 @@
-"""The CPU of this machine: a description that tells it from other CPUs, and the features that programs may use."""
+"""The CPU that kernels are compiled for: a description of it, and the features that programs may use.
+
+This is the machine's CPU, or in a process with a TARGET every CPU that has the target's features.
+"""
 from functools import cache
 
 from graphq.base.locks import late_imports
-from graphq.base.platform import ARM_FEATURES, MACHINE, SYSTEM, processor, system_features
+from graphq.base.platform import ARM_FEATURES, MACHINE, SYSTEM, TARGET, processor, system_features
 
 _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part"))
+
+_ANY = "any"
 
 
 @cache
 def describe() -> str:
     """Describe the system and the CPU's model and features. Equal descriptions can run the same compiled code."""
+    if TARGET:
+        return " ".join((SYSTEM, MACHINE, _ANY, *TARGET[1:]))
     kind = [f"{key}:{value}" for key, value in processor().items() if key in _KIND]
     return " ".join((SYSTEM, MACHINE, *kind, *sorted(features())))
+
+
+def is_target(described: str) -> bool:
+    """Whether `describe` described a target, not the CPU of a machine."""
+    return described.split()[2:3] == [_ANY]
+
+
+def fits(described: str) -> bool:
+    """Whether code for what `describe` described runs on this CPU."""
+    return described == describe() or is_target(described) and described.split()[:2] == [SYSTEM, MACHINE] \
+        and has(*described.split()[3:])
 
 
 @cache
@@ -37,7 +55,7 @@ def target_features() -> str:
     """LLVM's list of features, which the system corrects on Arm. SVE is left out there: vectors have four lanes."""
     import llvmlite.binding as llvm
 
-    found: str = llvm.get_host_cpu_features().flatten()
+    found: str = ",".join(f"+{x}" for x in TARGET[1:]) if TARGET else llvm.get_host_cpu_features().flatten()
     if MACHINE != "aarch64":
         return found
     corrected = [f"{'+' if has(x) else '-'}{x}" for x in ARM_FEATURES]

@@ -41,7 +41,7 @@ class Source(NamedTuple):
     @property
     def text(self) -> str:
         """A text that is the same in all processes for equal recipes, and differs between different recipes."""
-        level = "" if self.level is None else " ".join(("", repr(self.level), *(f"-{x}" for x in self.level.withheld)))
+        level = "" if self.level is None else f" {self.level!r}"
         return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}{level}"
 
 
@@ -123,7 +123,7 @@ class Module:
 
     def __init__(self, kind: str, source: Source, cache: bool) -> None:
         self.name, self.source = kind, source
-        self._entry = folder.Entry(kind, source.text) if cache else None
+        self._entry = folder.Entry(kind, source.text, source.without) if cache else None
         self._addresses: Mapping[str, int] | None = None
         self._found: folder.Code | None = None
         self._job: Job | None = None
@@ -153,9 +153,9 @@ class Module:
             self._job.want()
 
     @property
-    def key(self) -> str:
-        """The key of the module's code in the cache."""
-        return (self._entry or folder.Entry(self.name, self.source.text)).key
+    def recipe(self) -> str:
+        """A digest of what the module computes, the same for every CPU."""
+        return (self._entry or folder.Entry(self.name, self.source.text)).recipe
 
     @property
     def code(self) -> folder.Code:
@@ -205,14 +205,14 @@ class Module:
 class SavedModule(Module):
     """A module of a saved model: object code without a source."""
 
-    def __init__(self, kind: str, key: str, code: folder.Code) -> None:
-        self.name, self._key, self._code = kind, key, code
+    def __init__(self, kind: str, recipe: str, code: folder.Code) -> None:
+        self.name, self._recipe, self._code = kind, recipe, code
         self._addresses = self._job = None
 
     @property
-    def key(self) -> str:
-        """The key of the module's code in the cache."""
-        return self._key
+    def recipe(self) -> str:
+        """The module's `Module.recipe`."""
+        return self._recipe
 
     @property
     def code(self) -> folder.Code:
@@ -223,12 +223,12 @@ class SavedModule(Module):
         self._load(self._code, loaded=1)
 
 
-saved_by_key: dict[str, SavedModule] = {}
+saved_by_recipe: dict[str, SavedModule] = {}
 
 
-def saved(kind: str, key: str, code: folder.Code) -> Module:
-    """The module for code that this user compiled before under `key`. Each key has one module."""
-    return saved_by_key.setdefault(key, SavedModule(kind, key, code))
+def saved(kind: str, recipe: str, code: folder.Code) -> Module:
+    """The module for code of a file that runs on this CPU, which this user compiled. Each recipe has one module."""
+    return saved_by_recipe.setdefault(recipe, SavedModule(kind, recipe, code))
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,

@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from llvmlite import ir
 
+from graphq.base.platform import HOST, MACHINE
+
 LEVEL: ContextVar[Any] = ContextVar("level", default=None)
 """The ISA level (`target.level`) that this thread emits code for; None for code without special instructions."""
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -208,7 +210,7 @@ class Value:
 
     def opaque(self) -> Value:
         """Hide an integer from LLVM's optimizer by empty inline assembly."""
-        return self.building.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
+        return self.building.fixed(self, "r")
 
     def math(self, name: str, *others: Value) -> Value:
         """Call LLVM's math intrinsic `name` (fma, sqrt, rint, ...). This value is the first operand."""
@@ -242,6 +244,21 @@ class Value:
         return one._emit("shuffle_vector", undefined, ir.Constant(vector(I32, lanes), None))
 
 
+HIDDEN = (("llvm.aarch64.", "graphq.aarch64."), ("=w,0", "=x,0")) if HOST != MACHINE else ()
+"""Texts of another architecture, and what stands for them in code that Numba also compiles for this machine."""
+
+
+def hidden(text: str) -> str:
+    """What stands for an intrinsic's name or for constraints of assembly. Numba never runs the code."""
+    for theirs, ours in HIDDEN:
+        if theirs in text:
+            import llvmlite.binding as llvm
+
+            text = text.replace(theirs, ours)
+            llvm.add_symbol(text, 1)
+    return text
+
+
 class Builder:
     """llvmlite's builder, with instructions that take and return Values. `level` is the ISA level of the code."""
 
@@ -268,8 +285,17 @@ class Builder:
         """Call a function or inline assembly."""
         return Value(self, self.ir.call(raw(function), raw(args)))
 
+    def fixed(self, x: Value, register: str, side_effect: bool = False) -> Value:
+        """The value `x`, as the result of empty assembly. LLVM does not know that it is the same value.
+
+        `register` is the letter of inline assembly for a class of registers.
+        """
+        kind = ir.FunctionType(x.type, [x.type])
+        return self.call(ir.InlineAsm(kind, "", hidden(f"={register},0"), side_effect), [x])
+
     def call_named(self, name: str, kind: Type, *args: Value) -> Value:
         """Call the LLVM intrinsic `name`, with a result of type `kind`; llvmlite cannot derive names for vectors."""
+        name = hidden(name)
         function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
 

@@ -17,6 +17,7 @@ from graphq.kernels.jit.values import (
     F32,
     I8,
     I16,
+    I32,
     I64,
     Builder,
     Type,
@@ -33,19 +34,16 @@ from graphq.kernels.target.arm_tiles import BYTES, ByElement, instruction, of_by
 from graphq.kernels.target.level import BytePacking, ByteTable, Level
 from graphq.kernels.target.products import ByteProduct, Emit, Fma, Multiplying, TileSizes, dot4, flipped, pairs
 
+VECTORS = "w"
+"""Inline assembly's letter for registers of vectors."""
 FLUSH_TO_ZERO, UNDERFLOW = 1 << 24, 1 << 3
 """The bit of FPCR that takes subnormal operands of f32 as zeros, and flushes subnormal results to zero; and the bit of
 FPSR that says whether a result was flushed."""
 
 
-def _assembly(b: Builder, result: Type, text: str, constraints: str, *args: Value) -> Value:
-    kind = ir.FunctionType(result, [x.type for x in args])
-    return b.call(ir.InlineAsm(kind, text, constraints, side_effect=True), args)
-
-
 def pause(b: Builder) -> None:
     """Emit isb: wait some dozens of cycles. Most CPUs take Arm's `yield` as no operation."""
-    _assembly(b, ir.VoidType(), "isb", "~{memory}")
+    b.call_named("llvm.aarch64.isb", ir.VoidType(), b.value(I32, 15))
 
 
 def sdot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
@@ -67,22 +65,23 @@ def addp(b: Builder, acc: Value, x: Value, w: Value) -> Value:
 def eor(b: Builder, x: Value) -> Value:
     """Emit eor with FLIP. The empty assembly behind it keeps LLVM from flipping each lane after it was spread."""
     x = flipped(b, x)
-    return b.call(ir.InlineAsm(ir.FunctionType(x.type, [x.type]), "", "=w,0"), [x]) if x.type.count == 4 else x
+    return b.fixed(x, VECTORS) if x.type.count == 4 else x
 
 
 def flushing(b: Builder, emit: Emit, plain: Emit) -> list[Value]:
     """Run `emit`, and make its code take subnormal operands and results as zeros. `emit` returns vectors of f32.
 
     Arm also flushes sums just below the normal numbers that round up to a normal number. After any flush, `plain`
-    therefore computes everything again. LLVM does not know about the bit of FPCR. Inline assembly before and after the
+    therefore computes everything again. LLVM does not know about the bit of FPCR. Empty assembly before and after the
     code keeps LLVM from moving the code's operations out.
     """
-    before = _assembly(b, I64, "mrs $0, fpcr", "=r,~{memory}")
-    _assembly(b, ir.VoidType(), "msr fpsr, xzr", "~{memory}")
-    _assembly(b, ir.VoidType(), "msr fpcr, $0", "r,~{memory}", before | c64(FLUSH_TO_ZERO))
-    results = [_assembly(b, x.type, "", "=w,0", x) for x in emit()]
-    status, flushing_block = _assembly(b, I64, "mrs $0, fpsr", "=r,~{memory}"), b.block
-    _assembly(b, ir.VoidType(), "msr fpcr, $0", "r,~{memory}", before)
+    before = b.call_named("llvm.aarch64.get.fpcr", I64)
+    b.call_named("llvm.aarch64.set.fpsr", ir.VoidType(), c64(0))
+    b.call_named("llvm.aarch64.set.fpcr", ir.VoidType(), before | FLUSH_TO_ZERO)
+    b.call(ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", side_effect=True), [])
+    results = [b.fixed(x, VECTORS, side_effect=True) for x in emit()]
+    status, flushing_block = b.call_named("llvm.aarch64.get.fpsr", I64), b.block
+    b.call_named("llvm.aarch64.set.fpcr", ir.VoidType(), before)
     with b.if_then((status & UNDERFLOW).ne(0), likely=False):
         again, plain_block = plain(), b.block
     out = [b.phi(x.type) for x in results]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from graphq.base.locks import Lock
-from graphq.base.platform import MACHINE
+from graphq.base.platform import MACHINE, TARGET
 from graphq.errors import KernelError
 from graphq.kernels.jit.cpu import has
 from graphq.kernels.jit.values import Builder
@@ -25,7 +25,8 @@ SCALAR = Level("scalar", 4, pairs=ByteProduct("", pairs, pairs, TileSizes((), _R
 """The level without special instructions, for any CPU: LLVM makes what it can of vectors of four lanes."""
 LEVELS = (SCALAR, *x86.LEVELS, *arm.LEVELS)
 """The levels of each architecture from lowest to highest. The best level of a machine is the last that it has."""
-HERE = {"x86_64": x86, "aarch64": arm}.get(MACHINE)
+ARCHITECTURES = {"x86_64": x86, "aarch64": arm}
+HERE = ARCHITECTURES.get(MACHINE)
 """The instructions of this machine's architecture; None if graphq has no levels for it."""
 _BY_NAME = {level.name: level for level in LEVELS}
 _lock = Lock()
@@ -50,7 +51,7 @@ def level_named(name: str, emulated: bool = False) -> Level:
 def native() -> tuple[Level, ...]:
     """The levels whose instructions this machine has, lowest first."""
     by_features = (level for level in LEVELS if has(*level.features))
-    return tuple(level for level in by_features if level.matrix is None or level.matrix.granted())
+    return tuple(level for level in by_features if level.matrix is None or TARGET or level.matrix.granted())
 
 
 def available() -> tuple[Level, ...]:

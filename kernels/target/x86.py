@@ -102,8 +102,7 @@ def flushing(b: Builder, emit: Emit, plain: Emit) -> list[Value]:
     control("ldmxcsr", within)
     results = []
     for x in emit():
-        kind = ir.FunctionType(x.type, [x.type])
-        results.append(b.call(ir.InlineAsm(kind, "", "=v,0", side_effect=True), [x]))
+        results.append(b.fixed(x, "v", side_effect=True))
     control("ldmxcsr", before)
     return results
 

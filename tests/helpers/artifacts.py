@@ -7,15 +7,21 @@ from graphq.model import saved_file as format
 HEAD = format.HEAD.size + format.DIGEST
 
 
-def sealed(index, sections):
-    """A file with this index, whose hashes fit."""
+def opened(path):
+    """The first build of a file, and all its sections."""
+    found = format.File(path)
+    return found.index["builds"][0], [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
+
+
+def sealed(build, sections):
+    """A file with this build, whose hashes fit."""
     places, body = [], b""
     for x in sections:
         body += b"\0" * (-len(body) % 64)
         places.append((len(body), len(x)))
         body += x
     hashes = [hashlib.sha256(body[k:k + format.PIECE]).hexdigest() for k in range(0, len(body) + 1, format.PIECE)]
-    text = json.dumps({**index, "sections": places, "hashes": hashes}).encode()
+    text = json.dumps({"builds": [build], "sections": places, "hashes": hashes}).encode()
     text += b" " * (-(HEAD + len(text)) % 4096)
     head = format.HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text) + len(body))
     return head + hashlib.sha256(head + text).digest() + text + body

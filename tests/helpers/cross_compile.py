@@ -84,7 +84,7 @@ def main():
         path = os.pathsep.join([f"{own}/other_systems", own, os.environ.get("PYTHONPATH", "")])
         os.execve(sys.executable, [sys.executable, "-W", "ignore:graphq is not tested", *sys.argv], {
             **os.environ, "GRAPHQ_SYSTEM": args.system, "PYTHONPATH": path, "NUMBA_OPT": "0",
-            "GRAPHQ_MACHINE": {"darwin": "arm64", "win32": "AMD64"}[args.system]})
+            **({"GRAPHQ_TARGET": "aarch64"} if args.system == "darwin" else {"GRAPHQ_MACHINE": "AMD64"})})
     found = calls(args.system, _threads_and_a_tile(args.system) if args.sample else _of_graphs(args.system, args.all))
     for name, functions in found.items():
         print(name, *sorted(functions))

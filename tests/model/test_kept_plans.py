@@ -88,7 +88,7 @@ def test_plans_of_another_file_are_not_used(tmp_path, folder):
     path = open_model(tmp_path)
     model, results = called(path)
     (model_file,) = files(folder)
-    key = saved_models.Saved(model_file).file.index["key"]
+    key = saved_models.Saved(model_file).index["key"]
     model.plans.rows_mix = "another reason"
     kept.save(model_file, model.plans, key=key)
     for x in plan_files(folder):

@@ -7,13 +7,13 @@ import re
 
 import numpy as np
 import pytest
+from artifacts import opened
 
 import graphq as gq
 from graphq.base.sizes import Trace
 from graphq.ir import TensorType
 from graphq.kernels.families import FAMILIES
 from graphq.model import saved_models
-from graphq.model.saved_file import File
 from graphq.passes import PIPELINE, run_passes
 
 NCX = {"data_format": "NCX"}
@@ -132,8 +132,8 @@ def with_sizes(x, sizes):
 
 def plans_in(path):
     """The JSON of the plans in a file."""
-    file = File(path)
-    return [bytes(file.section(number)).decode() for number, _ in file.index["plans"]]
+    build, sections = opened(path)
+    return [sections[number].decode() for _, number in build["plans"]]
 
 
 def test_no_family_is_missing():

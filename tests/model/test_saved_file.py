@@ -11,9 +11,16 @@ import pytest
 import graphq as gq
 from graphq.base.budget import expect
 from graphq.model import saved_file as format
-from graphq.model.saved_file import File, write
+from graphq.model.saved_file import write
 
 HEAD = format.HEAD.size + format.DIGEST
+
+
+def File(path):  # noqa: N802
+    """A file whose hashes are all checked."""
+    found = format.File(path)
+    found.check()
+    return found
 
 
 @pytest.fixture

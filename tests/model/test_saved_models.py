@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from artifacts import mutated, sealed
+from artifacts import mutated, opened, sealed
 from dense import dense
 from float_networks import attention, convolutional, perceptron
 
@@ -17,7 +17,7 @@ import graphq as gq
 from graphq.base.budget import budget
 from graphq.kernels.jit import cache, cpu
 from graphq.kernels.target import isa
-from graphq.model import saved_file as format
+from graphq.model import saved_models
 from graphq.model.saved_values import Reader
 from graphq.plan.plan import Step
 
@@ -191,16 +191,16 @@ def test_rooms_for_copies_of_activations_follow_the_threads(tmp_path, monkeypatc
             assert steps and all(s.words["room_count"] == max(1, s.pieces) <= threads for s in steps)
 
 
-@pytest.mark.parametrize("name", ["versions", "cpu"])
+@pytest.mark.parametrize("name", ["sources", "cpu"])
 def test_other_versions_and_machines_compile_anew(name, tmp_path, monkeypatch, caplog):
     g = images()
     model, feeds = gq.compile(g), feeds_of(g)
     with monkeypatch.context() as patch:
-        patch.setattr(*((cache, "versions") if name == "versions" else (cpu, "describe")), lambda: "another")
+        patch.setattr(*((saved_models, "sources") if name == "sources" else (cpu, "describe")), lambda: "another")
         model.save(tmp_path / "m")
     with caplog.at_level(logging.WARNING, "graphq"):
         again = gq.load_compiled(tmp_path / "m")
-    reason = "by other versions" if name == "versions" else "on another kind of processor"
+    reason = "by another version of graphq" if name == "sources" else "on another kind of processor"
     assert reason in again.origin and "compiled anew" in caplog.text and reason in again.explain()
     assert same(again(feeds), model(feeds))
 
@@ -341,9 +341,8 @@ def test_flipped_bytes_are_refused(whole, tmp_path):
 def with_options(whole, folder, **options):
     """A file of these options, whose hashes fit."""
     (folder / "m").write_bytes(whole)
-    found = format.File(folder / "m")
-    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
-    (folder / "m").write_bytes(sealed({**found.index, "options": {**found.index["options"], **options}}, sections))
+    build, sections = opened(folder / "m")
+    (folder / "m").write_bytes(sealed({**build, "options": {**build["options"], **options}}, sections))
     return folder / "m"
 
 
@@ -403,10 +402,9 @@ BYTES = "does not take .* bytes"
     ids=range(13))
 def test_arrays_fit_their_sections(change, message, whole, tmp_path):
     (tmp_path / "m").write_bytes(whole)
-    found = format.File(tmp_path / "m")
-    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
-    index = {**found.index, "arrays": [change(*x) for x in found.index["arrays"]]}
-    (tmp_path / "m").write_bytes(sealed(index, sections))
+    build, sections = opened(tmp_path / "m")
+    build = {**build, "arrays": [change(*x) for x in build["arrays"]]}
+    (tmp_path / "m").write_bytes(sealed(build, sections))
     with pytest.raises(gq.ParseError, match=f"m: .*{message}") as error:
         _ = gq.load_compiled(tmp_path / "m").source
     assert str(error.value).count(str(tmp_path / "m")) == 1
@@ -416,21 +414,19 @@ def test_arrays_fit_their_sections(change, message, whole, tmp_path):
 def test_hostile_files_are_refused_or_harmless(part, whole, tmp_path, monkeypatch):
     """Whose hashes fit. Plans are read, and not run, as the file would have to be this user's own."""
     (tmp_path / "m").write_bytes(whole)
-    found = format.File(tmp_path / "m")
-    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
+    build, sections = opened(tmp_path / "m")
     rng = np.random.default_rng(5)
     outcomes = set()
     monkeypatch.setattr(cache, "provide", lambda codes: None)
     for _ in range(150):
-        index, parts = found.index, list(sections)
+        changed, parts = build, list(sections)
         if part == "index":
-            kept = {k: v for k, v in index.items() if k not in ("sections", "hashes")}
-            name = sorted(kept)[int(rng.integers(len(kept)))]
-            index = {**index, name: mutated(index[name], rng)}
+            name = sorted(build)[int(rng.integers(len(build)))]
+            changed = {**build, name: mutated(build[name], rng)}
         else:
-            number = index["graph"] if part == "graph" else index["plans"][0][0]
+            number = build["graph"] if part == "graph" else build["plans"][0][-1]
             parts[number] = json.dumps(mutated(json.loads(parts[number]), rng)).encode()
-        (tmp_path / "bad").write_bytes(sealed(index, parts))
+        (tmp_path / "bad").write_bytes(sealed(changed, parts))
         if part == "graph":
             (tmp_path / "bad").chmod(0o666)
         try:

@@ -3,7 +3,7 @@ import json
 
 import numpy as np
 import pytest
-from artifacts import sealed
+from artifacts import opened, sealed
 
 import graphq as gq
 from graphq.kernels.jit import cache
@@ -50,11 +50,11 @@ def test_a_load_reads_no_more_than_a_call_needs(tmp_path, monkeypatch):
     for n in (1, 12, 40):
         model(rows(n))
     model.save(tmp_path / "m")
-    index, read = format.File(tmp_path / "m").index, []
+    (index, _), read = opened(tmp_path / "m"), []
     section = format.File.section
     monkeypatch.setattr(format.File, "section", lambda file, number: read.append(number) or section(file, number))
     again = gq.load_compiled(tmp_path / "m")
-    plans = [number for number, _ in index["plans"]]
+    plans = [number for _, number in index["plans"]]
     assert len(plans) == 3 and index["graph"] not in read and not set(plans) & set(read)
     assert again.rows_mix is None and gq.Predictor(tmp_path / "m", batch=8)
     for _ in range(2):
@@ -101,9 +101,8 @@ def parts(tmp_path_factory):
     model = gq.compile(open_graph(), threads=2)
     model(rows(40))
     model.save(path)
-    found = format.File(path)
-    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
-    return found.index, sections, [number for number, _ in found.index["plans"]]
+    build, sections = opened(path)
+    return build, sections, [number for _, number in build["plans"]]
 
 
 def replaced(x, change):

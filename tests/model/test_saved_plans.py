@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from artifacts import opened
 
 from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Trace, later
@@ -13,7 +14,6 @@ from graphq.ir.interpret import GraphInput, Signature
 from graphq.ir.op import lookup
 from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
-from graphq.model.saved_file import File
 from graphq.model.saved_plans import check, check_record, compact, on_threads
 from graphq.plan.plan import Buffer, Copy, Part, Plan, PythonStep, Ref, Reference, ReportedError
 
@@ -206,10 +206,10 @@ def test_the_plan_of_a_fixed_model_is_data(tmp_path):
         g.output(value, name=name)
     model = gq.compile(g, threads=1)
     model.save(tmp_path / "m")
-    plan, file = model.plans.all()[0].plan, File(tmp_path / "m")
+    plan, (build, sections) = model.plans.all()[0].plan, opened(tmp_path / "m")
     kinds = {type(s.call) for s in plan.steps if type(s) is PythonStep}
     assert kinds == {Reference, Copy} and [r.kind for r in plan.errors] == ["index"]
-    texts = [bytes(file.section(number)).decode() for number, _ in file.index["plans"]]
+    texts = [sections[number].decode() for _, number in build["plans"]]
     assert len(texts) == 1 and not any(word in texts[0] for word in ('"name"', '"object"', "graphq.", "partial"))
     again = gq.load_compiled(tmp_path / "m")
     feeds = {"x": np.arange(64 * 512, dtype=np.float32).reshape(64, 512), "few": np.zeros(1, np.int64),

@@ -100,8 +100,11 @@ def test_a_second_process_compiles_nothing_also_after_a_race(folder, fresh):
 
 def test_levels_have_code_of_their_own(fresh, monkeypatch):
     monkeypatch.setattr(isa.Level, "withheld", property(lambda level: ("avx2",) if level.name == "scalar" else ()))
-    keys = [load("test", multiples, 9, level=level, cache=False).key for level in (isa.LEVELS[0], isa.LEVELS[-1], None)]
-    assert len({*keys}) == 3, "code without a level has no special instructions"
+    levels = isa.LEVELS[0], isa.LEVELS[-1], None
+    recipes = [load("test", multiples, 9, level=level, cache=False).recipe for level in levels]
+    assert len({*recipes}) == 3, "code without a level has no special instructions"
+    entries = [cache.Entry("test", "source", without) for without in ((), ("avx2",), ("avx512f",))]
+    assert len({x.key for x in entries}) == 3 and len({x.recipe for x in entries}) == 1
 
 
 def test_code_that_is_asked_for_is_kept(folder, fresh):
@@ -321,12 +324,12 @@ def test_sections_of_an_object_are_loaded_side_by_side():
 
 
 def test_modules_of_saved_code_are_made_once_and_count_as_loaded(folder, fresh, monkeypatch):
-    monkeypatch.setattr(modules, "saved_by_key", {})
-    code, key = load("test", multiples, 13).code, load("test", multiples, 13).key
+    monkeypatch.setattr(modules, "saved_by_recipe", {})
+    code, recipe = load("test", multiples, 13).code, load("test", multiples, 13).recipe
     with counted(loaded=1):
-        module = modules.saved("test", key, code)
+        module = modules.saved("test", recipe, code)
         assert times(module) == 273 and times(module, 2) == 26
-        assert modules.saved("test", key, code) is module and (module.key, module.code) == (key, code)
+        assert modules.saved("test", recipe, code) is module and (module.recipe, module.code) == (recipe, code)
     assert repr(module) == "<kernel module test>" and index(module.times) == module.times.address
     with counted(loaded=1):
-        assert times(modules.saved("test", "another key", code)) == 273
+        assert times(modules.saved("test", "another recipe", code)) == 273
