@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq import cli
 from graphq.base import platform
 from graphq.kernels import levels
 from graphq.kernels.jit import cpu
@@ -125,3 +126,10 @@ def test_unknown_targets_are_refused(names, message, tmp_path):
 
 def test_all_stands_for_every_level_but_scalar():
     assert {*targets.ALL, "scalar"} == {x.name for x in isa.LEVELS}
+
+
+def test_the_command_takes_targets(tmp_path, capsys):
+    (tmp_path / "net.txt").write_text(gq.to_text(net()))
+    command = ["compile", str(tmp_path / "net.txt"), "--targets"]
+    assert cli.main([*command, "avx2,avx3"]) != 0
+    assert "unknown ISA level 'avx3'" in capsys.readouterr().err
