@@ -132,6 +132,9 @@ class Operations:
         a power of two, and NaN for infinities.
         """
 
+    def bit_cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
+        """The bits of `src` as another dtype of the same width (ONNX BitCast). As booleans, all bits but 0 are true."""
+
     def arithmetic(self, src_0: Number, src_1: Number, /, *,
                    function: Literal['add', 'subtract', 'multiply', 'divide', 'maximum', 'minimum', 'modulo', 'remainder', 'and', 'or', 'xor', 'shift_left', 'shift_right'],
                    name: str | None = None) -> Value:
@@ -613,6 +616,14 @@ class Operations:
 
     def non_zero(self, src: Number, /, *, name: str | None = None) -> Value:
         """The positions of elements other than 0 in row-major order, one position per column (ONNX NonZero)."""
+
+    def unique(self, src: Number, /, *, axis: int | None = None, sorted: bool = True, name: str | None = None) -> Any:
+        """The different elements, or slices along `axis`, each once (ONNX Unique).
+
+        The other results are the place where each is first, the place of each element or slice of `src` in the first
+        result, and how often each occurs. The first result is in ascending order or, without `sorted`, in the order of the
+        first places. NaNs of elements are equal, as in NumPy.
+        """
 
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
              scales: Number | None = None, lengths: Number | None = None, peepholes: Number | None = None, /, *,

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.dtypes import DType, as_dtype, bf16, boolean, f8_e8m0, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
-from graphq.errors import InputError
+from graphq.errors import GraphError, InputError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
 from graphq.kernels.lanes.expression import const, op
@@ -49,6 +49,21 @@ def cast(src: Array, *, dtype: DType) -> Array:
         return np.where(inside, np.where(inside, x, 0).astype(dtype.numpy), ends)
     x = src.astype(np.int8) if as_dtype(src.dtype).bits < 8 and dtype.bits < 8 else src  # ml_dtypes lacks such casts
     return x.astype(dtype.numpy)
+
+
+def infer_bit_cast(src: TensorType, *, dtype: DType) -> TensorType:
+    """`dtype` has as many bits as the dtype of `src`; the shape stays."""
+    if dtype.bits != src.dtype.bits:
+        raise GraphError(f"dtype must have {src.dtype.bits} bits as {src}, got {dtype}")
+    return TensorType(dtype, src.shape)
+
+
+@register_op(infer=infer_bit_cast, elementwise=True)
+def bit_cast(src: Array, *, dtype: DType) -> Array:
+    """The bits of `src` as another dtype of the same width (ONNX BitCast). As booleans, all bits but 0 are true."""
+    if dtype == boolean:
+        return src.view(np.uint8) != 0
+    return src.view(dtype.numpy) if dtype.bits >= 8 else (src.view(np.uint8) & (2**dtype.bits - 1)).view(dtype.numpy)
 
 
 NUMBERS = tuple(t for t in CASTABLE if t not in (*FLOATS, boolean))

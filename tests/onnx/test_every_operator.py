@@ -43,7 +43,7 @@ REFUSED = {
     "QuantizeLinear": "scales must not be NaN, -inf or 0, got 0", "ReduceLogSum": "takes floats, got s",
     "ReduceLogSumExp": "takes floats, got s", "Resize": "booleans are not resized|ShapeInferenceError",
     "Upsample": "booleans are not resized", "STFT": "the signal must be f32", "Scan": "a Scan of batches",
-    "Unique": "sorted 0, is not supported", "GlobalLpPool": "takes f32, bf16 and f16, got f64",
+    "GlobalLpPool": "takes f32, bf16 and f16, got f64",
     "ai.onnx.ml.CategoryMapper": "strings are not|element type string",
     "ai.onnx.ml.LinearClassifier": "one row of coefficients",
     "ai.onnx.ml.LinearRegressor": "post_transform", "ai.onnx.ml.SVMClassifier": "support vector machines",
@@ -66,8 +66,7 @@ DIFFERENT = {
 if tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32):
     DIFFERENT["STFT"] = r"float32\[2, 40, 2\]"  # of complex signals
 
-BY_REFERENCE = dict.fromkeys("""BitCast Col2Im
-    ReverseSequence TensorScatter Unique MaxUnpool DeformConv Det Hardmax Mod Pow Range
+BY_REFERENCE = dict.fromkeys("""DeformConv Det Hardmax Mod Pow Range
     ReduceLogSumExp Resize RoiAlign Upsample
     ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.Binarizer ai.onnx.ml.FeatureVectorizer ai.onnx.ml.Imputer
     ai.onnx.ml.LinearClassifier ai.onnx.ml.Normalizer ai.onnx.ml.SVMClassifier ai.onnx.ml.SVMRegressor

@@ -347,16 +347,6 @@ def test_powers_of_constants():
         np.testing.assert_allclose(run("Pow", x, y, opset=15, native=False), x**y, rtol=1e-5)
 
 
-@pytest.mark.parametrize("axis", [0, -2])
-@pytest.mark.parametrize("ordered", [0, 1])
-def test_unique_rows(axis, ordered):
-    x = np.float32([[3, 4], [1, 2], [3, 4], [0, 9]])
-    y, first, inverse, counts = run("Unique", x, opset=11, outputs=4, native=False, axis=axis, sorted=ordered)
-    want = [[0, 9], [1, 2], [3, 4]] if ordered else [[3, 4], [1, 2], [0, 9]]
-    assert y.tolist() == want and counts.sum() == 4
-    assert np.array_equal(x[first], y) and np.array_equal(y[inverse], x)
-
-
 @pytest.mark.parametrize("equation", ["i,i->i", "i,j->ij", "i,i->", "ij,ij->ij", "ij,ij->i", "ij,i->i", "ij,j->ij",
                                       "ij,jk->ik", "bij,bjk->bik", "bi,bi->b", "ij,j", "ji,jk",
                                       "i,ij->j", "...i,i->...", "ij,kj->ki", "kj,ji"])

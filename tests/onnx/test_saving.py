@@ -145,11 +145,12 @@ for source, one, kernels in (("x3", "[1]", "w3"), ("x5", "[1,1,1]", "w5")):
         f'conv_transpose({source}, l{kernels}, v2, {windows}, dilations={one}, weights_format="XIO", '
         f"output_padding={one.replace('1', '0')})"]
 
-NEWER = {26: ["cum_prod(x, axis=2)", "cum_prod(x, axis=0, exclusive=true, reverse=true)",
+NEWER = {26: ["bit_cast(x, dtype=s32)", "cum_prod(x, axis=2)", "cum_prod(x, axis=0, exclusive=true, reverse=true)",
               "rms_norm(x, v5)", "rms_norm(x, y3, begin_norm_axis=1, epsilon=0.2)"]}
 """Operations whose operators are newer than the default set, by a set that has them."""
 
 RESULTS = [
+    "%r, %s, %o, %z = unique(t)", "%r, %s, %o, %z = unique(t, axis=1, sorted=false)",
     "%r, %s = top_k(x, k=2, axis=1, largest=false)", "%r, %s = top_k(x, k=3)", "%r, %s = dynamic_range(x)",
     "%s, %r = dynamic_range(x)", "%r, %s, %o = lstm(gates4, r4, h, hc, none, len, peep)",
     "%r, %s, %o = lstm(gates4, r4, h, hc, reverse=true)", "%r, %s = gru(gates3, r3, h, gb, len)",

@@ -20,6 +20,7 @@ from graphq.onnx.protos.tensors import element_of
 FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
 ROWS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "bit_cast": ("BitCast", lambda a: {"to": element_of(a["dtype"])}),
     "cast": ("Cast", lambda a: {"to": element_of(a["dtype"])}),
     "conv_integer": ("ConvInteger", lambda a: {"group": a["groups"], **_windows(a)}),
     "gelu": ("Gelu", lambda a: {"approximate": "none" if a["mode"] == "gelu_erf" else "tanh"}),

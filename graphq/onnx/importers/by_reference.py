@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphq.dtypes import bf16, f16
-from graphq.ir import Dim, Value
+from graphq.ir import Dim
 from graphq.onnx.importers.composed import by_f32, standard
 from graphq.onnx.importers.importer import ML, Call, Outputs, imports, width
 from graphq.onnx.importers.shape import limited
@@ -33,18 +33,6 @@ def roi_align(c: Call) -> Outputs:
     if c.version >= 16:
         return None
     return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
-
-
-@imports("Unique")
-def unique(c: Call) -> Outputs:
-    """Import Unique. Refuses `sorted=0` along an axis other than the first: the reference would lose the order."""
-    x = c.input(0)
-    if not c.attr("sorted", 1) and c.attr("axis", 0) not in (0, -len(x.shape or ())):
-        c.refuse(f"the order of elements along axis {c.attr('axis')} of {x.type}, sorted 0, is not supported")
-    if "axis" in c.attrs or x.shape is None or len(x.shape) == 1:
-        return None
-    row: list[Value | None] = [c.graph.static_reshape(x, shape=[-1])]
-    return standard(c, "Unique", row, c.outputs, opset=c.scope.opsets[""], **c.attrs)
 
 
 @imports("LinearClassifier", domain=ML)

@@ -157,6 +157,7 @@ def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
 
 
 imports_each({
+    "BitCast": lambda c: c.graph.bit_cast(c.input(0), dtype=dtype_of(c.attr("to"), "attribute 'to'")),
     "BitShift": lambda c: _binary(c, f"shift_{c.attr('direction').lower()}", c.input(0), c.input(1)),
     "BitwiseAnd": lambda c: _binary(c, "and", c.input(0), c.input(1)),
     "BitwiseNot": lambda c: c.graph.arithmetic(c.input(0), one(c.input(0), -1), function="xor"),

@@ -52,8 +52,7 @@ REFUSED: dict[str, str] = {
 """Operators that are refused, and why. ONNX's reference runs a Loop, Scan or If that works on sequences or strings."""
 
 BY_REFERENCE: dict[str, str] = {
-    **dict.fromkeys(("BitCast Col2Im MaxUnpool MelWeightMatrix OptionalGetElement OptionalHasElement ReverseSequence "
-                     "TensorScatter Unique").split(), "graphq has no operation"),
+    "MelWeightMatrix": "graphq has no operation",
     "DeformConv": "offsets of samples are known at run time", "Det": "no kernel factors matrices",
     "ImageDecoder": "a library decodes images", "RoiAlign": "regions are known at run time",
     "TfIdfVectorizer": "n-grams are looked up one by one",
@@ -393,7 +392,9 @@ def by_declaration(c: Call) -> Outputs:
 
 
 def attribute_default(proto: AttributeProto) -> Any:
-    """The default of an attribute in an ONNX schema; a float is the shortest decimal that rounds to the f32."""
+    """The default of an attribute in an ONNX schema, or None; a float is the shortest decimal that rounds to it."""
+    if not proto.type:
+        return None
     value = helper.get_attribute_value(proto)
     return value.decode() if isinstance(value, bytes) else float(str(np.float32(value))) if isinstance(value, float) \
         else value

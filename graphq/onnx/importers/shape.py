@@ -24,6 +24,8 @@ def _s64(numbers: int | Sequence[int]) -> np.ndarray | Later:
 imports_each({
     "Concat": lambda c: c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1)),
     "EyeLike": lambda c: _eye(c, *c.input(0).type.dims),
+    "OptionalGetElement": lambda c: c.input(0),
+    "OptionalHasElement": lambda c: c.graph.add_constant(np.asarray(c.has(0))),
     "Scatter": lambda c: c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0)),
     "Shape": lambda c: add_known(c.graph, _s64(c.input(0).type.dims[slice(c.attr("start", 0), c.attr("end"))])),
     "Size": lambda c: add_known(c.graph, _s64(math.prod(c.input(0).type.dims))),
@@ -35,14 +37,6 @@ def _eye(c: Call, rows: int, columns: int) -> Value:
     dtype = dtype_of(c.attr("dtype"), "attribute 'dtype'") if "dtype" in c.attrs else c.input(0).dtype
     limited((rows, columns), dtype.numpy)
     return add_known(c.graph, later(np.eye, rows, columns, c.attr("k", 0), dtype.numpy))
-
-
-@imports("Compress")
-def compress(c: Call) -> Outputs:
-    """Import Compress: gather the slices along `axis`, or the elements, where the condition is true."""
-    x = c.input(0) if "axis" in c.attrs else c.graph.static_reshape(c.input(0), shape=[-1])
-    places = c.graph.static_reshape(c.graph.non_zero(c.input(1)), shape=[-1])
-    return c.graph.gather(x, places, axis=c.attr("axis", 0))
 
 
 @imports("Constant")
