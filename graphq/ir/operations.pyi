@@ -179,6 +179,14 @@ class Operations:
                name: str | None = None) -> Value:
         """True where `src` is an infinity of a chosen sign (ONNX IsInf)."""
 
+    def rotary_embedding(self, src: Number, cos: Number, sin: Number, /, *, interleaved: bool = False,
+                         name: str | None = None) -> Value:
+        """Turn pairs of elements of each row of `src` by angles: rotary position embedding (ONNX RotaryEmbedding).
+
+        A pair (x, y) becomes (cos * x - sin * y, sin * x + cos * y). If `interleaved`, the pairs are the elements 2k and
+        2k + 1 of a row, otherwise k and half + k. Elements behind the pairs stay. Rows of `cos` and `sin` broadcast.
+        """
+
     def cached_attention(self, query: Number, lengths: Number, total: Number, key: Number | None = None,
                          value: Number | None = None, past_key: Number | None = None, past_value: Number | None = None,
                          cos: Number | None = None, sin: Number | None = None, positions: Number | None = None,

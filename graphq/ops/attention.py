@@ -1,4 +1,4 @@
-"""The operation cached_attention: attention with a KV cache."""
+"""Rotary position embedding, and attention with a KV cache."""
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,6 +20,32 @@ DTYPES = {"lengths": s32, "total": s32, "positions": s64}
 """The dtypes of cached_attention's operands that are neither f32 nor caches."""
 CACHES = {"f32": f32, "bf16": bf16, "f16": f16, "s8": s8, "s4": u8}
 """The dtypes of caches, by the value of the attribute `kept`."""
+
+
+def infer_rotary_embedding(src: TensorType, cos: TensorType, sin: TensorType, *, interleaved: bool) -> TensorType:
+    """`src` is f32 [a, b, c, size]; `cos` and `sin` [a or 1, b or 1, c or 1, half] have at most size / 2 columns."""
+    for name, t in (("src", src), ("cos", cos), ("sin", sin)):
+        expect_dtype(name, t, (f32,))
+        if t.shape is not None and len(t.shape) != 4:
+            raise GraphError(f"'{name}' must have 4 dimensions, got {t}")
+    if src.shape is not None and cos.shape is not None:
+        rows = [want if d == 1 else d for d, want in zip(cos.shape[:3], src.shape, strict=False)]
+        half, size = cos.shape[3], src.shape[3]
+        if half is not None and size is not None and 2 * half > size:
+            raise GraphError(f"'cos' must have at most half the columns of 'src', got {cos} and {src}")
+        expect_shape("src", src, (*rows, None))
+        expect_shape("sin", sin, cos.shape)
+    return src
+
+
+@register_op(infer=infer_rotary_embedding)
+def rotary_embedding(src: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+    """Turn pairs of elements of each row of `src` by angles: rotary position embedding (ONNX RotaryEmbedding).
+
+    A pair (x, y) becomes (cos * x - sin * y, sin * x + cos * y). If `interleaved`, the pairs are the elements 2k and
+    2k + 1 of a row, otherwise k and half + k. Elements behind the pairs stay. Rows of `cos` and `sin` broadcast.
+    """
+    return numbers.rotated(src, cos, sin, interleaved)
 
 
 def infer_cached_attention(
@@ -149,7 +175,7 @@ def cached_attention(
         places = before[:, None] + np.arange(tokens) if positions is None else positions
         if (outside := (places < 0) | (places >= len(cos))).any():
             raise position_error(len(cos), int(places[outside][0]))
-        q, k = (numbers.rotated(x, cos[places], sin[places], interleaved) for x in (q, k))
+        q, k = (numbers.rotated(x, cos[places][:, :, None], sin[places][:, :, None], interleaved) for x in (q, k))
     keys, values = (numbers.written(past, numbers.packed(x, factor, kept), before, room) for past, x, factor in (
         (past_key, k, key_scale), (past_value, v, value_scale)))
     wide_keys, wide_values = (numbers.unpacked(x, factor, kept) for x, factor in (

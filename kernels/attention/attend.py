@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from graphq.base.sizes import assumed, largest
-from graphq.kernels.attention.cache import WIDTHS, rotation
+from graphq.kernels.attention.cache import WIDTHS
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.code import Loop, load_first, store_first
 from graphq.kernels.jit.codegen import Functions
@@ -31,6 +31,7 @@ from graphq.kernels.jit.values import (
     vector,
 )
 from graphq.kernels.lanes.vector import Columns, widen
+from graphq.kernels.moves.rotate import rotation
 from graphq.kernels.numbers.attention import CAPPED
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.rows.loops import computed, store_numbers

@@ -5,14 +5,13 @@ of the past cache, the kernel writes only the new rows.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from graphq.kernels.jit.code import Loop, store_first
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.vector import Columns, narrow
+from graphq.kernels.moves.rotate import rotation
 from graphq.kernels.moves.transpose import row_copier
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -33,29 +32,6 @@ by `reported`, to `wrong_length`. `scale`, only for integer caches, is f32 [grou
 addresses.
 """
 view = KEEP.view
-
-
-def rotation(interleaved: bool) -> Callable[..., None]:
-    """Make the function that emits the rotation of a row: `half` pairs of numbers, each turned by its angle."""
-
-    def rotate(b: Builder, x: Value, y: Value, cos: Value, sin: Value, half: Value) -> None:
-        if interleaved:
-            with Loop(b, half) as loop:
-                place = loop.k * 8
-                first, second = ((x + place + n).load(F32) for n in (0, 4))
-                c, s = ((angles + loop.k * 4).load(F32) for angles in (cos, sin))
-                (c * first - s * second).store(y + place)
-                (s * first + c * second).store(y + place + 4)
-            return
-        with Loop(b, (half + (LANES - 1)) // LANES) as loop:
-            j = loop.k * LANES
-            columns = Columns(b, LANES, j, half - j)
-            first, second = columns.load(x, F32, 4), columns.load(x + half * 4, F32, 4)
-            c, s = columns.load(cos, F32, 4), columns.load(sin, F32, 4)
-            columns.store(c * first - s * second, y, F32, 4)
-            columns.store(s * first + c * second, y + half * 4, F32, 4)
-
-    return rotate
 
 
 @emits

@@ -30,18 +30,17 @@ def by_heads(x: Array, count: int) -> Array:
 
 
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Rotate pairs of elements in each head of x [batch, tokens, heads, size] by the angles of the head's token.
+    """Rotate pairs of elements in each row of x by angles; rows of `cos` and `sin` broadcast.
 
     If `interleaved`, a pair is two neighboring elements. Otherwise it is an element of the first half of the rotated
-    elements and its counterpart in the second half. n angles rotate the first 2 * n elements of a head.
+    elements and its counterpart in the second half. n angles rotate the first 2 * n elements of a row.
     """
     half = cos.shape[-1]
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else \
         (slice(half), slice(half, 2 * half))
-    a, b, c, s = x[..., first], x[..., second], cos[:, :, None], sin[:, :, None]
-    y = x.copy()
+    a, b, y = x[..., first], x[..., second], x.copy()
     with np.errstate(all="ignore"):
-        y[..., first], y[..., second] = c * a - s * b, s * a + c * b
+        y[..., first], y[..., second] = cos * a - sin * b, sin * a + cos * b
     return y
 
 

@@ -65,6 +65,7 @@ STATEMENTS = [
 
 # The same operations with every attribute away from its default, and from the values above.
 STATEMENTS += [
+    "rotary_embedding(x, angle, angle)", "rotary_embedding(x, angle, angle, interleaved=true)",
     *(f"{op}(x)" for op in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "non_zero")),
     *(f'arithmetic(q, q, function="{f}")' for f in ("and", "or", "xor", "shift_left", "shift_right")),
     'max_pool(x, strides=[2,1], kernel=[2,3], auto_pad="same_upper", data_format="NCX")',
@@ -196,7 +197,7 @@ HEADER = """graph g(x: f32[2,3,4,5], y: f32[3,4,5], b: boolean[4,5], v: f32[3], 
     len4: s64[4], len5: s64[5],
     len: s32[2], peep: f32[12], gates3: f32[3,2,12], r3: f32[12,4], gb: f32[4], gates1: f32[3,2,4],
     r1: f32[4,4], x3: f32[2,3,5], w3: f32[3,3,2], lw3: f32[2,5,2], x5: f32[1,3,2,3,5], w5: f32[3,3,2,2,1],
-    lw5: f32[2,1,2,5,2], a: f16[3,40])"""
+    lw5: f32[2,1,2,5,2], a: f16[3,40], angle: f32[2,1,4,2])"""
 POSITIVE = ("p", "p1", "p5", "pu", "pu3", "pu4", "pb")
 
 

@@ -79,7 +79,8 @@ OWN = {  # operations that oneDNN has not, or that are ONNX's: their attributes
     "arg_max": WHOLE, "arg_min": WHOLE, "arithmetic": {"function": REQ},
     "cached_attention": {"heads": REQ, "groups": REQ, "scale": REQ, "softcap": 0.0, "window": 0, "causal": True,
                          "interleaved": False, "kept": "f32", "capacity": -1},
-    "bit_cast": {"dtype": REQ}, "unique": {"axis": None, "sorted": True},
+    "bit_cast": {"dtype": REQ}, "rotary_embedding": {"interleaved": False},
+    "unique": {"axis": None, "sorted": True},
     "cast": {"dtype": REQ}, "conv_integer": {name: CONV[name] for name in (
         "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups")},
     **dict.fromkeys(("cum_prod", "cum_sum"), {"axis": REQ, "exclusive": False, "reverse": False}),

@@ -349,6 +349,25 @@ def integers_of_states(weights: Value, scales: Value) -> list[np.ndarray]:
     return [q, *(x.reshape(()) if one else x for x in (scales.data, points))]
 
 
+@exports("rotary_embedding")
+def rotary_embedding(w: GraphWriter, node: Node) -> None:
+    """Write the products and sums of the rotation: operator sets before 23 have no RotaryEmbedding."""
+    x, cos, sin = (w.name(v) for v in node.operands)
+    half, neighbors = node.operand(1).type.dims[3], node.attrs["interleaved"]
+
+    def part(*limits: int) -> str:
+        return w.add("Slice", [x, *(w.integers(n) for n in (*limits[:2], 3, *limits[2:]))])
+
+    pairs = [(0, 2 * half, 2), (1, 2 * half, 2)] if neighbors else [(0, half), (half, 2 * half)]
+    first, second = (part(*limits) for limits in pairs)
+    turned = [w.add(op_type, [w.add("Mul", [c, first]), w.add("Mul", [s, second])])
+              for op_type, c, s in (("Sub", cos, sin), ("Add", sin, cos))]
+    if neighbors:
+        apart = [w.add("Unsqueeze", [y, w.integers(4)]) for y in turned]
+        turned = [w.add("Reshape", [w.add("Concat", apart, axis=4), w.integers(0, 0, 0, 2 * half)])]
+    w.add("Concat", [*turned, part(2 * half, node.output.type.dims[3])], [w.name(node.output)], axis=3)
+
+
 @exports("cached_attention")
 def cached_attention(w: GraphWriter, node: Node) -> None:
     """Write com.microsoft's GroupQueryAttention."""

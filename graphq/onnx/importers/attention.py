@@ -1,10 +1,10 @@
-"""Importer of ONNX's Attention."""
+"""Importers of ONNX's Attention and RotaryEmbedding."""
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import boolean, s32
+from graphq.dtypes import boolean, f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, Value
 from graphq.onnx.importers.composed import one, places, size_of, standard
@@ -60,6 +60,25 @@ def attention(c: Call) -> Outputs:
         y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, -1], special_zero=True)
     stages = (product, scores, masked, p)
     return [y, *caches, stages[mode]][:max(1, c.outputs)]
+
+
+@imports("RotaryEmbedding")
+def rotary_embedding(c: Call) -> Outputs:
+    """Import RotaryEmbedding of f32; ONNX's own function body is imported for other floats, which round each step."""
+    x, cos, sin, g = c.input(0), c.input(1), c.input(2), c.graph
+    dims = x.type.dims
+    if len(dims) == 3:
+        heads = c.positive("num_heads")
+        x = g.static_reshape(x, shape=[0, 0, heads, -1], special_zero=True)
+    size = c.attr("rotary_embedding_dim", 0) or _dim(x, 3)
+    if x.dtype != f32 or size is None or {_dim(cos, -1), _dim(sin, -1)} != {size // 2}:
+        return by_body(c)
+    if c.has(3):
+        cos, sin = g.gather(cos, c.input(3)), g.gather(sin, c.input(3))
+    at = 2 if len(dims) == 3 else 1  # the axis of heads, which share angles
+    cos, sin = (g.static_reshape(t, shape=[*t.type.dims[:at], 1, *t.type.dims[at:]]) for t in (cos, sin))
+    y = g.rotary_embedding(x, cos, sin, interleaved=bool(c.attr("interleaved", 0)))
+    return g.static_reshape(y, shape=[0, 0, -1], special_zero=True) if len(dims) == 3 else y
 
 
 def _dim(x: Value, axis: int) -> Dim:
