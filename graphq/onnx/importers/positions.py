@@ -7,7 +7,7 @@ from graphq.base.sizes import later, recorded
 from graphq.dtypes import s64
 from graphq.ir import Value
 from graphq.ir.interpret import add_known
-from graphq.onnx.importers.composed import one, places
+from graphq.onnx.importers.composed import one, places, standard
 from graphq.onnx.importers.conv import windows
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.ops.rules import normal_axis
@@ -23,8 +23,8 @@ def _zeros(c: Call, *dims: int) -> Value:
 def compress(c: Call) -> Outputs:
     """Import Compress: gather the slices along `axis`, or the elements, where the condition is true."""
     x = c.input(0) if "axis" in c.attrs else c.graph.static_reshape(c.input(0), shape=[-1])
-    kept = c.graph.static_reshape(c.graph.non_zero(c.input(1)), shape=[-1])
-    return c.graph.gather(x, kept, axis=c.attr("axis", 0))
+    found, = standard(c, "NonZero", [c.input(1)])
+    return c.graph.gather(x, c.graph.static_reshape(found, shape=[-1]), axis=c.attr("axis", 0))
 
 
 @imports("ReverseSequence")
