@@ -633,6 +633,13 @@ class Operations:
         first places. NaNs of elements are equal, as in NumPy.
         """
 
+    def tensor_scatter(self, past: Number, update: Number, places: Number | None = None, /, *, axis: int = -2,
+                       mode: Literal['linear', 'circular'] = 'linear', name: str | None = None) -> Value:
+        """`past` with `update` written along `axis` from `places[b]` on, by default from 0 on (ONNX TensorScatter).
+
+        In mode circular, writing continues at the start. Raises InputError if an update goes beyond an end in mode linear.
+        """
+
     def lstm(self, gates: Number, recurrent: Number, h: Number | None = None, c: Number | None = None,
              scales: Number | None = None, lengths: Number | None = None, peepholes: Number | None = None, /, *,
              reverse: bool = False, by_row: bool = False, name: str | None = None) -> Any:

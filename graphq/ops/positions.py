@@ -1,11 +1,15 @@
-"""ONNX operations that find elements: non_zero and unique."""
+"""ONNX operations on positions: elements are found (non_zero, unique), or rows are written (tensor_scatter)."""
+from typing import Literal
+
 import numpy as np
 
 from graphq.dtypes import s64
+from graphq.errors import GraphError, InputError
 from graphq.ir import TensorType
 from graphq.ir.op import register_op
+from graphq.ir.tensor_type import shapes_agree
 from graphq.ops.arithmetic import CASTABLE
-from graphq.ops.rules import Array, Shape, expect_dtype, normal_axis
+from graphq.ops.rules import Array, Shape, expect_dtype, expect_same_dtype, normal_axis
 
 
 def infer_non_zero(src: TensorType) -> TensorType:
@@ -45,3 +49,43 @@ def unique(src: Array, *, axis: int | None = None, sorted: bool = True) -> tuple
         order = np.argsort(first)
         first, counts, inverse = first[order], counts[order], np.argsort(order)[inverse]
     return np.take(x, first, axis or 0), first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
+
+
+def infer_tensor_scatter(past: TensorType, update: TensorType, places: TensorType | None = None, *, axis: int,
+                         mode: str) -> TensorType:
+    """`update` fits into `past` along the axis, and its other sizes are equal. `places` is s64 [size of axis 0]."""
+    expect_same_dtype(past=past, update=update)
+    if places is not None:
+        expect_dtype("places", places, (s64,))
+    if past.shape is not None and update.shape is not None:
+        k = normal_axis(axis, past.shape)
+        if k == 0 or len(past.shape) != len(update.shape) or any(
+                a is not None and b is not None and (b > a if d == k else b != a)
+                for d, (a, b) in enumerate(zip(past.shape, update.shape, strict=True))):
+            raise GraphError(f"the update {update} does not fit into {past} along axis {axis}, which may not be 0")
+        if places is not None and not shapes_agree(past.shape[:1], places.shape):
+            raise GraphError(f"'places' must have a place for each of {past.shape[0]} batch elements, got {places}")
+    return past
+
+
+def place_error(most: int, place: int) -> InputError:
+    """The error for an update that begins at `place` and would end behind a cache, or begins before it."""
+    return InputError(f"tensor_scatter: places must be in [0, {most}], got {place}")
+
+
+@register_op(infer=infer_tensor_scatter, onnx="TensorScatter")
+def tensor_scatter(past: Array, update: Array, places: Array | None = None, *, axis: int = -2,
+                   mode: Literal["linear", "circular"] = "linear") -> Array:
+    """`past` with `update` written along `axis` from `places[b]` on, by default from 0 on (ONNX TensorScatter).
+
+    In mode circular, writing continues at the start. Raises InputError if an update goes beyond an end in mode linear.
+    """
+    k, out = axis % past.ndim, past.copy()
+    first = np.zeros(len(past), np.int64) if places is None else places
+    most = past.shape[k] - update.shape[k]
+    outside = first[(first < 0) | (first > most)]
+    if mode == "linear" and outside.size:
+        raise place_error(most, int(outside[0]))
+    rows = (first[:, None] + np.arange(update.shape[k])) % max(past.shape[k], 1)
+    np.moveaxis(out, k, 1)[np.arange(len(past))[:, None], rows] = np.moveaxis(update, k, 1)
+    return out

@@ -29,6 +29,7 @@ from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.ops import recurrent
 from graphq.ops.attention import length_error, position_error
 from graphq.ops.move import index_error
+from graphq.ops.positions import place_error
 
 
 class Target(NamedTuple):
@@ -297,7 +298,7 @@ def touched(step: AnyStep) -> list[int]:
 REPORTS: Mapping[str, Callable[..., InputError]] = {
     # `kernels.attention.cache.reported` adds 1 to lengths that are not negative
     "cache length": lambda rows, most, tokens, report: length_error(rows, most, tokens, report + (report < 0)),
-    "cache position": position_error, "index": index_error,
+    "cache position": position_error, "cache place": place_error, "index": index_error,
     "sequence length": recurrent.length_error}
 """Functions that make the errors for invalid numbers in run-time inputs, by the kind of a report."""
 

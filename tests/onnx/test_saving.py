@@ -147,6 +147,7 @@ for source, one, kernels in (("x3", "[1]", "w3"), ("x5", "[1,1,1]", "w5")):
         f"output_padding={one.replace('1', '0')})"]
 
 NEWER = {26: ["bit_cast(x, dtype=s32)", "cum_prod(x, axis=2)", "cum_prod(x, axis=0, exclusive=true, reverse=true)",
+              "tensor_scatter(x, x)", 'tensor_scatter(x, x, i, axis=-1, mode="circular")',
               "rms_norm(x, v5)", "rms_norm(x, y3, begin_norm_axis=1, epsilon=0.2)"]}
 """Operations whose operators are newer than the default set, by a set that has them."""
 

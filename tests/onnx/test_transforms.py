@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from one_onnx_node import run
 
-from graphq.errors import InputError
-
 rng = np.random.default_rng(66)
 CASES = 6
 """Random cases per operator."""
@@ -74,28 +72,6 @@ def test_reverse_sequence():
             want[rows] = x[rows][::-1]
         got = run("ReverseSequence", x, lengths, opset=10, open_inputs=(1,), batch_axis=1 - time, time_axis=time)
         np.testing.assert_array_equal(got, want)
-
-
-@pytest.mark.parametrize("mode", ["linear", "circular"])
-def test_tensor_scatter(mode):
-    """The specification's loop; what is written beyond the end of a linear cache is an error."""
-    for _ in range(CASES):
-        past = rng.standard_normal(rng.integers(1, 6, 4)).astype(np.float32)
-        axis = int(rng.choice([1, -2, -1]))
-        k, size = axis % 4, past.shape[axis]
-        shape = [*past.shape]
-        shape[k] = int(rng.integers(1, size + 1))
-        update = rng.standard_normal(shape).astype(np.float32)
-        places = rng.integers(0, size - shape[k] + 1 if mode == "linear" else 9, len(past))
-        want = past.copy()
-        for prefix in np.ndindex(*past.shape[:k]):
-            for step in range(shape[k]):
-                want[(*prefix, (places[prefix[0]] + step) % size)] = update[(*prefix, step)]
-        attrs = {"opset": 24, "open_inputs": (1, 2), "axis": axis, "mode": mode}
-        np.testing.assert_array_equal(run("TensorScatter", past, update, places, **attrs), want)
-        if mode == "linear":
-            with pytest.raises(InputError, match="indices must be in"):
-                run("TensorScatter", past, update, places * 0 + size, **attrs)
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])

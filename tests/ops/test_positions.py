@@ -1,4 +1,4 @@
-"""non_zero, unique and bit_cast against loops over the specification's formulas, and what they refuse."""
+"""non_zero, unique, bit_cast and tensor_scatter against the specification, and what they refuse."""
 import numpy as np
 import pytest
 
@@ -60,3 +60,14 @@ def test_bit_cast(run, infer):
     assert infer("bit_cast", "f16[2,?]", dtype="bf16") == "bf16[2,?]"
     with pytest.raises(GraphError, match="dtype must have 32 bits as .*, got u8"):
         infer("bit_cast", "f32[2]", dtype="u8")
+
+
+def test_tensor_scatter_types(infer):
+    assert infer("tensor_scatter", "f32[2,?,4]", "f32[2,3,?]", "s64[2]") == "f32[2,?,4]"
+    for types in (("f32[2,3,4]", "f32[2,4,4]"), ("f32[2,3,4]", "f32[2,1,3]"), ("f32[2,3,4]", "f32[2,1]")):
+        with pytest.raises(GraphError, match="does not fit into"):
+            infer("tensor_scatter", *types)
+    with pytest.raises(GraphError, match="along axis 0, which may not be 0"):
+        infer("tensor_scatter", "f32[2,4]", "f32[1,4]", axis=0)
+    with pytest.raises(GraphError, match="a place for each of 2"):
+        infer("tensor_scatter", "f32[2,3,4]", "f32[2,3,4]", "s64[3]")

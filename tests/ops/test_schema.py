@@ -80,6 +80,7 @@ OWN = {  # operations that oneDNN has not, or that are ONNX's: their attributes
     "cached_attention": {"heads": REQ, "groups": REQ, "scale": REQ, "softcap": 0.0, "window": 0, "causal": True,
                          "interleaved": False, "kept": "f32", "capacity": -1},
     "bit_cast": {"dtype": REQ}, "rotary_embedding": {"interleaved": False},
+    "tensor_scatter": {"axis": -2, "mode": "linear"},
     "unique": {"axis": None, "sorted": True},
     "cast": {"dtype": REQ}, "conv_integer": {name: CONV[name] for name in (
         "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups")},

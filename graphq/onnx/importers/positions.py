@@ -10,7 +10,6 @@ from graphq.ir.interpret import add_known
 from graphq.onnx.importers.composed import one, places, standard
 from graphq.onnx.importers.conv import windows
 from graphq.onnx.importers.importer import Call, Outputs, imports
-from graphq.ops.rules import normal_axis
 from graphq.ops.window import span
 
 
@@ -41,26 +40,6 @@ def reverse_sequence(c: Call) -> Outputs:
     taken = g.choose(g.less(steps, lengths), g.arithmetic(last, steps, function="subtract"), steps)
     y = g.gather_nd(rows, g.static_reshape(taken, shape=[0, 0, 1], special_zero=True), batch_dims=1)
     return y if time else g.static_transpose(y, order=order)
-
-
-@imports("TensorScatter")
-def tensor_scatter(c: Call) -> Outputs:
-    """Import TensorScatter: scatter the update to consecutive positions of the cache."""
-    past, update, g = c.input(0), c.input(1), c.graph
-    dims, size = past.type.dims, update.type.dims
-    axis = normal_axis(c.attr("axis", -2), dims)
-    if axis == 0:
-        c.refuse(f"axis must not be 0, the axis of batches, got {c.attr('axis', -2)} for {past.type}")
-    c.expect(1, (*dims[:axis], size[axis], *dims[axis + 1:]))
-    c.expect(2, dims[:1])
-    steps = g.cast(places(c, update, axis), dtype=s64)
-    rows = g.static_reshape(steps, shape=[-1, *[1] * (len(dims) - 1 - axis)])
-    if c.has(2):
-        first = g.static_reshape(c.input(2), shape=[-1, *[1] * (len(dims) - 1)])
-        rows = g.arithmetic(first, rows, function="add")
-    if c.attr("mode", "linear") == "circular":
-        rows = g.arithmetic(rows, add_known(g, later(np.asarray, dims[axis])), function="modulo")
-    return g.scatter_elements(past, g.expand(rows, shape=size), update, axis=axis)
 
 
 @recorded("onnx.pixels")
