@@ -14,6 +14,7 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.model.plans import Padding
 from graphq.model.row_wise import axes_of, columns_matter, with_sizes
+from graphq.ops.quant import DEQUANTIZES
 from graphq.passes import PIPELINE, Pass
 
 SHORT, LONG = 11, 19
@@ -221,8 +222,8 @@ def _windowed(node: Node, given: Sequence[Cells]) -> np.ndarray:
     """The rule of convolutions and max_pool: windows read kept elements or, in a convolution, zeros behind the end."""
     (x, *more), a = given, node.attrs
     weights = [np.ones(v.type.dims, np.float32) for v in list(node.operands)[1:2]]
-    if weights and node.graph.nodes_of(["quantize"]):  # the number of windows may decide the order of sums
-        return np.array(False)
+    if weights and node.graph.nodes_of(["quantize"]) and node.graph.nodes_of(DEQUANTIZES):
+        return np.array(False)  # the number of windows may decide the order of dequantized sums (`matmul_order`)
     if a["auto_pad"] in ("same_upper", "same_lower") and max(a["strides"]) > 1:  # the length moves the windows
         return np.array(False)
     changed = ~x.kept & (x.data != 0) if weights else ~x.kept

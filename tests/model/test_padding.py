@@ -65,6 +65,10 @@ def conv(g, x, weights=(3, 8, 8), **attrs):
     return g.convolution(x, g.constant(np.ones(weights, np.float32)), **windows(pads_begin=[1], pads_end=[1]) | attrs)
 
 
+def quantized(g, x):
+    return g.quantize(x, dtype="u8", scales=[1.0])
+
+
 def head(g, x):
     return g.slice(x, axes=[1], starts=[0], ends=[4], steps=[1])
 
@@ -117,7 +121,9 @@ OPERATIONS = {
     "channels first": (lambda g, x: conv(g, g.static_transpose(x, order=[0, 2, 1]), data_format="NCX"), None),
     "strides": (lambda g, x: head(g, conv(g, x, strides=[2])), None),
     "strides whose windows move": (lambda g, x: head(g, conv(g, x, strides=[2], auto_pad="same_upper")), "slice|conv"),
-    "a convolution in integers": (lambda g, x: g.quantize(conv(g, x), dtype="u8", scales=[1.0]), "convolution"),
+    "a convolution in integers": (lambda g, x: quantized(g, conv(g, g.dequantize(quantized(g, x), scales=[1.0]))),
+                                  "convolution"),
+    "a convolution before a quantize": (lambda g, x: quantized(g, conv(g, x)), None),
     "the largest of windows in the row": (lambda g, x: g.max_pool(x, kernel=[3], **windows()), None),
     "the largest of windows over the end": (lambda g, x: g.max_pool(x, kernel=[3], **windows(pads_end=[2])),
                                             "max_pool"),
