@@ -16,6 +16,7 @@ import numpy as np
 
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
+from graphq.ops.recurrent import shares_range
 from graphq.passes import PIPELINE, Pass, leave_ties, run_passes
 
 ROWS = 13
@@ -62,6 +63,8 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
         if place is None and any(given):
             return f"an operation may mix rows: {graph.describe(node)}"
         places.update(dict.fromkeys(node.outputs, place))
+        if place is not None and node.op.rows == "recurrent":  # the last states lack the axis of the steps
+            places.update(dict.fromkeys(node.outputs[1:], place._replace(axis=0)))
     wrong = [name for name, v in zip(graph.output_names, graph.outputs, strict=True) if places[v] != RowAxis(0)]
     return f"axis 0 of output '{wrong[0]}' does not have the rows" if wrong else None
 
@@ -227,6 +230,14 @@ def _product(node: Node, axes: Axes) -> int | None:
     return None if out == rank - 1 and (bias_along or columns_matter(node, b.type.dims[summed[1]])) else out
 
 
+def _recurrent(node: Node, axes: Axes) -> int | None:
+    """The rule of recurrent layers: axis 1 of the gates has the rows, and axis 0 of states and lengths."""
+    operands = zip(node.op.operands[1:], node.inputs[1:], axes[1:], strict=False)
+    fit = all(v is None or (_alike(v, 0) if axis is None else axis == 0) if p.name in ("h", "c", "lengths")
+              else axis is None for p, v, axis in operands)
+    return 1 if fit and axes[0] == 1 and not shares_range(node) else None
+
+
 def columns_matter(node: Node, k: int) -> bool:
     """Whether the number of columns may decide the order of a matmul's sums of `k` products (`chain_block`)."""
     return k > 128 and bool(node.graph.nodes_of(["quantize"]))
@@ -237,5 +248,5 @@ RULES: dict[str, Rule] = {
     # operations that compute each image of a batch (axis 0) separately
     "images": lambda node, axes: 0 if _first_alone(node, axes) and axes[0] == 0 else None,
     "product": _product, "transposed": _transposed, "joined": _joined, "sliced": _sliced, "padded": _padded,
-    "gathered": _gathered}
+    "gathered": _gathered, "recurrent": _recurrent}
 """The rules, by the name that `Op.rows` states."""

@@ -53,7 +53,7 @@ def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = 
     return states, last, last
 
 
-@register_op(infer=infer_lstm)
+@register_op(infer=infer_lstm, rows="recurrent")
 def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None = None, scales: Array | None = None,
          lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False,
          by_row: bool = False) -> tuple[Array, ...]:
@@ -92,7 +92,7 @@ def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = N
                   lengths=(lengths, ("B",)))
 
 
-@register_op(infer=infer_gru)
+@register_op(infer=infer_gru, rows="recurrent")
 def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | None = None,
         lengths: Array | None = None, *, linear_before_reset: bool = False, reverse: bool = False) -> tuple[Array, ...]:
     """Gated recurrent units: returns all states [T, B, H] and the last state [B, H].
@@ -115,7 +115,7 @@ def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = N
     return _types(gates, 1, recurrent=(recurrent, ("1H", "H")), h=(h, ("B", "H")), lengths=(lengths, ("B",)))
 
 
-@register_op(infer=infer_rnn)
+@register_op(infer=infer_rnn, rows="recurrent")
 def rnn(gates: Array, recurrent: Array, h: Array | None = None, lengths: Array | None = None, *,
         reverse: bool = False) -> tuple[Array, ...]:
     """Steps of `h = tanh(gates + h @ recurrent.T)`: all states [T, B, H] and the last [B, H]; operands as in lstm."""

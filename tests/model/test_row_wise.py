@@ -20,6 +20,24 @@ def weights(*shape):
     return np.ones(shape, np.float32)
 
 
+def layer(g, x, op, *states, axes=(1, 0, 2), **attrs):
+    """A recurrent layer of rows [rows, steps, gates]. Returns all states, rows first, and the last states."""
+    w = np.arange(2 * x.shape[2], dtype=np.float32).reshape(-1, 2) - 5
+    y, *last = getattr(g, op)(g.static_transpose(x, order=axes), w, *states, **attrs)
+    return g.static_transpose(y, order=axes), *last
+
+
+def by_range(g, x, **attrs):
+    return layer(g, x, "lstm", None, None, g.constant(np.float32([0.1])), **attrs)
+
+
+def first(g, x, dtype="f32"):
+    """[rows, 2] elements of x [rows, 4, 8], or one of each as an integer."""
+    part = g.slice(x, axes=[1, 2], starts=[0, 0], ends=[1, 2 if dtype == "f32" else 1], steps=[1, 1])
+    return g.static_reshape(part, shape=[-1, 2]) if dtype == "f32" else g.cast(
+        g.static_reshape(part, shape=[-1]), dtype=dtype)
+
+
 APART = {
     "elementwise": (lambda g, x: g.relu(x * 2 + weights(5)), (4, 5)),
     "a constant row of each": (lambda g, x: g.add(x, weights(1, 5)), (5,)),
@@ -44,6 +62,11 @@ APART = {
     "one token of each": (lambda g, x: g.gather(x, g.constant(np.array(0)), axis=1), (4, 5)),
     "joined": (lambda g, x: g.concat(x, x, axis=1), (5,)),
     "largest": (lambda g, x: g.arg_max(x, axis=1), (5,)),
+    "lstm": (lambda g, x: layer(g, x, "lstm", reverse=True), (4, 8)),
+    "lstm with states and lengths": (lambda g, x: layer(
+        g, x, "lstm", first(g, x), first(g, x), None, first(g, x, "s32")), (4, 8)),
+    "lstm with a range for each row": (lambda g, x: by_range(g, x, by_row=True), (4, 8)),
+    "gru": (lambda g, x: layer(g, x, "gru"), (4, 6)), "rnn": (lambda g, x: layer(g, x, "rnn"), (4, 2)),
 }
 
 
@@ -51,6 +74,20 @@ APART = {
 def test_rows_that_stay_apart(name):
     build, shape, *dtype = APART[name]
     assert mixes(build, *shape, dtype=dtype[0] if dtype else "f32") is None
+
+
+@pytest.mark.parametrize("name", ["lstm with states and lengths", "lstm with a range for each row", "gru"])
+def test_rows_of_recurrent_layers_have_the_same_bits_alone(name):
+    build, shape = APART[name]
+    g, x = gq.Graph(), np.random.default_rng(5).normal(size=(9, *APART[name][1])).astype(np.float32)
+    x[:, 0, 0] = np.arange(9) % 4 + 1  # lengths
+    for v in build(g, g.input("x", dtype="f32", shape=(None, *shape))):
+        g.output(v)
+    model = gq.compile(g, threads=1)
+    together = model(x)
+    for k in range(9):
+        for y, alone in zip(together.values(), model(x[k:k + 1]).values(), strict=True):
+            assert np.array_equal(y[k].view(np.int32), alone[0].view(np.int32))
 
 
 def dynamic(g, x):
@@ -74,6 +111,10 @@ MIXED = {
     "padding": (lambda g, x: g.pad(x, pads_begin=[1, 0], pads_end=[0, 0]), (5,), "pad"),
     "rows last": (lambda g, x: g.static_transpose(x, order=[1, 0]), (5,), "axis 0 of output"),
     "nothing of the rows": (lambda g, x: (g.relu(x), g.relu(g.constant(weights(3)))), (5,), "axis 0 of output"),
+    "rows as steps": (lambda g, x: layer(g, x, "lstm", axes=(0, 1, 2)), (4, 8), "lstm"),
+    "lstm with one range": (by_range, (4, 8), "lstm"),
+    "gru with other states of each row": (
+        lambda g, x: layer(g, x, "gru", np.arange(26, dtype=np.float32).reshape(13, 2)), (4, 6), "gru"),
     "no rule": (lambda g, x: g.scatter_nd(x, g.constant(np.array([[0]])), g.constant(weights(1, 5))), (5,), "scatter"),
 }
 
