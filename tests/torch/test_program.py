@@ -212,6 +212,12 @@ def test_programs_that_are_refused(f, message):
         converted(f, torch.randn(3, 4))
 
 
+def test_a_decomposition_that_needs_a_known_size_is_refused():
+    shapes = (({0: Dim("n"), 1: Dim("m", min=4)},),)
+    with pytest.raises(gq.GraphError, match="aten.unfold.default .*needs known sizes, got .*s[0-9]"):
+        converted(lambda x: x.unfold(1, 2, 1), torch.randn(3, 5), dynamic_shapes=shapes)
+
+
 def test_a_module_is_refused_with_the_line_that_converts_it():
     with pytest.raises(gq.GraphError, match=r"from_torch\(torch.export.export\(module.eval"):
         gq.from_torch(nn.Linear(2, 2))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphq.errors import GraphError
 from graphq.torch.operators.importer import OPERATORS, operator_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -40,7 +41,10 @@ def table() -> dict[Any, Any]:
 
 
 def decomposed(node: fx.Node) -> fx.GraphModule | None:
-    """A graph that computes a call, with the call's operands as placeholders; None if PyTorch has no decomposition."""
+    """A graph that computes a call, with the call's operands as placeholders; None if PyTorch has no decomposition.
+
+    Raises GraphError if the decomposition takes an open size for that of the example inputs.
+    """
     target: Any = node.target
     f, operands = DECOMPOSED.get(str(target), target), node.all_input_nodes
 
@@ -49,8 +53,14 @@ def decomposed(node: fx.Node) -> fx.GraphModule | None:
         args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), known.__getitem__)
         return f(*args, **kwargs)
 
+    def shapes() -> list[str]:
+        return [str(getattr(n.meta["val"], "shape", n.meta["val"])) for n in operands]
+
+    before = shapes()
     with torch.no_grad():
         module = make_fx(call, decomposition_table=table())(*(n.meta["val"] for n in operands))
+    if shapes() != before:
+        raise GraphError(f"its decomposition needs known sizes, got {', '.join(before)}")
     return None if any(n.target is target for n in module.graph.nodes) else module
 
 

@@ -99,7 +99,7 @@ def split(c: AtenCall) -> Result:
 def index(c: AtenCall) -> Result:
     """Import indexing by one tensor."""
     (axis, places), *more = [(k, p) for k, p in enumerate(c["indices"]) if p is not None]
-    if places.dtype.kind == "bool":
+    if any(p.dtype.kind == "bool" for p in c["indices"] if p is not None):
         c.refuse("the size of the result depends on data: use where or masked_fill")
     return None if more else c.graph.gather(c.x, c.value(places, s64), axis=axis)
 
