@@ -67,12 +67,15 @@ def pool(c: AtenCall) -> Result:
 
 @imports("adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d")
 def adaptive_pool(c: AtenCall) -> Result:
-    """Import an adaptive pool with windows of one size; others are decomposed."""
+    """Import an adaptive pool of the whole image or with windows of one size; others are decomposed."""
     kind, wanted, sizes = "Max" if "max" in c.op else "Average", each(c["output_size"], 2), c.dims(c.x)[2:]
-    if wanted == [1, 1] and len(sizes) == 2:
+    if len(sizes) == 2 and wanted == [1, 1] and None in sizes:
         return c.onnx(f"Global{kind}Pool", c.x)
     if None in c.dims(c.x)[-2:]:
         c.refuse(f"an adaptive pool to {wanted} needs known sizes, got {c.x.type}")
+    if len(sizes) == 2 and wanted == [1, 1]:
+        return c.graph.max_pool(c.x, kernel=sizes, data_format="NCX") if kind == "Max" else \
+            c.graph.avg_pool(c.x, kernel=sizes, exclude_pad=True, data_format="NCX")
     if len(sizes) != 2 or any(n % k for n, k in zip(sizes, wanted, strict=True)):
         return None
     kernel = [n // k for n, k in zip(sizes, wanted, strict=True)]
