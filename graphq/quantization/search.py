@@ -156,7 +156,7 @@ class Search(Trials):
 
         Preset "balanced" asks for the least product of loss and time to the power EXCHANGE. A loss counts as small
         enough if it is at most TARGET and at most PART of the loss of PLAIN methods. Preset "fast" asks for the best of
-        `starts` that lose at most PART of plain min-max's loss on each batch, or for min-max. That is the first point.
+        `starts` that lose at most PART of plain min-max's loss on each batch, or for plain min-max, as the first point.
         """
         curve = self.curve
         if scheme.max_loss is not None:
@@ -173,8 +173,7 @@ class Search(Trials):
             return found[-1], max(GOOD, found[-1].loss)
         if scheme.preset == "fast":
             limit = self.plain("min_max")
-            setting = min((s for s in self.starts if self.loses_at_most(s, limit)), key=self.loss,
-                          default=self.uniform(Candidate("min_max")))
+            setting = min((s for s in self.starts if self.loses_at_most(s, limit)), key=self.loss, default=limit)
             curve[0] = Point(setting, self.price.time(setting), self.loss(setting))
             return curve[0], limit
         if scheme.preset == "accurate":

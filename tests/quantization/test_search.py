@@ -167,13 +167,13 @@ def test_plain_methods_quantize_everything(work):
 @pytest.mark.parametrize("more, kept", [(0.0, True), (-1e-3, True), (1e-3, False)])
 def test_the_fastest_point_loses_on_each_batch_half_of_what_plain_ranges_lose(work, plain, monkeypatch, more, kept):
     """The ranges of least loss give way to the next best if they lose more than half on one batch; then to min-max."""
-    best, second, ranges = (work.uniform(Candidate(m)) for m in ("mse", "percentile", "min_max"))
+    best, second = (work.uniform(Candidate(m)) for m in ("mse", "percentile"))
     *_, last = work.held_out
     losses = {best: lambda case: 0.01 + more if case == last else 0.005, second: lambda _: 0.009}
     monkeypatch.setattr(Search, "case_loss", lambda self, setting, case: losses.get(setting, lambda _: 0.02)(case))
     monkeypatch.setattr(Search, "loss", lambda self, setting, most=1.0: {best: 0.001, second: 0.002}.get(setting, 0.02))
     monkeypatch.setattr(work, "curve", [Point(best, 0.3, 0.001), Point(plain, 0.5, 1e-4)], raising=False)
-    for starts, other in (([best, second], second), ([best], ranges)):
+    for starts, other in (([best, second], second), ([best], work.plain("min_max"))):
         monkeypatch.setattr(work, "starts", starts, raising=False)
         point, limit = work.choose(Scheme(method="automatic", preset="fast"))
         assert point is work.curve[0] and point.setting == (best if kept else other) and limit == work.plain("min_max")
