@@ -217,13 +217,10 @@ class Saved:
 
     def _rank(self, build: Mapping[str, Any], isa: str | None) -> tuple[bool, bool, bool, int]:
         """Builds with a greater rank are preferred. Among equal builds `max` takes the first."""
-        level = self._level_of(build)
+        level = self._of(dict, build, "options").get("level")
         names = [x.name for x in available()]
         fits = level in names and self._misfit(build) is None
-        return fits, level == isa, fits and not cpu.is_target(build["cpu"]), names.index(level) if fits else 0
-
-    def _level_of(self, build: Mapping[str, Any]) -> Any:
-        return self._of(dict, build, "options").get("level")
+        return fits, level == isa, fits and not cpu.is_target(build["cpu"]), names.index(str(level)) if fits else 0
 
     def _settings(self) -> Settings:
         options = self._of(dict, self.index, "options")
@@ -247,7 +244,7 @@ class Saved:
     def misfit(self) -> str | None:
         """Why the file's plans and code cannot be used here, for example on another processor; None if they can."""
         problem = self._misfit(self.index)
-        if problem is None and self.is_target:
+        if problem is None and cpu.is_target(self.index["cpu"]):
             with late_imports():
                 from graphq.kernels.levels import works
             self.provide()
@@ -264,13 +261,8 @@ class Saved:
         described = self._of(str, build, "cpu")
         if cpu.fits(described):
             return None
-        return f"this processor lacks what {self._level_of(build)} needs" if cpu.is_target(described) \
+        return f"this processor lacks what {build['options'].get('level')} needs" if cpu.is_target(described) \
             else "it was saved on another kind of processor"
-
-    @property
-    def is_target(self) -> bool:
-        """Whether the build is for all CPUs that have a target's features, not for one kind of processor."""
-        return cpu.is_target(self._of(str, self.index, "cpu"))
 
     @property
     def source(self) -> Graph:

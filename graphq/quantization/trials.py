@@ -108,27 +108,19 @@ class Trials:
     def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:
         if setting in self.failed:
             return np.inf
-        found = self._compared.get(setting, {})
+        found = self._compared.setdefault(setting, {})
         largest = max((found[case] for case in cases if case in found), default=0.0)
         for case in sorted((c for c in cases if c not in found), key=lambda c: -self.hard.get(c, 0.0)):
             if largest > most:
                 break
-            largest = max(largest, self.case_loss(setting, case))
-        return largest
-
-    def case_loss(self, setting: Setting, case: Case) -> float:
-        """The loss of a setting on one case; infinite if the setting has failed."""
-        found, (seen, k) = self._compared.setdefault(setting, {}), case
-        if setting in self.failed:
-            return np.inf
-        if case not in found:
-            loss = self.loss_made(setting, [k]) if setting.scheme.states else self.loss_of(
+            seen, k = case
+            found[case] = self.loss_made(setting, [k]) if setting.scheme.states else self.loss_of(
                 self.chosen(setting, seen), k, setting.scheme, self.between(setting, seen))
             if setting in self.failed:
                 return np.inf
-            found[case] = loss
-            self.hard[case] = max(self.hard.get(case, 0.0), loss)
-        return found[case]
+            self.hard[case] = max(self.hard.get(case, 0.0), found[case])
+            largest = max(largest, found[case])
+        return largest
 
     def estimate(self, setting: Setting) -> Estimate:
         """The loss of the setting on the cases `judged`, and how reliable it is."""

@@ -1,5 +1,4 @@
 """DFT and operators that move elements, against the specification's formulas, for random cases."""
-import itertools
 
 import numpy as np
 import pytest
@@ -72,47 +71,3 @@ def test_reverse_sequence():
             want[rows] = x[rows][::-1]
         got = run("ReverseSequence", x, lengths, opset=10, open_inputs=(1,), batch_axis=1 - time, time_axis=time)
         np.testing.assert_array_equal(got, want)
-
-
-@pytest.mark.parametrize("axes", [1, 2, 3])
-def test_col2im(axes):
-    """Each column is added to the pixels of its block; pixels outside of the image are left out."""
-    for _ in range(CASES):
-        block, strides, dilations, begin, end = (rng.integers(*ends, axes) for ends in ((1, 4), (1, 3), (1, 3), (0, 2),
-                                                                                       (0, 2)))
-        image = (block - 1) * dilations + 1 + rng.integers(0, 4, axes)
-        counts = (image + begin + end - (block - 1) * dilations - 1) // strides + 1
-        x = rng.integers(-2, 3, (2, 3 * block.prod(), counts.prod())).astype(np.float32)
-        want = np.zeros((2, 3, *image), np.float32)
-        for (j, place), (w, window) in itertools.product(enumerate(np.ndindex(*block)), enumerate(np.ndindex(*counts))):
-            pixel = np.array(window) * strides + np.array(place) * dilations - begin
-            if ((pixel >= 0) & (pixel < image)).all():
-                want[(slice(None), slice(None), *pixel)] += x.reshape(2, 3, -1, x.shape[2])[:, :, j, w]
-        got = run("Col2Im", x, image, block, opset=18, strides=strides.tolist(), dilations=dilations.tolist(),
-                  pads=[*begin.tolist(), *end.tolist()])
-        np.testing.assert_array_equal(got, want)
-
-
-def test_max_unpool():
-    for _ in range(CASES):
-        axes = int(rng.integers(1, 4))
-        kernel, strides = rng.integers(1, 4, axes), rng.integers(1, 4, axes)
-        pads = rng.integers(0, 2, 2 * axes) * (rng.random(2 * axes) < 0.5)
-        shape = [2, 3, *rng.integers(2, 5, axes)]
-        image = (np.array(shape[2:]) - 1) * strides + kernel - pads[:axes] - pads[axes:]
-        x = rng.standard_normal(shape).astype(np.float32)
-        size = 6 * int(image.prod())
-        if min(image) < 1 or size < x.size:
-            continue
-        places = rng.permutation(size)[:x.size].reshape(shape)
-        want = np.zeros(size, np.float32)
-        for place, value in zip(places.ravel(), x.ravel(), strict=True):
-            want[place] = value
-        attrs = {"kernel_shape": kernel.tolist(), "strides": strides.tolist(), "pads": pads.tolist()}
-        got = run("MaxUnpool", x, places, opset=11, open_inputs=(1,), **attrs)
-        np.testing.assert_array_equal(got, want.reshape(2, 3, *image))
-        more = [2, 3, *(image + rng.integers(0, 3, axes))]
-        wide = np.zeros(more, np.float32)
-        wide[tuple(map(slice, (2, 3, *image)))] = got
-        np.testing.assert_array_equal(run("MaxUnpool", x, places, np.int64(more), opset=11, **attrs),
-                                      wide)

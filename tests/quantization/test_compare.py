@@ -119,40 +119,13 @@ def evaluation(graph, batches, counted):
     return evaluate
 
 
-@pytest.mark.parametrize("share, fewest, most", [(10.0, 1, 2), (0.6, 1, 3), (0.0, 4, 4)])
-def test_products_stay_in_f32_as_far_as_accuracy_needs(share, fewest, most):
+@pytest.mark.parametrize("share", [10.0, 0.6, 0.1])
+def test_the_accuracy_chooses_a_point_of_the_frontier(share):
     graph, batches = convolutional(spread=1.5)
     evaluate = evaluation(graph, batches, [])
     plain = -evaluate(gq.compile(quantize(graph, batches[:3])))
     lines = []
     found = quantize_with_accuracy_control(graph, batches[:3], evaluate, share * plain + 1e-5, report=lines.append)
-    assert fewest <= len(found.in_f32) <= most and "depthwise" in found.in_f32  # the search may leave more
     assert found.drop <= share * plain + 1e-5
     assert evaluate(gq.compile(found.graph)) == pytest.approx(found.accuracy)
     assert len(lines) >= 2 and lines[0].startswith("accuracy 0, ") or lines[0].startswith("accuracy -0, ")
-    assert len(found.graph.nodes_of(("quantize",))) >= 4 - len(found.in_f32)  # more are between products
-
-
-def test_a_run_that_was_broken_off_continues(tmp_path):
-    graph, batches = convolutional(spread=1.5)
-    counted = []
-    evaluate = evaluation(graph, batches, counted)
-    path = tmp_path / "state.json"
-    first = quantize_with_accuracy_control(graph, batches[:3], evaluate, 1e-5, state=path, report=None)
-    calls = len(counted)
-    again = quantize_with_accuracy_control(graph, batches[:3], evaluate, 1e-5, state=path, report=None)
-    assert len(counted) == calls and again.in_f32 == first.in_f32 and again.accuracy == first.accuracy
-
-
-def test_wrong_arguments_of_accuracy_control(tmp_path):
-    graph, batches = perceptron()
-    with pytest.raises(gq.InputError, match="max_drop must not be negative"):
-        quantize_with_accuracy_control(graph, batches, lambda m: 1.0, -1)
-    with pytest.raises(gq.InputError, match="must return a finite number"):
-        quantize_with_accuracy_control(graph, batches, lambda m: float("nan"), 1, report=None)
-    (tmp_path / "state").write_text("no json")
-    with pytest.raises(gq.InputError, match="holds no state"):
-        quantize_with_accuracy_control(graph, batches, lambda m: 1.0, 1, state=tmp_path / "state", report=None)
-    falling = iter(range(0, -1000, -1))
-    with pytest.raises(gq.GraphError, match="does `evaluate` return the same"):
-        quantize_with_accuracy_control(graph, batches, lambda m: float(next(falling)), 0.5, report=None)
