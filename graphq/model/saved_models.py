@@ -135,7 +135,8 @@ def save_plan(path: str | os.PathLike[str], plan: NativePlan, to: "Saved") -> No
         writer.module(module)
     for text, sizes in _of_plans(writer, [plan]):
         index, sections = _contents(writer, [text], to.count, len(to.modules))
-        write(path, {"builds": [{"to": to.file.digest, "plans": [[sizes, 0]], **index}]}, sections, mode=0o600)
+        build = {"to": to.file.digest, "cpu": cpu.describe(), "plans": [[sizes, 0]], **index}
+        write(path, {"builds": [build]}, sections, mode=0o600)
 
 
 def _of_plans(writer: Writer, plans: Iterable[NativePlan]) -> list[tuple[list[Any], list[int]]]:
@@ -300,7 +301,7 @@ class Saved:
         def module(kind: Any, recipe: Any, names: Any, section: Any) -> Module:
             assert type(kind) is str and type(recipe) is str and type(names) is list
             assert all(type(n) is str for n in names)
-            return saved(kind, recipe, Code(self.file.section(section), tuple(names)))
+            return saved(kind, recipe, self._of(str, self.index, "cpu"), Code(self.file.section(section), tuple(names)))
 
         return self.read(lambda: [module(*x) for x in self._of(list, self.index, "code")])
 

@@ -223,12 +223,15 @@ class SavedModule(Module):
         self._load(self._code, loaded=1)
 
 
-saved_by_recipe: dict[str, SavedModule] = {}
+saved_modules: dict[tuple[str, str], SavedModule] = {}
 
 
-def saved(kind: str, recipe: str, code: folder.Code) -> Module:
-    """The module for code of a file that runs on this CPU, which this user compiled. Each recipe has one module."""
-    return saved_by_recipe.setdefault(recipe, SavedModule(kind, recipe, code))
+def saved(kind: str, recipe: str, cpu: str, code: folder.Code) -> Module:
+    """The module for code that this user compiled before, for a `cpu` (`cpu.describe`) that this CPU fits.
+
+    Each recipe has one module for each description.
+    """
+    return saved_modules.setdefault((recipe, cpu), SavedModule(kind, recipe, code))
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, level: Level | None = None, cache: bool = True,

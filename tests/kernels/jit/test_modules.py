@@ -324,12 +324,12 @@ def test_sections_of_an_object_are_loaded_side_by_side():
 
 
 def test_modules_of_saved_code_are_made_once_and_count_as_loaded(folder, fresh, monkeypatch):
-    monkeypatch.setattr(modules, "saved_by_recipe", {})
+    monkeypatch.setattr(modules, "saved_modules", {})
     code, recipe = load("test", multiples, 13).code, load("test", multiples, 13).recipe
     with counted(loaded=1):
-        module = modules.saved("test", recipe, code)
+        module = modules.saved("test", recipe, "a CPU", code)
         assert times(module) == 273 and times(module, 2) == 26
-        assert modules.saved("test", recipe, code) is module and (module.recipe, module.code) == (recipe, code)
+        assert modules.saved("test", recipe, "a CPU", code) is module and (module.recipe, module.code) == (recipe, code)
     assert repr(module) == "<kernel module test>" and index(module.times) == module.times.address
     with counted(loaded=1):
-        assert times(modules.saved("test", "another recipe", code)) == 273
+        assert times(modules.saved("test", recipe, "another CPU", code)) == 273
