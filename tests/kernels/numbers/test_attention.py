@@ -40,9 +40,9 @@ def test_values_that_are_not_seen_count_as_zeros(causal):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("half", [1, 3, 4])
 def test_pairs_are_rotated(interleaved, half):
-    x, angles = floats(2, 3, 5, 8), RNG.uniform(0, 6, (2, 3, half)).astype(np.float32)
+    x, angles = floats(2, 3, 5, 8), RNG.uniform(0, 6, (2, 3, 1, half)).astype(np.float32)
     got = attention.rotated(x, np.cos(angles), np.sin(angles), interleaved)
-    np.testing.assert_allclose(got, rotated(x, angles[:, :, None].astype(float), interleaved), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, rotated(x, angles.astype(float), interleaved), rtol=1e-4, atol=1e-5)
     assert got.dtype == np.float32 and (got[..., 2 * half:] == x[..., 2 * half:]).all()
 
 
