@@ -1,8 +1,9 @@
 """Find out whether the results for a row depend on how far the row was padded at its end, along axis 1 of the inputs.
 
-The analysis specializes the graph to one row of SHORT positions, and to the same row padded to LONG positions. It walks
-both graphs in parallel, and tracks what is known of each element in the long graph (`Cells`). Padding does not matter
-if the outputs keep all elements of the short graph. docs/numbers.md says what the proof takes for granted.
+The analysis specializes the graph to one row of SHORT positions, and to the same row padded to LONG and to LONGER
+positions. It walks two graphs in parallel, and tracks what is known of each element in the long graph (`Cells`).
+Padding does not matter if the outputs keep all elements of the short graph. docs/numbers.md says what the proof takes
+for granted.
 """
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -13,12 +14,12 @@ import numpy as np
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.model.plans import Padding
-from graphq.model.row_wise import axes_of, columns_matter, with_sizes
+from graphq.model.row_wise import agree, axes_of, columns_matter, with_sizes
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes import PIPELINE, Pass
 
-SHORT, LONG = 11, 19
-"""The lengths that the analysis compares. Few other dimensions of models have these sizes."""
+SHORT, LONG, LONGER = 11, 19, 140
+"""The lengths that the analysis compares: the first with each other. Few other dimensions of models have these."""
 LOW = -1e30
 """An element of at most LOW, plus a number of ordinary size, has the power 0 in a softmax, and is not the maximum."""
 MOVES = frozenset({"static_reshape", "static_transpose", "slice", "expand", "concat", "pad", "gather"})
@@ -51,13 +52,14 @@ def padding_of(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> Padding:
     if not names or any(v.shape is None for v in graph.inputs):
         return Padding("axis 1 of no input is open" if not names else "the ranks of inputs are not known")
     try:
-        short, long = (with_sizes(graph, passes, 1, length) for length in (SHORT, LONG))
+        short, long, longer = (with_sizes(graph, passes, 1, length) for length in (SHORT, LONG, LONGER))
     except GraphqError as e:
-        return Padding(f"the graph or a pass rejects rows of {SHORT} or {LONG} positions: {e}")
+        return Padding(f"the graph or a pass rejects rows of {SHORT}, {LONG} or {LONGER} positions: {e}")
     zeros, reason = names, _why(short, long, names)
     for name in names if reason is None else ():
         fewer = tuple(z for z in zeros if z != name)
         zeros = fewer if _why(short, long, fewer) is None else zeros
+    reason = reason or _why(short, longer, zeros)
     axes = ((name, k) for name, v, w in zip(long.output_names, long.outputs, short.outputs, strict=True)
             for k, size in enumerate(v.shape or ()) if reason is None and size != w.type.dims[k])
     return Padding(reason, zeros, tuple(axes))
@@ -66,6 +68,7 @@ def padding_of(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> Padding:
 def _why(short: Graph, long: Graph, zeros: Sequence[str]) -> str | None:
     """Why padding may matter if the inputs `zeros` are padded with zeros, and others with anything; None if not."""
     cells, blame, twins = dict[Value, Cells](), dict[Value, Node](), dict[Value | None, Value]()
+    more = max(n for v, w in zip(long.inputs, short.inputs, strict=True) for n in np.subtract(v.type.dims, w.type.dims))
     for v, w in zip(long.inputs, short.inputs, strict=True):
         kept, twins[v] = _cells(v, w, Cells(np.array(True))).kept, w
         cells[v] = Cells(kept, np.where(kept | (v.name not in zeros), np.nan, 0.0))
@@ -84,8 +87,8 @@ def _why(short: Graph, long: Graph, zeros: Sequence[str]) -> str | None:
     for v, w in zip(long.outputs, short.outputs, strict=True):
         if v in blame:
             return f"padding may change an operation: {long.describe(blame[v])}{HINTS.get(blame[v].op.name, '')}"
-        if twins.get(v) is not w or not np.isin(np.subtract(v.type.dims, w.type.dims), (0, LONG - SHORT)).all():
-            return f"the graphs for {SHORT} and {LONG} positions differ in more than the length of the row"
+        if twins.get(v) is not w or not {*np.subtract(v.type.dims, w.type.dims).tolist()} <= {0, more}:
+            return f"the graphs for {SHORT} and {SHORT + more} positions differ in more than the length of the row"
     return None
 
 
@@ -124,7 +127,7 @@ def _result(node: Node, twins: Mapping[Value | None, Value], given: Sequence[Cel
         return _lanewise(node, given)
     if name in ("matmul", "matmul_integer") and min(c.kept.ndim for c in given[:2]) > 1 and None not in node.inputs:
         return _product(node, given)
-    wild = np.array(any((c.data == np.inf).any() for c in given))
+    wild = np.array(any(np.isinf(c.data).any() for c in given))
     if name == "gather":
         source, places = given
         after = source.kept.ndim - 1 - node.attrs["axis"] % source.kept.ndim
@@ -151,8 +154,8 @@ def _result(node: Node, twins: Mapping[Value | None, Value], given: Sequence[Cel
 def _constant(x: np.ndarray, y: np.ndarray, box: tuple[slice, ...]) -> Cells:
     kept = np.array(x is y)
     if x is not y:
-        kept, both = np.zeros(x.shape, bool), x[box]
-        kept[box] = (both == y) | (both != both) & (y != y)
+        kept = np.zeros(x.shape, bool)
+        kept[box] = agree(x, y)
     if x.ndim == 2 and x.size >= 1 << 16:  # a table, or weights
         return Cells(kept)
     return Cells(kept, _numbers(x))
@@ -184,14 +187,18 @@ def _lanewise(node: Node, given: Sequence[Cells]) -> Cells:
         given = [given[0], *(Cells(np.asarray(c.kept.all()), _finite_if((c.data == np.inf).any())) for c in given[1:])]
     kept, numbers = reduce(np.logical_and, [c.kept for c in given]), [c.data for c in given]
     wild, total = reduce(np.logical_or, [x == np.inf for x in numbers]), reduce(np.add, numbers)
-    # kernels only approximate the reference of inexact operations
-    known, data = ~np.isnan(total) & ~wild & (node.op.exact | np.isinf(numbers[0])), _finite_if(wild)
+    infinite = reduce(np.logical_or, [np.isinf(x) for x in numbers])
+    known, data = ~np.isnan(total) & ~wild, _finite_if(infinite)
     if known.any():
         arrays = [np.where(known, x, 1).astype(v.dtype.numpy) for x, v in zip(numbers, node.operands, strict=True)]
-        data = np.where(known, _numbers(node.op.reference(*arrays, **node.attrs)), data)
+        found = _numbers(node.op.reference(*arrays, **node.attrs))
+        # kernels only approximate the reference of inexact operations
+        data = np.where(known & (node.op.exact | np.isinf(numbers[0]) | np.isinf(found)), found, data)
     match node.op.name:
         case "multiply" | "logical_and":
-            data = np.where(reduce(np.logical_or, [x == 0 for x in numbers]) & ~wild, 0, data)
+            data = np.where(reduce(np.logical_or, [x == 0 for x in numbers]) & ~infinite, 0, data)
+        case "divide":
+            data = np.where(numbers[1] == 0, np.inf, data)
         case "add" | "subtract":
             low = np.fmin(numbers[0], numbers[1] if node.op.name == "add" else np.inf)
             data = np.where(np.isnan(total) & (low <= LOW) & ~wild, low, data)
@@ -211,11 +218,12 @@ def _along(node: Node, given: Sequence[Cells]) -> Cells:
     of_sizes = name == "reduce_max" and source is not None and source.op.name == "abs"
     if of_sizes or name in SUMS and (over is None or len(over) == 1):  # the order of places in two axes may change
         neutral = x.data == 0
-    wild = (x.data == np.inf).any(**how)
+    wild = (x.data == np.inf if name in ("softmax", "reduce_max") else np.isinf(x.data)).any(**how)
     if name == "softmax":
         wild = wild | neutral.all(**how) & (a["mode"] != "inf_as_zero")
     kept = (x.kept | neutral).all(**how) & all(c.kept.all() for c in more)
-    return Cells(kept, np.where(wild, np.inf, np.where(neutral, 0, np.nan)) if name == "softmax" else _finite_if(wild))
+    nothing = neutral if name == "softmax" else (x.data == 0).all(**how) & (name in SUMS and name != "dynamic_range")
+    return Cells(kept, np.where(wild, np.inf, np.where(nothing, 0, np.nan)))
 
 
 def _windowed(node: Node, given: Sequence[Cells]) -> np.ndarray:
@@ -251,7 +259,7 @@ def _product(node: Node, given: Sequence[Cells]) -> Cells:
     turns = node.attrs.get("transpose_a", False), node.attrs.get("transpose_b", False)
     (ka, za, wa), (kb, zb, wb) = [
         [(x.swapaxes(-1, -2) if turn else x).astype(np.float32)
-         for x in (c.kept, ~c.kept & (c.data == zp), c.data == np.inf)]
+         for x in (c.kept, ~c.kept & (c.data == zp), np.isinf(c.data))]
         for c, zp, turn in zip((a, b), (*zps, 0.0, 0.0), turns, strict=False)]
     if b.kept.all():  # all columns are alike
         kb, zb, wb = kb[..., :1], zb[..., :1], wb[..., :1]

@@ -5,10 +5,11 @@ that is the same for all rows has no row axis (None). A reshape may merge the ro
 it again. An operation declares the name of its rule (`Op.rows`). The rule, a function in RULES, returns the row axis of
 the results, or None if rows may mix. An operation without a rule counts as mixing rows.
 
-The answer "rows do not mix" is proved, provided that the graph is the same for any number of rows. The answer "rows may
-mix" can be wrong; that only costs speed.
+The answer "rows do not mix" is proved, provided that the graph is the same for any sizes; graphs that differ for SIZES
+are refused. The answer "rows may mix" can be wrong; that only costs speed.
 """
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from math import prod
 from typing import NamedTuple
 
@@ -19,10 +20,10 @@ from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ops.recurrent import shares_range
 from graphq.passes import PIPELINE, Pass, leave_ties, run_passes
 
-ROWS = 13
-"""The number of rows that the analysis assumes for an open axis 0. Few other dimensions of models have this size."""
 OTHER = 32
-"""The size that the analysis assumes for all other open dimensions."""
+"""The size that the analysis assumes for open axes after the second."""
+SIZES = (13, OTHER), (211, OTHER), (13, 131)
+"""The sizes that the analysis assumes for open axes 0 and 1. Few other dimensions of models have 13, 131 or 211."""
 
 
 class RowAxis(NamedTuple):
@@ -52,9 +53,26 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
     if any(v.shape is None for v in graph.inputs):
         return "the ranks of inputs are not known"
     try:
-        graph = with_sizes(graph, passes, ROWS, OTHER)
+        few, many, long = (with_sizes(graph, passes, *sizes) for sizes in SIZES)
     except GraphqError as e:
-        return f"the graph or a pass rejects {ROWS} rows: {e}"
+        return f"the graph or a pass rejects {SIZES[0][0]} or {SIZES[1][0]} rows: {e}"
+    for node, twin, other in zip_longest(many.nodes, few.nodes, long.nodes):
+        if None in (node, twin, other) or not node.op is twin.op is other.op or \
+                node.op.name == "constant" and not agree(node.attrs["value"], twin.attrs["value"]).all():
+            of = many.describe(node or twin or other)
+            return f"sizes of inputs decide what the graph computes, from here on: {of}"
+    return _why(few) or _why(many) or _why(long)
+
+
+def agree(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Where `y` equals the first elements of `x` along each axis; False if the ranks or dtypes differ."""
+    if x is y or x.ndim != y.ndim or x.dtype != y.dtype or not np.greater_equal(x.shape, y.shape).all():
+        return np.array(x is y)
+    both = x[tuple(map(slice, y.shape))]
+    return np.asarray((both == y) | (both != both) & (y != y))
+
+
+def _why(graph: Graph) -> str | None:
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, RowAxis | None] = {v: RowAxis(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:

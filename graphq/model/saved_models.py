@@ -209,7 +209,7 @@ class Saved:
         builds = self._of(list, self.file.index, "builds")
         if not builds or not all(isinstance(build, dict) for build in builds):
             self._fail("its index has no builds")
-        self.index: dict[str, Any] = max(builds, key=lambda build: self._rank(build, isa))
+        self.index: dict[str, Any] = self.read(lambda: max(builds, key=lambda x: self._rank(x, isa)))
         self.file.check(self.read(lambda: _needed(self.index)))
         self._arrays = self._of(list, self.index, "arrays")
         self.added: list[Added] = []
@@ -218,7 +218,7 @@ class Saved:
 
     def _rank(self, build: Mapping[str, Any], isa: str | None) -> tuple[bool, bool, bool, int]:
         """Builds with a greater rank are preferred. Among equal builds `max` takes the first."""
-        level = self._of(dict, build, "options").get("level")
+        level = build.get("options", {}).get("level")
         names = [x.name for x in available()]
         fits = level in names and self._misfit(build) is None
         return fits, level == isa, fits and not cpu.is_target(build["cpu"]), names.index(str(level)) if fits else 0
@@ -405,9 +405,6 @@ class Added(Saved):
         super().__init__(path)
         if not self.file.private or self.index.get("to") != to.file.digest:
             self._fail("it belongs to another model")
-
-    def _rank(self, build: Mapping[str, Any], isa: str | None) -> tuple[bool, bool, bool, int]:
-        return False, False, False, 0
 
     def _settings(self) -> Settings:
         return self._to.settings

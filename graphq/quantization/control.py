@@ -27,11 +27,6 @@ class Controlled:
     milliseconds_f32: float
     milliseconds: float
 
-    @property
-    def drop(self) -> float:
-        """The accuracy of f32 minus the accuracy of the quantized model."""
-        return self.accuracy_f32 - self.accuracy
-
 
 def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Evaluate, max_drop: float, *,
                                    report: Callable[[str], None] | None = print) -> Controlled:

@@ -9,21 +9,18 @@ from graphq.base.platform import ARM_FEATURES, MACHINE, SYSTEM, TARGET, processo
 
 _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part"))
 
-_ANY = "any"
-
-
 @cache
 def describe() -> str:
     """Describe the system and the CPU's model and features. Equal descriptions can run the same compiled code."""
     if TARGET:
-        return " ".join((SYSTEM, MACHINE, _ANY, *TARGET[1:]))
+        return " ".join((SYSTEM, MACHINE, "any", *TARGET[1:]))
     kind = [f"{key}:{value}" for key, value in processor().items() if key in _KIND]
     return " ".join((SYSTEM, MACHINE, *kind, *sorted(features())))
 
 
 def is_target(described: str) -> bool:
     """Whether `describe` described a target, not the CPU of a machine."""
-    return described.split()[2:3] == [_ANY]
+    return described.split()[2:3] == ["any"]
 
 
 def fits(described: str) -> bool:

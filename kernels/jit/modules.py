@@ -119,11 +119,12 @@ class FunctionTable:
 
 
 class Module:
-    """A kernel module. Its attributes are its functions."""
+    """A kernel module. Its attributes are its functions; `recipe` is a digest of what it computes, for every CPU."""
 
     def __init__(self, kind: str, source: Source, cache: bool) -> None:
         self.name, self.source = kind, source
-        self._entry = folder.Entry(kind, source.text, source.without) if cache else None
+        entry = folder.Entry(kind, source.text, source.without)
+        self.recipe, self._entry = entry.recipe, entry if cache else None
         self._addresses: Mapping[str, int] | None = None
         self._found: folder.Code | None = None
         self._job: Job | None = None
@@ -151,11 +152,6 @@ class Module:
         """Start the compilation of the module if it was deferred."""
         if self._addresses is None and self._job is not None:
             self._job.want()
-
-    @property
-    def recipe(self) -> str:
-        """A digest of what the module computes, the same for every CPU."""
-        return (self._entry or folder.Entry(self.name, self.source.text)).recipe
 
     @property
     def code(self) -> folder.Code:
@@ -206,13 +202,8 @@ class SavedModule(Module):
     """A module of a saved model: object code without a source."""
 
     def __init__(self, kind: str, recipe: str, code: folder.Code) -> None:
-        self.name, self._recipe, self._code = kind, recipe, code
+        self.name, self.recipe, self._code = kind, recipe, code
         self._addresses = self._job = None
-
-    @property
-    def recipe(self) -> str:
-        """The module's `Module.recipe`."""
-        return self._recipe
 
     @property
     def code(self) -> folder.Code:

@@ -10,7 +10,7 @@ The result is the same for any number of threads, because extremes do not depend
 """
 from __future__ import annotations
 
-from llvmlite import ir
+import operator
 
 from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
@@ -18,7 +18,7 @@ from graphq.kernels.jit.code import Loop
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import Record
-from graphq.kernels.jit.values import F32, I1, I8, Builder, Value, constant, larger, smaller, vector
+from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -40,11 +40,11 @@ view_range, view_scale = RANGE.view, SCALE.view
 def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     """Store max(x, 0) and min(x, 0) over `count` f32 at `source`; both are NaN if an element is NaN."""
     wide = vector(F32, LANES)
-    zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
+    zero, none = constant(wide, 0), constant(vector(I32, LANES), 0)
 
     def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
-        # The comparisons ignore a NaN in x, so `nan` records it.
-        return [larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
+        # The comparisons ignore a NaN in x, so `nan` records it: in 32 bits, as CPUs without masks compare.
+        return [larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x).sext(none.type)]
 
     whole = count // LANES
     with Loop(b, whole, [zero, zero, none]) as loop:
@@ -56,10 +56,10 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     while lanes > 1:
         lanes //= 2
         upper = list(range(lanes, 2 * lanes))
-        top, low = (f(x.shuffle(x, range(lanes)), x.shuffle(x, upper))
-                    for f, x in ((larger, top), (smaller, low)))
+        top, low, nan = (f(x.shuffle(x, range(lanes)), x.shuffle(x, upper))
+                         for f, x in ((larger, top), (smaller, low), (operator.or_, nan)))
     top, low = (x.lane(0) for x in (top, low))
-    any_nan = nan.as_type(ir.IntType(LANES)).ne(0)
+    any_nan = nan.lane(0).ne(0)
     for k, x in enumerate((top, low)):
         any_nan.select(float("nan"), x).store(target + 4 * k)
 

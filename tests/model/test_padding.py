@@ -89,7 +89,7 @@ OPERATIONS = {
     "and split again": (lambda g, x: g.static_reshape(g.relu(g.static_reshape(x, shape=[-1, 8])), shape=[1, -1, 8]),
                         None),
     "the first positions": (lambda g, x: g.slice(x, axes=[1], starts=[0], ends=[4], steps=[1]), None),
-    "all but the first": (lambda g, x: g.slice(x, axes=[1], starts=[1], ends=[99], steps=[1]), None),
+    "all but the first": (lambda g, x: g.slice(x, axes=[1], starts=[1], ends=[1 << 31], steps=[1]), None),
     "all but the last": (lambda g, x: g.slice(x, axes=[1], starts=[0], ends=[-1], steps=[1]), None),
     "the last": (lambda g, x: g.slice(x, axes=[1], starts=[-1], ends=[99], steps=[1]), "slice"),
     "turned": (lambda g, x: g.slice(x, axes=[1], starts=[-1], ends=[-99], steps=[-1]), "slice"),
@@ -135,6 +135,16 @@ OPERATIONS = {
     "attention of all tokens": (lambda g, x: attention(g, x, causal=False), None),
     "attention after earlier tokens": (lambda g, x: attention(g, x, past=True)[0], "cached_attention"),
     "another operation": (lambda g, x: g.arg_max(x, axis=1), "arg_max"),
+    "-inf times 0": (lambda g, x: g.reduce_sum(g.multiply(g.select(g.equal(x, 0.0), np.float32(-np.inf), x), x),
+                                               axes=[1]), "reduce_sum"),
+    "a product with -inf": (lambda g, x: g.matmul(g.static_transpose(x, order=[0, 2, 1]), g.select(
+        g.equal(x, 0.0), np.float32(-np.inf), x)), "matmul"),
+    "a quotient by 0": (lambda g, x: g.reduce_sum(g.multiply(g.divide(x, g.reduce_l2(x, axes=[2], keep_dims=True)), x),
+                                                  axes=[1]), "reduce_sum"),
+    "a logarithm of 0": (lambda g, x: g.reduce_sum(g.multiply(g.log(x), x), axes=[1]), "reduce_sum"),
+    "the last 32 positions": (lambda g, x: g.slice(x, axes=[1], starts=[-32], ends=[1 << 31], steps=[1]), "slice"),
+    "the first 64 positions": (lambda g, x: g.slice(x, axes=[1], starts=[0], ends=[64], steps=[1]),
+                               "the graphs for 11 and 140 positions"),
 }
 
 
@@ -167,7 +177,7 @@ def test_graphs_without_an_answer():
     assert "axis 1 of no input" in found_for(lambda g, x: g.relu(x), (None, 8)).mixes
     assert "ranks" in found_for(lambda g, x, y: (g.relu(x), g.relu(y)), ROWS, None).mixes
     fixed = found_for(lambda g, x: g.static_reshape(x, shape=[0, 16, 8], special_zero=True), ROWS)
-    assert "rejects rows of 11 or 19" in fixed.mixes
+    assert "rejects rows of 11, 19 or 140" in fixed.mixes
 
 
 def test_attention_of_onnx_with_a_boolean_mask():

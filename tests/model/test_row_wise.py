@@ -2,6 +2,7 @@
 import re
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import graphq as gq
@@ -389,3 +390,19 @@ def test_what_is_said_is_what_running_tells(statement):
     apart = measured(g, {name: x for name, x in arrays.items() if name in INPUTS})
     assert (why_rows_mix(g) is None) == (apart and statement not in CAUTIOUS), why_rows_mix(g)
     assert apart or statement not in CAUTIOUS
+
+
+@pytest.mark.parametrize("body", [
+    "s = Shape <end = 1> (x) f = Cast <to = 1> (s) y = Div(x, f)",
+    "s = Shape <end = 1> (x) f = Cast <to = 1> (s) l = Log(f) y = Mul(x, l)",
+    "t = Reshape(x, a) u = Softmax <axis = 1> (t) y = Reshape(u, b)",
+    "s = Shape <start = 1, end = 2> (x) t = ReduceSum <keepdims = 0> (s) l = Greater(t, c) y = If (l) "
+    "<then_branch = g () => (float[n,m,13] z) { r = ReduceMean <axes = [0]> (x) z = Sub(x, r) }, "
+    "else_branch = h () => (float[n,m,13] z) { z = Identity(x) }>"], ids=range(4))
+def test_sizes_that_decide_what_the_graph_computes(body):
+    """The number of rows as a number, a reshape that fits some numbers of rows, and a branch for long rows."""
+    shape = "n,m,13" if "If" in body else "n,13"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 17]> agraph (float[{shape}] x) => (float[{shape}] y) '
+        f"<int64[2] a = {{13, -1}}, int64[2] b = {{-1, 13}}, int64 c = {{100}}> {{ {body} }}")
+    assert why_rows_mix(gq.load_onnx(model)) is not None
