@@ -10,7 +10,7 @@ from graphq.torch.operators.importer import OPERATORS
 HEAD = """# Operators of `from_torch`
 
 `python docs/from_torch.py` writes this page from graphq's tables of operators. The form that changes its first
-argument (`relu_`) is converted, too. PyTorch decomposes other operators, if it can.
+argument (`relu_`) is also converted. PyTorch decomposes other operators, if it can.
 """
 
 TITLES = {"aten": "ATen", "quantized_decomposed": "PT2E (`quantized_decomposed`)", "torchao": "torchao"}

@@ -41,7 +41,7 @@ OBJECT_FORMAT = "-elf" if SYSTEM == "win32" else ""
 SPAWN_FLAGS = 0 if INHERITS else 0x0800_0200  # CREATE_NO_WINDOW, CREATE_NEW_PROCESS_GROUP
 TARGET = tuple(os.environ.get("GRAPHQ_TARGET", "").split())
 """The architecture and CPU features (LLVM's names) that this process compiles for. `model.targets` starts such
-processes, which plan and compile but run no kernels. In all others this is empty: they compile for their own CPU."""
+processes: they plan and compile, and run no kernels. In all others this is empty: they compile for their own CPU."""
 HOST = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 """The architecture of this machine, by LLVM's name."""
 MACHINE = TARGET[0] if TARGET else HOST

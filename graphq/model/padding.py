@@ -2,8 +2,7 @@
 
 The analysis specializes the graph to one row of SHORT positions, and to the same row padded to LONG and to LONGER
 positions. It walks two graphs in parallel, and tracks what is known of each element in the long graph (`Cells`).
-Padding does not matter if the outputs keep all elements of the short graph. docs/numbers.md says what the proof takes
-for granted.
+Padding does not matter if the outputs keep all elements of the short graph (assumptions: docs/numbers.md).
 """
 from collections.abc import Mapping, Sequence
 from functools import reduce

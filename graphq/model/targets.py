@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from graphq.base.platform import MACHINE
+from graphq.base.platform import HOST, MACHINE
 from graphq.base.progress import progress
 from graphq.errors import CompileError
 from graphq.kernels.target import isa
@@ -47,6 +47,8 @@ def save_for(path: str | os.PathLike[str], of: Plans, targets: Sequence[str]) ->
         save(given, of, plans=())
         for level, out in zip(progress(levels, "targets"), made, strict=True):
             machine = next((name for name, of in isa.ARCHITECTURES.items() if level in of.LEVELS), MACHINE)
+            if (HOST, machine) == ("aarch64", "x86_64"):
+                raise CompileError(f"{level.name}: an Arm machine cannot compile for x86; save the model on x86")
             target = " ".join((machine, *level.features))
             done = subprocess.run([sys.executable, "-P", "-c", code, given, out, level.name, sizes],
                                   env={**os.environ, "GRAPHQ_TARGET": target}, capture_output=True, text=True)

@@ -9,6 +9,7 @@ from graphq.base.platform import ARM_FEATURES, MACHINE, SYSTEM, TARGET, processo
 
 _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part"))
 
+
 @cache
 def describe() -> str:
     """Describe the system and the CPU's model and features. Equal descriptions can run the same compiled code."""
@@ -24,7 +25,7 @@ def is_target(described: str) -> bool:
 
 
 def fits(described: str) -> bool:
-    """Whether code for what `describe` described runs on this CPU."""
+    """Whether code for a CPU or target with this description (`describe`) runs on this CPU."""
     return described == describe() or is_target(described) and described.split()[:2] == [SYSTEM, MACHINE] \
         and has(*described.split()[3:])
 

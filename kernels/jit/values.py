@@ -249,7 +249,7 @@ HIDDEN = (("llvm.aarch64.", "graphq.aarch64."), ("=w,0", "=x,0")) if HOST != MAC
 
 
 def hidden(text: str) -> str:
-    """What stands for an intrinsic's name or for constraints of assembly. Numba never runs the code."""
+    """Replace the texts of HIDDEN in an intrinsic's name or in constraints of assembly. Nobody runs such code."""
     for theirs, ours in HIDDEN:
         if theirs in text:
             import llvmlite.binding as llvm

@@ -100,9 +100,7 @@ def flushing(b: Builder, emit: Emit, plain: Emit) -> list[Value]:
     control("stmxcsr", before)
     b.store(b.load(before) | DENORMALS_ARE_ZERO | FLUSH_TO_ZERO, within)
     control("ldmxcsr", within)
-    results = []
-    for x in emit():
-        results.append(b.fixed(x, "v", side_effect=True))
+    results = [b.fixed(x, "v", side_effect=True) for x in emit()]
     control("ldmxcsr", before)
     return results
 

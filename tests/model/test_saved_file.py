@@ -16,7 +16,7 @@ from graphq.model.saved_file import write
 HEAD = format.HEAD.size + format.DIGEST
 
 
-def File(path):  # noqa: N802
+def checked(path):
     """A file whose hashes are all checked."""
     found = format.File(path)
     found.check()
@@ -49,7 +49,7 @@ def resealed(data, change):
 def test_round_trip(path, sizes):
     parts = sections(*sizes)
     write(path, {"a": [1, "x"]}, parts)
-    found = File(path)
+    found = checked(path)
     assert found.index["a"] == [1, "x"] and found.private
     for k, part in enumerate(parts):
         got = found.section(k)
@@ -59,12 +59,12 @@ def test_round_trip(path, sizes):
 
 def test_what_was_there_stays_until_the_file_is_whole(path):
     write(path, {}, sections(100))
-    mapped = File(path)
+    mapped = checked(path)
     with pytest.raises(TypeError):
         write(path, {"no": object()}, sections(10))
-    assert bytes(File(path).section(0)) == bytes(mapped.section(0))
+    assert bytes(checked(path).section(0)) == bytes(mapped.section(0))
     write(path, {}, sections(5000))
-    assert len(mapped.section(0)) == 100 and len(File(path).section(0)) == 5000
+    assert len(mapped.section(0)) == 100 and len(checked(path).section(0)) == 5000
     assert os.listdir(path.parent) == [path.name]
 
 
@@ -78,7 +78,7 @@ def test_a_path_that_cannot_be_written(tmp_path):
 
 def test_the_longest_name(tmp_path):
     write(tmp_path / ("a" * 255), {}, [])
-    assert File(tmp_path / ("a" * 255)).private
+    assert checked(tmp_path / ("a" * 255)).private
 
 
 def test_files_have_the_mode_of_new_files(path, monkeypatch):
@@ -98,7 +98,7 @@ def test_what_is_no_file(tmp_path):
     (tmp_path / "empty").touch()
     for path in (tmp_path / "absent", tmp_path, tmp_path / "pipe", tmp_path / "empty", "/dev/null", "a\0b"):
         with pytest.raises(gq.ParseError):
-            File(path)
+            checked(path)
 
 
 def test_each_flipped_bit_is_noticed(path, tmp_path):
@@ -111,7 +111,7 @@ def test_each_flipped_bit_is_noticed(path, tmp_path):
         damaged[at] ^= 1 << at % 8
         bad.write_bytes(damaged)
         with pytest.raises(gq.ParseError, match="bad: "):
-            File(bad)
+            checked(bad)
 
 
 def test_each_truncation_is_noticed(path, tmp_path):
@@ -121,10 +121,10 @@ def test_each_truncation_is_noticed(path, tmp_path):
     for size in (0, 1, 7, 8, 31, HEAD - 1, HEAD, HEAD + 1, 4095, 4096, 4097, len(data) // 2, len(data) - 1):
         bad.write_bytes(data[:size])
         with pytest.raises(gq.ParseError):
-            File(bad)
+            checked(bad)
     bad.write_bytes(data + b"\0")
     with pytest.raises(gq.ParseError, match="damaged: it has"):
-        File(bad)
+        checked(bad)
 
 
 def test_a_file_of_another_format(path, monkeypatch):
@@ -132,7 +132,7 @@ def test_a_file_of_another_format(path, monkeypatch):
     write(path, {}, [])
     monkeypatch.undo()
     with pytest.raises(gq.ParseError, match=f"format 99; this is graphq with format {format.FORMAT}: compile the mod"):
-        File(path)
+        checked(path)
 
 
 def places(*given):
@@ -154,7 +154,7 @@ def test_a_hostile_index(path, change):
     write(path, {}, sections(100, 100))
     path.write_bytes(resealed(path.read_bytes(), change))
     with pytest.raises(gq.ParseError):
-        File(path)
+        checked(path)
 
 
 def test_text_that_is_no_json(path):
@@ -164,7 +164,7 @@ def test_text_that_is_no_json(path):
         head = format.HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text))
         path.write_bytes(head + hashlib.sha256(head + text).digest() + text)
         with pytest.raises(gq.ParseError):
-            File(path)
+            checked(path)
     assert data
 
 
@@ -186,14 +186,14 @@ def test_what_is_no_model_is_not_read(path, monkeypatch):
             file.write(head)
             file.truncate(1 << 40)
         with pytest.raises(gq.ParseError, match="some.graphq: "):
-            File(path)
+            checked(path)
 
 
 def test_a_file_of_others_is_copied_within_the_limit(path, monkeypatch):
     """Who can write to it may change what is mapped after its hashes were checked."""
     write(path, {}, sections(100, 5000))
     path.chmod(0o666)
-    found = File(path)
+    found = checked(path)
     before = bytes(found.section(1))
     with open(path, "r+b") as file:
         file.seek(-5000, os.SEEK_END)
@@ -203,7 +203,7 @@ def test_a_file_of_others_is_copied_within_the_limit(path, monkeypatch):
     path.chmod(0o666)
     monkeypatch.setattr(format, "expect", lambda nbytes, what: expect(nbytes << 40, what))
     with pytest.raises(gq.CompileError, match="the file would take .* more than the limit"):
-        File(path)
+        checked(path)
 
 
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files"), MemoryError()])
@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_a_parse_error(path, monkeypatch, problem, mode):
     monkeypatch.setattr(mmap, "mmap", fail)
     monkeypatch.setattr(format, "aligned_empty", fail)
     with pytest.raises(gq.ParseError, match="some.graphq: cannot be read: (Too many open files|not enough memory)"):
-        File(path)
+        checked(path)
 
 
 @pytest.mark.parametrize("started", [0, 1])
@@ -235,13 +235,13 @@ def test_hashes_are_checked_without_threads(path, monkeypatch, started):
     write(path, {}, sections(17 * format.PIECE))
     data = bytearray(path.read_bytes())
     monkeypatch.setattr(threading.Thread, "start", few)
-    assert len(File(path).section(0)) == 17 * format.PIECE
+    assert len(checked(path).section(0)) == 17 * format.PIECE
     for piece in (0, 9, 16):
         bad = bytearray(data)
         bad[-17 * format.PIECE + piece * format.PIECE + 5] ^= 1
         path.write_bytes(bad)
         with pytest.raises(gq.ParseError, match=f"piece {piece} of 18"):
-            File(path)
+            checked(path)
 
 
 def test_a_piece_that_no_thread_could_check_is_not_taken_for_right(path, monkeypatch):
@@ -257,14 +257,14 @@ def test_a_piece_that_no_thread_could_check_is_not_taken_for_right(path, monkeyp
     monkeypatch.setattr(format, "process_cores", lambda: {0})
     monkeypatch.setattr(format.hashlib, "sha256", without_memory)
     with pytest.raises(gq.ParseError, match="not enough memory"):
-        File(path)
+        checked(path)
 
 
 def test_who_else_can_write_is_seen(path):
     write(path, {}, [])
-    assert File(path).private
+    assert checked(path).private
     path.chmod(0o666)
-    assert not File(path).private
+    assert not checked(path).private
 
 
 def test_many_threads_read_and_write(path):
@@ -275,7 +275,7 @@ def test_many_threads_read_and_write(path):
         try:
             for _ in range(5):
                 write(path, {"n": n}, sections(2 * format.PIECE + n))
-                found = File(path)
+                found = checked(path)
                 if len(found.section(0)) != 2 * format.PIECE + max(0, found.index["n"]):
                     wrong.append(n)
         except Exception as e:

@@ -84,7 +84,7 @@ def test_builds_share_the_graph_and_have_code_of_their_own(path):
 
 
 def test_damage_of_another_build_is_not_read(tmp_path):
-    """The hash of a piece covers neighbors too, so damage is seen up to 1 MiB from what a build needs."""
+    """The hash of a piece also covers neighbors, so damage is seen up to 1 MiB from what a build needs."""
     sections = [memoryview(np.full(saved_file.PIECE, n, np.uint8)) for n in range(6)]
     saved_file.write(tmp_path / "m", {}, sections)
     data = bytearray((tmp_path / "m").read_bytes())

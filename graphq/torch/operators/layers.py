@@ -39,7 +39,7 @@ def each(x: Any, count: int) -> list[int]:
 
 @imports("convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
 def convolution(c: AtenCall) -> Result:
-    """Import convolutions, transposed ones too; PyTorch adds a missing batch, and computes the pads "same"."""
+    """Import convolutions and transposed convolutions; PyTorch adds a missing batch, and computes the pads "same"."""
     count = len(c.dims(c["weight"])) - 2
     if len(c.dims(c.x)) != count + 2 or isinstance(c["padding"], str):
         return None
