@@ -10,7 +10,7 @@ from typing import NoReturn
 from graphq import __version__
 from graphq.base.progress import bars
 from graphq.errors import GraphqError
-from graphq.ir.names import suggestion
+from graphq.ir import suggestion
 
 COMMANDS = {
     "compile": ("compile a model, and save it: a file that runs without compilation", "model.onnx -o model.graphq"),

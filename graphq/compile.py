@@ -10,8 +10,7 @@ from graphq.base.locks import files_needed, late_imports
 from graphq.base.paths import path_of
 from graphq.base.platform import resolve_threads
 from graphq.errors import CompileError, GraphError
-from graphq.ir import Graph
-from graphq.ir.copies import check_names, returning
+from graphq.ir import Graph, check_names, returning
 from graphq.ir.interpret import check_order, require_outputs
 from graphq.kernels.target import LevelName
 from graphq.model.files import graph_of, load_graph

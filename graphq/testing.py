@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from graphq.ir import Graph
+from graphq.ir import Graph, to_text
 from graphq.ir.parse import parse
-from graphq.ir.text import to_text
 from graphq.ir.verify import verify
 from graphq.rewrite.fixpoint import tolerance_of
 from graphq.rewrite.pattern import ANY

@@ -8,9 +8,8 @@ import numpy as np
 from graphq.base.arrays import Content
 from graphq.base.sizes import Later, Size
 from graphq.errors import CompileError
-from graphq.ir import Graph, Node
+from graphq.ir import GRAPH_ORDER, Graph, Node
 from graphq.ir.interpret import evaluated, runs_long
-from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import feeds_anchor, is_large_mask, readers, taken
 

@@ -9,8 +9,7 @@ from typing import Any
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import assumed
 from graphq.errors import CompileError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.op import OPS
+from graphq.ir import OPS, Graph, Node, Value
 from graphq.kernels.families import ANCHORS, family_named
 from graphq.kernels.family.epilogue import COMPARISONS, lane_wise_operations, refuses
 from graphq.kernels.family.record import MAX_EPILOGUE

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from graphq.ir import Dim, Graph, Node, Value
-from graphq.ir.op import OPS
+from graphq.ir import OPS, Dim, Graph, Node, Value
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
 """The treatment of an operand if its node computes channels last.

@@ -10,9 +10,8 @@ from functools import partial
 from graphq.base.budget import recount, reserve
 from graphq.base.progress import progress
 from graphq.errors import GraphError, VerifyError
-from graphq.ir import Graph
+from graphq.ir import SHORT, Graph, to_text
 from graphq.ir.interpret import constant_bytes
-from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import Consistent, verify
 from graphq.kernels.families import FAMILIES
 from graphq.passes import cleanup, float_products, move_quantization, normal_forms, requantize, simplify_moves

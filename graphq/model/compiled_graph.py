@@ -16,11 +16,9 @@ from graphq.base.budget import budget
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.paths import path_of
 from graphq.errors import GraphError, InputError
-from graphq.ir import Graph, TensorType
-from graphq.ir.copies import check_names, returning
+from graphq.ir import Graph, TensorType, check_names, counted, returning
 from graphq.ir.interpret import check_array, check_inputs, fits, named_inputs, pack_outputs
-from graphq.ir.names import counted
-from graphq.kernels.jit.memory import address_of
+from graphq.kernels.jit import address_of
 from graphq.kernels.target.level import Level
 from graphq.model.open_plans import OpenPlans
 from graphq.model.open_shapes import SIZE, has_integers, signature_of

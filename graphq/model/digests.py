@@ -11,8 +11,8 @@ import numpy as np
 from graphq.base.paths import read_file
 from graphq.base.platform import MACHINE
 from graphq.errors import InputError, ParseError
+from graphq.ir import array_type
 from graphq.ir.interpret import named_outputs
-from graphq.ir.tensor_type import array_type
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.fingerprint import NUMBERS
 

@@ -27,9 +27,8 @@ from graphq.base.locks import Lock, late_imports
 from graphq.base.paths import regular_file
 from graphq.base.platform import remove, resolve_threads
 from graphq.errors import GraphqError
-from graphq.ir import Graph
+from graphq.ir import Graph, walk_ops
 from graphq.ir.interpret import constant_bytes
-from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, cpu
 from graphq.kernels.target import LevelName
 from graphq.kernels.target import isa as levels_of

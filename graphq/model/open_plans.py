@@ -20,8 +20,7 @@ from graphq.base.locks import Lock, lazy_property
 from graphq.base.programs import why_not
 from graphq.base.sizes import Size, Trace
 from graphq.errors import CompileError, GraphError, GraphqError
-from graphq.ir import Graph
-from graphq.ir.names import counted
+from graphq.ir import Graph, counted
 from graphq.model.open_shapes import EXAMPLES, Shapes, Sizes, examples, is_single, range_of, size_class
 from graphq.model.plans import ConstantInputs, Passed, Plans, Unread
 from graphq.model.staged import Staged

@@ -23,7 +23,7 @@ from graphq.base.budget import expect
 from graphq.base.paths import path_of, regular_file
 from graphq.base.platform import is_private, mapped_file, new_file, process_cores
 from graphq.errors import GraphError, ParseError
-from graphq.kernels.jit.memory import aligned_empty
+from graphq.kernels.jit import aligned_empty
 
 MAGIC = b"\x89graphq\n"
 FORMAT = 9

@@ -9,7 +9,7 @@ from graphq.base.sizes import Later, Size, assumed, smallest
 from graphq.errors import ParseError
 from graphq.ir import Op, TensorType
 from graphq.ir.interpret import Signature
-from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.kernels.jit import Function, FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.plan import plan as plans
 

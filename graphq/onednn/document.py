@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from graphq.dtypes import ONEDNN
 from graphq.errors import GraphError
-from graphq.ir.tensor_type import Dim, TensorType, shapes_agree
+from graphq.ir import Dim, TensorType, shapes_agree
 
 UNKNOWN = -(2**63)
 """oneDNN's mark of an unknown dimension or stride; a shape with only this mark has an unknown rank."""

@@ -21,10 +21,7 @@ from urllib.parse import quote, unquote
 from graphq.base.paths import path_of
 from graphq.dtypes import ONEDNN, as_dtype
 from graphq.errors import GraphError, GraphqError
-from graphq.ir import Graph
-from graphq.ir.names import counted
-from graphq.ir.node import Node, Value
-from graphq.ir.tensor_type import shapes_agree
+from graphq.ir import Graph, Node, Value, counted, shapes_agree
 from graphq.onednn import kinds
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
 from graphq.onednn.reader import parse_graph_file, read_text

@@ -6,9 +6,7 @@ ends the chain after an anchor, and the dequantize that follows begins the next 
 """
 from typing import Any
 
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
-from graphq.ir.op import OPS
+from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value
 from graphq.rewrite.partition import Fusion, carve, is_convex
 from graphq.rewrite.rule import ANY, Match, Nodes, Pass
 

@@ -5,10 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from graphq.errors import GraphError, GraphqError
-from graphq.ir import Node
-from graphq.ir.names import suggestion
-from graphq.ir.op import Op, spelled, walk_ops
-from graphq.ir.tensor_type import TensorType
+from graphq.ir import Node, Op, TensorType, spelled, suggestion, walk_ops
 from graphq.onednn.document import FileAttribute, FileOp, LogicalTensor, shown
 from graphq.ops.conv import weight_axes
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from graphq.base.paths import path_of, regular_file
 from graphq.dtypes import ONEDNN
 from graphq.errors import GraphError, ParseError
-from graphq.ir.tensor_type import Dim, check_size
+from graphq.ir import Dim, check_size
 from graphq.onednn.document import UNKNOWN, FileAttribute, FileOp, GraphFile, LogicalTensor, shown
 
 MAX_BYTES = 16 * 2**20

@@ -13,8 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from graphq.base.budget import budget
 from graphq.base.paths import regular_file
 from graphq.errors import CompileError, GraphError, ParseError
-from graphq.ir import Graph, TensorType
-from graphq.ir.names import FILE_NAMES
+from graphq.ir import FILE_NAMES, Graph, TensorType
 from graphq.model.files import ELSEWHERE, is_of_torch
 from graphq.onnx.importers.importer import DOMAINS, MICROSOFT, Scope, import_graph, label
 from graphq.onnx.module_names import module_names

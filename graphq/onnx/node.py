@@ -6,8 +6,7 @@ import numpy as np
 
 from graphq.base.locks import late_imports
 from graphq.base.sizes import Later, assumed, is_open, number, plain
-from graphq.ir import Graph, TensorType, Value
-from graphq.ir.op import register_op
+from graphq.ir import Graph, TensorType, Value, register_op
 from graphq.ops.rules import Array
 
 

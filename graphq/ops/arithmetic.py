@@ -7,8 +7,7 @@ import numpy as np
 
 from graphq.dtypes import DType, as_dtype, bf16, boolean, f8_e8m0, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 from graphq.errors import GraphError, InputError
-from graphq.ir import TensorType
-from graphq.ir.op import register_op
+from graphq.ir import TensorType, register_op
 from graphq.kernels.lanes.expression import const, op
 from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same_dtype, larger, quiet, smaller
 

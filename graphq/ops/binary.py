@@ -12,8 +12,7 @@ import numpy as np
 
 from graphq.dtypes import DType, boolean
 from graphq.errors import GraphError
-from graphq.ir import TensorType
-from graphq.ir.op import Curve, register_op
+from graphq.ir import Curve, TensorType, register_op
 from graphq.kernels.lanes import elementary, expression
 from graphq.ops import rules
 from graphq.ops.rules import Array

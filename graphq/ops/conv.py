@@ -9,8 +9,7 @@ import numpy as np
 from graphq.base.budget import expect
 from graphq.dtypes import DType
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType
-from graphq.ir.op import register_op
+from graphq.ir import Dim, TensorType, register_op
 from graphq.ops import rules, window
 from graphq.ops.rules import Array, Shape
 

@@ -3,8 +3,7 @@ import numpy as np
 
 from graphq.dtypes import f32
 from graphq.errors import GraphError
-from graphq.ir import TensorType
-from graphq.ir.op import register_op
+from graphq.ir import TensorType, register_op
 from graphq.ops.rules import FLOATS, ONE, Array, expect_dtype, quiet, rounded
 
 

@@ -9,9 +9,7 @@ import numpy as np
 
 from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s4, s8, s32, u4, u8
 from graphq.errors import GraphError
-from graphq.ir import TensorType
-from graphq.ir.op import register_op
-from graphq.ir.tensor_type import shapes_agree
+from graphq.ir import TensorType, register_op, shapes_agree
 from graphq.ops.quant import along
 from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, quiet, rounded, show
 

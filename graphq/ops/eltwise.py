@@ -8,8 +8,7 @@ import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
-from graphq.ir import TensorType
-from graphq.ir.op import Curve, Op, register_op
+from graphq.ir import Curve, Op, TensorType, register_op
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import const, maximum, minimum, op, select
 from graphq.ops.rules import Array, Body, finite_f32, in_f32, in_f64, infer_unary, limited, output_dtype, quiet

@@ -9,8 +9,7 @@ from graphq.base.budget import expect
 from graphq.base.sizes import number, recorded
 from graphq.dtypes import s32
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType
-from graphq.ir.op import register_op
+from graphq.ir import Dim, TensorType, register_op
 from graphq.ops.rules import FLOATS, Array, expect_dtype, expect_same_dtype, in_f32, quiet, rounded
 from graphq.ops.window import DataFormat, channels_first, from_channels_first, in_format, to_channels_first
 

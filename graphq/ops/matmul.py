@@ -5,8 +5,7 @@ import numpy as np
 
 from graphq.dtypes import DType, f32, s8, s32, u8
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType
-from graphq.ir.op import register_op
+from graphq.ir import Dim, TensorType, register_op
 from graphq.kernels.numbers.observed import u8_range
 from graphq.ops import rules
 from graphq.ops.conv import correlate, infer_convolution

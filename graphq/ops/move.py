@@ -7,10 +7,7 @@ import numpy as np
 from graphq.base.sizes import largest
 from graphq.dtypes import DType, s32, s64
 from graphq.errors import GraphError, InputError
-from graphq.ir import Dim, TensorType
-from graphq.ir.names import listing
-from graphq.ir.op import register_op
-from graphq.ir.tensor_type import array_type
+from graphq.ir import Dim, TensorType, array_type, listing, register_op
 from graphq.ops.rules import FLOATS, Array, Shape, broadcast, expect_dtype, infer_unary, normal_axes, normal_axis, show
 
 

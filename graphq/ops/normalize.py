@@ -6,9 +6,7 @@ import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType
-from graphq.ir.op import register_op
-from graphq.ir.tensor_type import shapes_agree
+from graphq.ir import Dim, TensorType, register_op, shapes_agree
 from graphq.ops import rules
 from graphq.ops.rules import Array, Shape
 from graphq.ops.window import DataFormat

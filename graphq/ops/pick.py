@@ -6,8 +6,7 @@ import numpy as np
 
 from graphq.dtypes import f32, s32, s64
 from graphq.errors import GraphError, InputError
-from graphq.ir import Dim, TensorType
-from graphq.ir.op import register_op
+from graphq.ir import Dim, TensorType, register_op
 from graphq.ops.arithmetic import CASTABLE
 from graphq.ops.rules import ONE, Array, Shape, expect_dtype, expect_same_dtype, normal_axis, quiet, show
 

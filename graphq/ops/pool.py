@@ -5,8 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.ir import TensorType
-from graphq.ir.op import register_op
+from graphq.ir import TensorType, register_op
 from graphq.kernels.numbers.mean_sums import array_total, pool_order
 from graphq.ops import window
 from graphq.ops.rules import FLOATS, Array, expect_dtype, larger, quiet, rounded

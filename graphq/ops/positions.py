@@ -5,9 +5,7 @@ import numpy as np
 
 from graphq.dtypes import s64
 from graphq.errors import GraphError, InputError
-from graphq.ir import TensorType
-from graphq.ir.op import register_op
-from graphq.ir.tensor_type import shapes_agree
+from graphq.ir import TensorType, register_op, shapes_agree
 from graphq.ops.arithmetic import CASTABLE
 from graphq.ops.rules import Array, Shape, expect_dtype, expect_same_dtype, normal_axis
 

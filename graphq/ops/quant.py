@@ -15,9 +15,7 @@ import numpy as np
 from graphq import dtypes as t
 from graphq.dtypes import DType, as_dtype, f8_e4m3, f8_e5m2, f32, s8, s16, s32, u8, u16
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType
-from graphq.ir.op import register_op
-from graphq.ir.tensor_type import shapes_agree
+from graphq.ir import Dim, TensorType, register_op, shapes_agree
 from graphq.ops.rules import FLOATS, ONE, Array, Shape, expect_dtype, normal_axis, one_of, quiet, show
 
 QType: TypeAlias = Literal["per_tensor", "per_channel"]

@@ -3,8 +3,7 @@ import numpy as np
 
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError, InputError
-from graphq.ir import Dim, Node, TensorType
-from graphq.ir.op import register_op
+from graphq.ir import Dim, Node, TensorType, register_op
 from graphq.kernels.numbers import recurrent as numbers
 from graphq.ops.rules import Array, expect_dtype, show
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from graphq.dtypes import f32, s32, s64
 from graphq.errors import GraphError
-from graphq.ir import TensorType
-from graphq.ir.op import register_op
+from graphq.ir import TensorType, register_op
 from graphq.kernels.numbers import observed
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.ops.rules import FLOATS, Array, Body, expect_dtype, normal_axes, normal_axis, quiet, rounded

@@ -15,8 +15,7 @@ import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32, s32
 from graphq.errors import GraphError
-from graphq.ir import Dim, TensorType
-from graphq.ir.names import listing
+from graphq.ir import Dim, TensorType, listing
 
 Shape: TypeAlias = tuple[Dim, ...] | None
 

@@ -14,8 +14,7 @@ from graphq.base.locks import lazy_property
 from graphq.base.programs import Numbers, Program, Values
 from graphq.base.sizes import Trace, is_open, parts
 from graphq.ir import TensorType
-from graphq.kernels.jit.memory import address_of
-from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.kernels.jit import Function, FunctionTable, address_of
 from graphq.plan.plan import Plan, PythonStep, open_numbers, plan_arena
 from graphq.plan.runtime import Arenas, NativePlan, Runner
 

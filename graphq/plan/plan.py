@@ -19,11 +19,8 @@ import numpy as np
 from graphq.base.sizes import Later, largest, number, recorded
 from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir import Graph, Op, TensorType
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import LINE, Function, Functions, FunctionTable, modules
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, Record, filled
-from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.target.level import Level
 from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.ops import recurrent

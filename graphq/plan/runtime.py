@@ -23,8 +23,7 @@ from graphq.base.progress import MOST, progress
 from graphq.base.sizes import is_open
 from graphq.errors import CompileError
 from graphq.ir import TensorType
-from graphq.kernels.jit.memory import LINE, address_of, aligned_empty
-from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.kernels.jit import LINE, Function, FunctionTable, address_of, aligned_empty
 from graphq.kernels.threads import team
 from graphq.kernels.threads.steps import STEP
 from graphq.plan.plan import Allocation, Plan, PythonStep, Ref, Step, Word, find_lives, plan_arena, touched

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphq.dtypes import f32
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
+from graphq.ir import GRAPH_ORDER, Graph, Node, Value
 from graphq.quantization.products import PRODUCTS, makers_of, products, reached, readers_of, values_by_name
 from graphq.quantization.ranges import Parameters
 from graphq.quantization.scheme import Scheme

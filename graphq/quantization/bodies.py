@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphq.dtypes import s32
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER, ONNX_NAME
+from graphq.ir import GRAPH_ORDER, ONNX_NAME, Graph, Node, Value
 from graphq.plan.plan import CONTROL
 
 

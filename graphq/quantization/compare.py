@@ -8,9 +8,8 @@ from graphq.base.progress import MOST, progress
 from graphq.compile import compile
 from graphq.dtypes import f32
 from graphq.errors import GraphError, GraphqError, InputError
-from graphq.ir import Graph, Value
+from graphq.ir import GRAPH_ORDER, Graph, Value
 from graphq.ir.interpret import named_outputs
-from graphq.ir.node import GRAPH_ORDER
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization.calibrate import Batch, Batches, checked_batches

@@ -5,8 +5,7 @@ from html import escape
 
 import numpy as np
 
-from graphq.ir import Graph, Value
-from graphq.ir.names import quote
+from graphq.ir import Graph, Value, quote
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization import tuned
 from graphq.quantization.products import values_by_name

@@ -13,8 +13,7 @@ import numpy as np
 
 from graphq.dtypes import s8
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.names import choice
+from graphq.ir import Graph, Node, Value, choice
 from graphq.quantization.between import insert_between, pair, quantized_between, share
 from graphq.quantization.bodies import body_text, with_bodies
 from graphq.quantization.products import LinearLayer, products

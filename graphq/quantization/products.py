@@ -15,9 +15,7 @@ import numpy as np
 from graphq.base.locks import lazy_property
 from graphq.dtypes import bf16, f16, f32
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.names import Labels
-from graphq.ir.node import GRAPH_ORDER
+from graphq.ir import GRAPH_ORDER, Graph, Labels, Node, Value
 from graphq.ops.conv import weight_axes
 from graphq.ops.recurrent import quantizes_state
 from graphq.passes.cleanup import eliminate_dead_code, fold_constants, share_constants

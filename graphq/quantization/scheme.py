@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
 from graphq.errors import GraphError
-from graphq.ir.names import counted
+from graphq.ir import counted
 
 Method: TypeAlias = Literal["min_max", "percentile", "mse", "automatic"]
 Preset: TypeAlias = Literal["fast", "balanced", "accurate"]

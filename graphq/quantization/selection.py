@@ -10,9 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from graphq.errors import GraphError
-from graphq.ir import Graph, Value
-from graphq.ir.names import choice, new_name
-from graphq.ir.node import ONNX_NAME
+from graphq.ir import ONNX_NAME, Graph, Value, choice, new_name
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import around, with_bodies
 from graphq.quantization.products import PRODUCTS, products, reached, values_by_name

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphq.compile import compile
-from graphq.ir import Graph
-from graphq.ir.names import counted
+from graphq.ir import Graph, counted
 from graphq.kernels.threads.team import run_until_settled
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.calibrate import Batch, Batches, checked_batches

@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.ir.names import counted
+from graphq.ir import counted
+from graphq.kernels.jit import Function, FunctionTable, Module
 from graphq.kernels.jit.compiling import Job
-from graphq.kernels.jit.modules import Function, FunctionTable, Module
 from graphq.kernels.matmul import peaks
 from graphq.kernels.matmul.kernel_table import KERNELS
 from graphq.kernels.target.isa import level_named

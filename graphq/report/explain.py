@@ -11,8 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from graphq.errors import GraphError, InputError
-from graphq.ir import Graph
-from graphq.ir.names import choice, counted, quote
+from graphq.ir import Graph, choice, counted, quote
 from graphq.report.evidence import evidence_lines
 from graphq.report.given import BORDER
 from graphq.report.profile import Profile

@@ -2,8 +2,7 @@
 from collections.abc import Iterable, Sequence
 
 from graphq.errors import GraphqError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
+from graphq.ir import GRAPH_ORDER, Graph, Node, Value
 from graphq.kernels.families import FAMILIES, family_named
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from graphq.ir import Graph, Node, Value
-from graphq.ir.names import Origin
+from graphq.ir import Graph, Node, Origin, Value
 from graphq.kernels.family.unsupported import Axes, Mention, Unsupported, called_axes
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.move_quantization import kept_axis

@@ -2,7 +2,7 @@
 from collections.abc import Callable, Iterator
 from html import escape
 
-from graphq.ir.names import counted
+from graphq.ir import counted
 from graphq.report.charts import folded, image, listed, scrolled, steps_table, timeline
 from graphq.report.explain import alike, shared
 from graphq.report.profile import Profile

@@ -12,8 +12,7 @@ from dataclasses import replace
 from html import escape
 
 from graphq.base.budget import size_text
-from graphq.ir import Graph
-from graphq.ir.names import counted
+from graphq.ir import Graph, counted
 from graphq.ir.outline import Box, Outline, outline
 from graphq.report.charts import SCROLLED, folded, image, styled, table, text_file
 from graphq.report.coverage import kind_of, millions, percent

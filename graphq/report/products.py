@@ -4,8 +4,7 @@ from functools import partial
 
 from graphq.dtypes import f32, s8, u8
 from graphq.errors import GraphqError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.names import listing
+from graphq.ir import Graph, Node, Value, listing
 from graphq.kernels.families import FAMILIES
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported

@@ -15,8 +15,7 @@ import numpy as np
 
 from graphq.base.paths import path_of
 from graphq.base.progress import progress
-from graphq.ir import Node
-from graphq.ir.names import counted
+from graphq.ir import Node, counted
 from graphq.plan.plan import Plan, Step
 from graphq.plan.runtime import Runner
 from graphq.report.evidence import ceiling, prepare, touched_bytes

@@ -4,11 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graphq.base.sizes import assumed, is_open
-from graphq.ir import Graph, Node, TensorType, Value
+from graphq.ir import FILE_NAMES, ONNX_NAME, SHORT, Graph, Node, TensorType, Value, attributes, counted, listing, quote
 from graphq.ir.interpret import SIZED_CONSTANT
-from graphq.ir.names import FILE_NAMES, counted, listing, quote
-from graphq.ir.node import ONNX_NAME
-from graphq.ir.text import SHORT, attributes
 from graphq.kernels.families import TIES, lower_partition
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE

@@ -4,8 +4,7 @@ from itertools import cycle
 from typing import TypeAlias, TypeVar
 
 from graphq.errors import GraphError
-from graphq.ir import Graph
-from graphq.ir.names import choice
+from graphq.ir import Graph, choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
+from graphq.ir import GRAPH_ORDER, Graph, Node, Value
 from graphq.rewrite.pattern import AnyOf, OpPattern, PatternLike, Repeat, Var
 
 Reason: TypeAlias = Callable[[], str]

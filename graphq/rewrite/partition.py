@@ -3,8 +3,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
+from graphq.ir import GRAPH_ORDER, Graph, Node, Value
 from graphq.rewrite.rule import Rewrite
 
 

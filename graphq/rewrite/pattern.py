@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from graphq.errors import GraphError
-from graphq.ir import Node
-from graphq.ir.op import Op, lookup, normalize
+from graphq.ir import Node, Op, lookup, normalize
 
 ANY: Any = object()
 """Stands for any value of an attribute in a pattern."""

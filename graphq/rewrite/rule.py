@@ -26,9 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
-from graphq.ir.op import OPS
+from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value
 from graphq.rewrite.match import Match, Matcher, Nodes, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphq.errors import InputError
-from graphq.ir import TensorType
-from graphq.ir.names import listing
+from graphq.ir import TensorType, listing
 from graphq.scoring.score import Scorer
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphq.errors import GraphqError, InputError
-from graphq.ir import Graph, TensorType
-from graphq.ir.names import listing
+from graphq.ir import Graph, TensorType, listing
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.scoring.predictor import Predictor
 

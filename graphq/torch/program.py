@@ -12,9 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument
 
 from graphq.dtypes import as_dtype
 from graphq.errors import CompileError, GraphError
-from graphq.ir import Graph, TensorType, Value
-from graphq.ir.node import ONNX_NAME
-from graphq.ir.op import lookup
+from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import names_of_calls
 from graphq.torch.calling import CALLING, Calling

@@ -10,8 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from graphq.errors import GraphError
-from graphq.ir import Graph
-from graphq.ir.text import to_text
+from graphq.ir import Graph, to_text
 from graphq.passes import PIPELINE
 from graphq.rewrite.fixpoint import find_pass, pass_name
 from graphq.rewrite.rule import Pass

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from graphq.errors import GraphqError
-from graphq.ir import Graph, Node, TensorType, Value, copies
-from graphq.ir.text import SHORT, to_text
+from graphq.ir import SHORT, Graph, Node, TensorType, Value, copies, to_text
 from graphq.ir.verify import verify
 from graphq.validation.subgraphs import all_nodes, rebuilt, subgraph
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.ir import Graph, Node, TensorType, Value
-from graphq.ir.copies import add_copy
+from graphq.ir import Graph, Node, TensorType, Value, add_copy
 
 
 def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:

@@ -3,8 +3,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from graphq.errors import GraphError, GraphqError, PassError, VerifyError
-from graphq.ir import Graph
-from graphq.ir.names import counted
+from graphq.ir import Graph, counted
 from graphq.ir.verify import verify
 from graphq.passes import run_passes
 from graphq.rewrite.fixpoint import After, pass_name, single_passes, tolerance_of

@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterator
 
 from graphq.base.sizes import assumed, largest
 from graphq.kernels.attention.cache import WIDTHS
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop, load_first, store_first
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, Loop, emits, load_first, modules, store_first
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
 from graphq.kernels.jit.values import (
     F32,

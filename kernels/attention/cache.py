@@ -5,9 +5,7 @@ of the past cache, the kernel writes only the new rows.
 """
 from __future__ import annotations
 
-from graphq.kernels.jit.code import Loop, store_first
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, njit, store_first
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, stack, store_s64
 from graphq.kernels.jit.values import F32, I8, I16, I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.vector import Columns, narrow

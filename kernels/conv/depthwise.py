@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from graphq.dtypes import f32
-from graphq.ir import Node
-from graphq.ir.tensor_type import TensorType
+from graphq.ir import Node, TensorType
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.depthwise import floats, packing

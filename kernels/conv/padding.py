@@ -7,8 +7,7 @@ from llvmlite import ir
 from graphq.base.sizes import number, recorded
 from graphq.ir import Node
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, emits
 from graphq.kernels.jit.intrinsics import Record, load_u8
 from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
 from graphq.kernels.operands.windows import WINDOWS

@@ -30,12 +30,8 @@ from llvmlite import ir
 
 from graphq.base.sizes import is_open, largest, later, recorded
 from graphq.kernels.depthwise.packing import chunk_starts, pixels_within
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop, load_first
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, Loop, emits, lasting_empty, load_first, modules
 from graphq.kernels.jit.intrinsics import Record, repeated, stack_memory
-from graphq.kernels.jit.memory import lasting_empty
 from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.epilogue_code import emitter_of
 from graphq.kernels.lanes.epilogues import Epilogue

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.sizes import is_open
-from graphq.kernels.jit.memory import lasting_empty
+from graphq.kernels.jit import lasting_empty
 from graphq.kernels.operands.windows import MOST_TAPS, Windows
 from graphq.kernels.pixels.blocks import CHANNELS
 from graphq.kernels.target.level import Level

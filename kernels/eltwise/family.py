@@ -8,8 +8,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered, at_rows, lower_eltwise
 from graphq.kernels.family.record import Family, epilogue_slots
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import Functions, modules
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import lower, walk

@@ -11,9 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.base.sizes import Later, later
-from graphq.ir import Graph, Node, Value
-from graphq.ir.node import GRAPH_ORDER
-from graphq.ir.op import OPS, keywords
+from graphq.ir import GRAPH_ORDER, OPS, Graph, Node, Value, keywords
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary, quantizing
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, minimum, op, select, walk

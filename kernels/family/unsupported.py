@@ -2,8 +2,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from graphq.ir import Value
-from graphq.ir.names import listing
+from graphq.ir import Value, listing
 
 
 class Axes(NamedTuple):

@@ -20,8 +20,7 @@ from graphq.base.sizes import later, recorded
 from graphq.kernels.family.lower import Arrays, Lowered
 from graphq.kernels.family.record import Family, any_operands
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import Functions, modules
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from graphq.kernels.jit.code import Loop, tail_mask
-from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit import Intrinsic, Loop, emits, tail_mask
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.lanes.epilogues import Epilogue, FastForm, Form, SecondLook
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk

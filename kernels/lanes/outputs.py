@@ -11,11 +11,8 @@ tile to `look_again`. With a second look, its function recomputes these outputs,
 """
 from collections.abc import Callable
 
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, njit
+from graphq.kernels.jit import Functions, FunctionTable, Intrinsic, modules, njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, outer, stack
-from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.lanes.epilogue_code import GROUP, epilogue_function, factor
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import BYTES, lower

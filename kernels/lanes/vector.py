@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from llvmlite import ir
 
-from graphq.kernels.jit.code import load_first, store_first, tail_mask
+from graphq.kernels.jit import load_first, store_first, tail_mask
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, SLOT
 from graphq.kernels.jit.values import (
     F16,

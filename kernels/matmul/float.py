@@ -9,7 +9,7 @@ mode of the CPU or, if emulated, by code. AMX's instruction for bf16 is not used
 """
 from functools import partial
 
-from graphq.kernels.jit.code import flushed
+from graphq.kernels.jit import flushed
 from graphq.kernels.jit.values import F16, F32, I16, I32, Builder, Value, vector
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc

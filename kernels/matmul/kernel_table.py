@@ -11,8 +11,7 @@ from typing import Literal, TypeAlias
 from graphq.base.locks import lazy_property
 from graphq.base.sizes import assumed
 from graphq.errors import KernelError
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.memory import LINE
+from graphq.kernels.jit import LINE, Functions
 from graphq.kernels.lanes.epilogue_code import PACKED
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphq.kernels.jit.code import S32X16, Loop, load_bytes
-from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit import S32X16, Intrinsic, Loop, emits, load_bytes
 from graphq.kernels.jit.values import I8, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS

@@ -25,11 +25,8 @@ import numpy as np
 
 from graphq.base.arrays import padded
 from graphq.errors import KernelError
-from graphq.kernels.jit.code import S32X16, Loop, interleave
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit import LINE, S32X16, Functions, Intrinsic, Loop, emits, interleave, lasting_empty
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, load_u8, store_s32, store_u8, transpose_tiles
-from graphq.kernels.jit.memory import LINE, lasting_empty
 from graphq.kernels.jit.values import I8, I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset

@@ -12,10 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record, stack
 from graphq.kernels.jit.values import I32, Builder, Value, vector
 from graphq.kernels.matmul.matrix import STATE, matrix_setup

@@ -21,9 +21,7 @@ from operator import getitem
 from typing import Any, NamedTuple
 
 from graphq.base.sizes import assumed, is_open, largest, later, numbers, recorded, smallest
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit import Functions, modules, njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, stack
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import BYTES, STORAGE, lower, walk

@@ -1,9 +1,7 @@
 """Sum each row of activations over k: epilogues need these sums to correct for the zero points of weights."""
 from __future__ import annotations
 
-from graphq.kernels.jit.code import S32X16, Loop, load_bytes, tail_mask
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit import S32X16, Functions, Intrinsic, Loop, emits, load_bytes, njit, tail_mask
 from graphq.kernels.jit.intrinsics import Record, load_s64, store_s32
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
 from graphq.kernels.target.products import shift

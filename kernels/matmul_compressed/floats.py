@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit import LINE, Intrinsic, Loop, emits
 from graphq.kernels.jit.intrinsics import stack_memory
-from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.vector import narrow, widen
 from graphq.kernels.matmul.float import floats

@@ -17,7 +17,7 @@ the end of a group and columns past n are 0. A kernel reads a panel from its sta
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.jit.memory import LINE, lasting_empty
+from graphq.kernels.jit import LINE, lasting_empty
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 
 BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8}

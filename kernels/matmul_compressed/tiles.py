@@ -19,10 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.memory import LINE
+from graphq.kernels.jit import LINE, Functions, Intrinsic, Loop, emits
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel

@@ -13,10 +13,7 @@ from __future__ import annotations
 import operator
 
 from graphq.base.sizes import largest
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns

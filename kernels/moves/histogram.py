@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 from graphq.base.sizes import largest
 from graphq.ir import Node
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
 from graphq.kernels.jit.values import I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.vector import Columns

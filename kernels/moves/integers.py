@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from graphq.dtypes import DType, boolean, f32
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits, njit
+from graphq.kernels.jit import Functions, Loop, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s32, store_s64, store_u8
 from graphq.kernels.jit.values import F32, I8, Builder, Value, c64, smaller, vector
 from graphq.plan.plan import Step, Target, plan_rows

@@ -4,9 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphq.ir import Node
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, Loop, emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, Builder, Value, c64, vector
 from graphq.kernels.moves.transpose import row_copier

@@ -2,7 +2,7 @@
 from math import prod
 
 from graphq.ir import Node
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import Functions
 from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
 from graphq.kernels.moves.transpose import row_copier
 from graphq.ops.rules import normal_axis

@@ -9,7 +9,7 @@ from graphq.base.budget import expect, reserve
 from graphq.base.sizes import assumed, later
 from graphq.dtypes import s32, s64
 from graphq.ir import Node, TensorType
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import Functions
 from graphq.kernels.jit.intrinsics import Record, load_s32, load_s64, store_s64
 from graphq.kernels.moves import integers
 from graphq.kernels.moves.extremes import plan_range

@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from graphq.kernels.jit.code import load_first, store_first
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit import Functions, Intrinsic, emits, load_first, njit, store_first
 from graphq.kernels.jit.intrinsics import Record, gathered, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.operands.space import dense

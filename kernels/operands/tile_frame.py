@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from graphq.kernels.jit.code import interleave, load_bytes
-from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit import interleave, load_bytes, njit
 from graphq.kernels.jit.intrinsics import Record, load_s64, store_s64
 from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.operands.windows import WINDOWS

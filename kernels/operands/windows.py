@@ -18,8 +18,7 @@ import numpy.typing as npt
 from graphq.base.budget import reserve
 from graphq.base.sizes import largest, later, number, recorded, smallest
 from graphq.errors import KernelError
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Loop, emits
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import I64, Builder, Value
 

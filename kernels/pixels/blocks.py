@@ -13,12 +13,8 @@ from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 from graphq.base.sizes import numbers, recorded
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, Loop, Module, emits, modules
 from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, call_block, load_s64, stack, stack_memory
-from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.values import I64, Builder, Operand, Value, c64
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look

@@ -15,9 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import Functions, Loop, modules
 from graphq.kernels.jit.values import F32, F64, I8, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select

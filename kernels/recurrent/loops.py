@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit import Functions, Intrinsic, Loop, emits, njit
 from graphq.kernels.jit.intrinsics import Record, concatenated, load_s32, store_s32, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
 from graphq.kernels.lanes.vector import Columns

@@ -16,10 +16,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import lane_wise_operations, refuses
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import MAX_EPILOGUE, Family, epilogue_operands, operand, slots_of, space_of
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit import Functions, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import Builder, Value, c64, smaller
 from graphq.kernels.lanes.epilogue_code import emitter_of

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from graphq.kernels.jit.code import Loop
+from graphq.kernels.jit import Loop
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, larger, vector
 from graphq.kernels.lanes.epilogue_code import BESIDE
 from graphq.kernels.lanes.expression import Expr

@@ -7,8 +7,7 @@ from typing import Any, cast
 import numba
 from numba import njit, prange
 
-from graphq.kernels.jit import intrinsics
-from graphq.kernels.jit.deferred import Deferred
+from graphq.kernels.jit import Deferred, intrinsics
 
 call_block = cast(Deferred, intrinsics.call_block).made
 

@@ -24,8 +24,7 @@ A caller takes pieces from the first on, helpers take pieces from the last on. T
 previous step in the same core's cache (MobileNetV2 in f32 on two cores: 5 %). Before a helper has taken a piece, it
 reads only the ticket. If another thread changes the ticket first, the helper takes no piece and looks again.
 """
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit import Functions, njit
 from graphq.kernels.jit.intrinsics import Record, call_block, load_s64, store_s64
 from graphq.kernels.threads.system import (
     SEMAPHORE_BYTES,

@@ -7,7 +7,7 @@ piece; each piece has a room of its own.
 The steps need no code for strips. Each step runs on copies of its argument block: in the copy for a strip, addresses of
 data in a room are adjusted, so row i is at `address + i * stride`.
 """
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import Functions
 from graphq.kernels.jit.intrinsics import SLOTS, Record, call_block, load_s64, store_s64
 
 STRIPS = Record("steps", "batch", "m", "each", "rooms", "room_count", "room_bytes")

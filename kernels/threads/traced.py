@@ -5,8 +5,7 @@ the clock before and after.
 """
 import numpy as np
 
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit import Functions, modules
 from graphq.kernels.jit.intrinsics import Record, store_s64
 from graphq.kernels.threads.steps import run_piece
 from graphq.kernels.threads.system import TICK, read_clock, this_thread

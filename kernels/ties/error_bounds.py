@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.sizes import assumed, later
-from graphq.ir import Graph, Node, Value
-from graphq.ir.op import Curve, keywords
+from graphq.ir import Curve, Graph, Node, Value, keywords
 from graphq.kernels.family.epilogue import along_channels
 from graphq.kernels.family.lower import Arrays, StatedSum
 from graphq.kernels.lanes.fast_form import UNIT

@@ -18,8 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from graphq.kernels.jit.code import Loop
-from graphq.kernels.jit.deferred import emits, njit
+from graphq.kernels.jit import Loop, emits, njit
 from graphq.kernels.jit.intrinsics import columns_of, load_s8, load_s32, load_s64, load_u8, store_s32, store_s64
 from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, F32Value, Value, joined, smaller, vector
 from graphq.kernels.numbers.sum_orders import ORDERS

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import emits, njit
+from graphq.kernels.jit import Functions, emits, njit
 from graphq.kernels.jit.intrinsics import Record, load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.epilogue_code import GROUP

@@ -7,8 +7,7 @@ import numpy as np
 
 from graphq.dtypes import f32
 from graphq.errors import GraphError
-from graphq.ir import Node, Value
-from graphq.ir.op import OPS
+from graphq.ir import OPS, Node, Value
 from graphq.kernels.numbers.recurrent import offset_of
 from graphq.onnx.exporters.writer import GraphWriter, exports, rank
 from graphq.onnx.importers.conv import AUTO_PAD

@@ -6,8 +6,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.dtypes import DType, bf16, boolean, f16, f32, s8, s16, s32, s64, u8, u16
-from graphq.ir import Value
-from graphq.ir.op import lookup
+from graphq.ir import Value, lookup
 from graphq.onnx.importers.composed import by_f32, one, standard
 from graphq.onnx.importers.importer import Call, Importer, Outputs, aligned, imports, imports_each, operation_of
 from graphq.onnx.protos.tensors import dtype_of

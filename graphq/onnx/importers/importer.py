@@ -17,12 +17,8 @@ from graphq.base.locks import lazy_property
 from graphq.base.sizes import Later, later, number, recorded
 from graphq.dtypes import DType, s8, u8
 from graphq.errors import CompileError, GraphError
-from graphq.ir import Dim, Graph, Value
+from graphq.ir import ONNX_NAME, Dim, Graph, Op, Value, listing, lookup, shapes_agree, walk_ops
 from graphq.ir.interpret import add_known, computed, evaluate, known
-from graphq.ir.names import listing
-from graphq.ir.node import ONNX_NAME
-from graphq.ir.op import Op, lookup, walk_ops
-from graphq.ir.tensor_type import shapes_agree
 from graphq.onnx.importers.operand_types import clash
 from graphq.onnx.protos import fallback
 from graphq.onnx.protos.tensors import array_of

@@ -8,8 +8,7 @@ import numpy as np
 
 from graphq.dtypes import bf16, f16, f32, f64, s32, s64
 from graphq.errors import GraphError
-from graphq.ir import Graph, Value
-from graphq.ir.op import lookup
+from graphq.ir import Graph, Value, lookup
 from graphq.onnx.importers.composed import by_f32, in_f32, one, standard
 from graphq.onnx.importers.importer import MICROSOFT, ML, Call, Outputs, by_body, imports, imports_each
 from graphq.ops.rules import FLOATS, normal_axis

@@ -11,7 +11,7 @@ from graphq.base.paths import regular_file
 from graphq.base.sizes import Size
 from graphq.dtypes import DType
 from graphq.errors import GraphError, ParseError
-from graphq.ir.tensor_type import TensorType, check_dims, check_size, shapes_agree
+from graphq.ir import TensorType, check_dims, check_size, shapes_agree
 
 ELEMENTS: dict[int, DType] = {
     TensorProto.FLOAT: t.f32, TensorProto.FLOAT16: t.f16, TensorProto.BFLOAT16: t.bf16, TensorProto.DOUBLE: t.f64,

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from graphq.dtypes import boolean
-from graphq.ir import Value
-from graphq.ir.op import lookup
+from graphq.ir import Value, lookup
 from graphq.torch.operators.importer import AtenCall, Result, imports, imports_each
 
 ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}

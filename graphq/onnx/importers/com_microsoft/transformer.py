@@ -3,9 +3,7 @@ import numpy as np
 
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
-from graphq.ir import Value
-from graphq.ir.names import listing
-from graphq.ir.tensor_type import shapes_agree
+from graphq.ir import Value, listing, shapes_agree
 from graphq.onnx.importers.attention import up_to_own
 from graphq.onnx.importers.com_microsoft.quantized import at, of_columns
 from graphq.onnx.importers.composed import by_f32, one, places, size_of, standard
