@@ -198,7 +198,7 @@ class _Tile:
             rows = [products.activations(b, x) for x in groups.several(places[0], count)]
             for g in range(0, count, at_once):
                 factors = how.factors(rows, g, count)
-                acc = self.multiply_in_columns(products, factors, places[1] + LINE * g, panel_bytes, acc)
+                acc = self.multiply_in_columns(products, factors, self.vectors(places[1], panel_bytes, g), acc)
             return acc
 
         def sorted_turn(products: DotProducts, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
@@ -244,15 +244,14 @@ class _Tile:
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
 
-    def multiply_in_columns(self, products: DotProducts, factors: Sequence[Factor], w: Value, panel_bytes: Value,
+    def multiply_in_columns(self, products: DotProducts, factors: Sequence[Factor], places: Sequence[Value],
                             acc: list[Value]) -> list[Value]:
-        """Emit what `multiply` emits, one vector of weights after the other.
+        """Emit the products of each row's factor and the weights at `places`, one vector of weights after the other.
 
         Factors by element stay in registers for several groups. In the order of `multiply`, LLVM then keeps all vectors
         of weights as well, and spills sums of a tile of 6 x 16.
         """
         out = list(acc)
-        places = self.vectors(w, panel_bytes)
         for j, place in enumerate(places):
             weight = products.weights(self.b, place)
             for i, x in enumerate(factors):
@@ -260,10 +259,11 @@ class _Tile:
                 out[at] = products.dot(self.b, acc[at], x, weight)
         return out
 
-    def vectors(self, w: Value, panel_bytes: Value) -> list[Value]:
-        """Emit the addresses of a group's vectors of weights; the first panel begins at `w`."""
+    def vectors(self, w: Value, panel_bytes: Value, group: int = 0) -> list[Value]:
+        """Emit the addresses of the vectors of weights of group `group`; the first panel begins at `w`."""
         columns = range(0, self.columns, self.lanes // self.at_once)
-        return [w + panel_bytes * (column // PANEL) + column % PANEL * 4 * self.at_once for column in columns]
+        return [w + panel_bytes * (column // PANEL) + (LINE * group + column % PANEL * 4 * self.at_once)
+                for column in columns]
 
 
 def _write(b: Builder, f: Frame, epilogue: Epilogue, tile: _Tile, values: list[Value]) -> None:
