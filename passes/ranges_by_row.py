@@ -1,15 +1,16 @@
 """Quantize activations of dynamically quantized matmuls per token: each row gets its own range.
 
-The results of a row then do not depend on other rows of the batch or on padding. A row x becomes rint(x / s) in s8,
-with s = max|x| / 127; the results of the row are multiplied by s. Each image of a convolution gets its own range. If
-both operands of a matmul have ranges of whole tensors, as in attention, the matmul runs in f32: the second has no rows.
+The results of a row then do not depend on other rows of the batch or on padding. A row x becomes rint(x / s) + 128 in
+u8, with s = max|x| / 127; the results of the row are multiplied by s. Each image of a convolution gets its own range.
+If both operands of a matmul have ranges of whole tensors, as in attention, the matmul runs in f32: the second has no
+rows.
 `RangesByRow` changes numbers, mostly for the better; `graphq.compile(..., ranges="rows")` runs it before PIPELINE.
 """
 from collections.abc import Sequence
 
 import numpy as np
 
-from graphq.dtypes import f32, s8, u8
+from graphq.dtypes import f32, u8
 from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import shares_range
 from graphq.rewrite.fixpoint import Fixpoint
@@ -17,13 +18,15 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 
 TINY = np.float32(2.0**-126)
 """The least scale of a row: the least normal f32 number. Rows of zeros get this scale."""
+ROW_ZERO = 128
+"""The zero point of each row. The integers could be s8, but u8 is faster in products on x86."""
 
 
 def quantized_rows(g: Graph, x: Value, axes: Sequence[int] = (-1,)) -> tuple[Value, Value]:
-    """Quantize `x` to s8 per row, which lies along `axes`. Returns the integers, and the scales, of size 1 there."""
+    """Quantize `x` to u8 per row, which lies along `axes`. Returns the integers, and the scales, of size 1 there."""
     largest = g.reduce_max(g.abs(x), axes=axes, keep_dims=True)
     scales = g.maximum(g.multiply(largest, np.float32(1 / 127)), TINY)
-    return g.quantize(g.divide(x, scales), dtype="s8", scales=[1.0]), scales
+    return g.quantize(g.divide(x, scales), dtype="u8", scales=[1.0], zps=[ROW_ZERO]), scales
 
 
 def _rows_of(g: Graph, product: Node, *quantized: Value | None) -> tuple[Value, Value]:
@@ -49,6 +52,8 @@ class IntegerProductByRow(Rewrite):
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
     def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
+        if q.node is None or q.node.op.name != "dynamic_quantize":
+            return ""
         if match.root.output.dtype != f32:
             return f"the product is {match.root.output.dtype}"
         if "conv_integer" in {n.op.name for n in match.nodes} and q.shape is None:
@@ -62,7 +67,7 @@ class IntegerProductByRow(Rewrite):
         if first is not None and second is not None and product.op.name == "matmul_integer":
             return g.matmul(first, second)
         rows, scales = _rows_of(g, product, q, s, z)
-        zps = () if wz is None else (g.constant(np.zeros((), s8.numpy)), wz)
+        zps = (g.constant(np.full((), ROW_ZERO, u8.numpy)), *(() if wz is None else (wz,)))
         sums = getattr(g, product.op.name)(rows, w, *zps, **product.attrs)
         return g.multiply(g.cast(sums, dtype=f32), g.multiply(scales, ws))
 
@@ -91,7 +96,7 @@ class DequantizedByRow(Rewrite):
         if second is not None:
             return getattr(g, product.op.name)(_quantized(*x.node.inputs), second, bias, **product.attrs)
         rows, scales = _rows_of(g, product, *x.node.inputs)
-        y = getattr(g, product.op.name)(g.dequantize(rows, scales=[1.0]), w, **product.attrs)
+        y = getattr(g, product.op.name)(g.dequantize(rows, scales=[1.0], zps=[ROW_ZERO]), w, **product.attrs)
         y = g.multiply(y, scales)
         if bias is None:
             return y

@@ -12,7 +12,7 @@ import numpy as np
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import quantizes_state
-from graphq.passes.ranges_by_row import quantized_rows
+from graphq.passes.ranges_by_row import ROW_ZERO, quantized_rows
 from graphq.quantization import insert
 from graphq.quantization.bodies import replaced
 from graphq.quantization.products import LinearLayer
@@ -88,7 +88,7 @@ def _by_rows(product: LinearLayer, scheme: Scheme, weights: insert.QuantizedWeig
     graph = node.graph
     with graph.before(node):
         q, scale = quantized_rows(graph, x)
-        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0]), w], node.attrs)
+        (sums,) = graph.add_node(node.op, [graph.dequantize(q, scales=[1.0], zps=[ROW_ZERO]), w], node.attrs)
         y = graph.multiply(sums, scale)
         if bias is not None:
             y = graph.add(y, bias)
