@@ -8,7 +8,9 @@ from typing import Literal
 import numpy as np
 
 from graphq.base.locks import Lock
+from graphq.base.platform import TARGET
 from graphq.errors import KernelError
+from graphq.kernels.jit.codegen import ONLY_COMPILES
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul.kernel_table import BF16, DTYPES, KERNELS, PAIRED_DTYPES, SORTED_DTYPES
@@ -31,8 +33,11 @@ def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
     `works` before it runs any code of the level, and take the next level if `works` returns False. With `cache=False`
     the self-test does not use the kernel cache.
 
-    Raises KernelError if the level's name is unknown, if this machine lacks the level, or if no level is left.
+    Raises KernelError if the level's name is unknown, if this machine lacks the level, if no level is left, or in a
+    process with a TARGET.
     """
+    if TARGET:
+        raise KernelError(ONLY_COMPILES)
     name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
     if name is not None:
         level_named(name)

@@ -30,12 +30,19 @@ if TYPE_CHECKING:
 llvm_lock = Lock(fork_waits=True)
 """Held while this process runs code of LLVM or Numba, whose own locks do not survive a fork."""
 _numbers = count()
+ONLY_COMPILES = ("GRAPHQ_TARGET is set, so this process compiles for another CPU and runs no kernels: unset the "
+                 "variable, and name targets when you save a model")
 _loaded: list[object] = []
 """Loaded code. It stays in memory until the process ends, because plans hold its addresses."""
 
 
 def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
-    """Load an object file and return the addresses of the functions `names`. Raises KernelError if LLVM rejects it."""
+    """Load an object file and return the addresses of the functions `names`.
+
+    Raises KernelError if LLVM rejects it, or in a process with a TARGET, whose code this CPU may be unable to run.
+    """
+    if TARGET:
+        raise KernelError(ONLY_COMPILES)
     with llvm_lock.hold:
         try:
             import llvmlite.binding as llvm

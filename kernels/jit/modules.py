@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from graphq.base.platform import TARGET
 from graphq.base.sizes import plain
 from graphq.errors import KernelError
 from graphq.kernels.jit import cache as folder
@@ -156,7 +157,8 @@ class Module:
     @property
     def code(self) -> folder.Code:
         """The object code, after waiting for it. Raises KernelError if it cannot be compiled."""
-        self._ready()
+        if not TARGET:
+            self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 
     @property

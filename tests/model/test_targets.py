@@ -124,6 +124,17 @@ def test_unknown_targets_are_refused(names, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_process_that_compiles_for_another_cpu_runs_no_kernels(path):
+    """A user who sets the variable by hand gets an error, not code that this CPU may lack."""
+    (path.parent / "net.txt").write_text(gq.to_text(net()))
+    environment = {**os.environ, "GRAPHQ_TARGET": " ".join((platform.MACHINE, *isa.level_named(HERE).features))}
+    for model in f"gq.compile({str(path.parent / 'net.txt')!r})", f"gq.load_compiled({str(path)!r})":
+        code = f"import numpy as np; import graphq as gq; {model}(np.zeros((3, 64), np.uint8))"
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        error = done.stderr.strip().rpartition("\n")[2]
+        assert done.returncode and error.startswith("graphq.errors.KernelError: GRAPHQ_TARGET is set"), done.stderr
+
+
 def test_all_stands_for_every_level_but_scalar():
     assert {*targets.ALL, "scalar"} == {x.name for x in isa.LEVELS}
 
