@@ -706,9 +706,9 @@ class Operations:
     def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
         """Count f32 elements by their highest 14 bits: s32 [16384]. Also return the extremes: f32 [2].
 
-        The extremes are the least and the greatest element by the predicate totalOrder of IEEE 754. In this order NaNs lie
-        beyond the infinities, so a NaN becomes an extreme. Without elements the extremes are [inf, -inf]. The order of
-        elements does not matter.
+        The extremes are the least and the greatest element by the predicate totalOrder of IEEE 754. All NaNs are one value
+        of bits 0x7FC00000: they have one bin, and are greater than inf. Without elements the extremes are [inf, -inf],
+        without numbers the least is inf. The order of elements does not matter.
         """
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:

@@ -13,7 +13,7 @@ from graphq.kernels.jit import Functions, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
 from graphq.kernels.jit.values import I32, Builder, Value, constant, vector
 from graphq.kernels.lanes.vector import Columns
-from graphq.kernels.numbers.observed import BINS, SHIFT
+from graphq.kernels.numbers.observed import BINS, INFINITY, NAN, SHIFT
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target, pieces, threads_for
 
@@ -33,8 +33,8 @@ Each block writes PART bytes to `parts`.
 SUM = Record("parts", "blocks", "counts", "extremes")
 """The argument block of the second step: it combines the results of `blocks` blocks."""
 view_count, view_sum = COUNT.view, SUM.view
-POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
-"""+inf and -inf as s32 that compare like floats (see `numbers.observed.ordered`)."""
+NEGATIVE_INFINITY = ~INFINITY
+"""-inf as an s32 that compares like floats (see `numbers.observed.ordered`), as INFINITY does."""
 
 LANES = 64
 """The elements per iteration of the search for extremes: four vectors of 16, independent of each other."""
@@ -47,10 +47,11 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
     The range is two s32: the bits of the least and the greatest element in the order of `numbers.observed.ordered`.
     """
     wide = vector(I32, LANES)
-    none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
+    none = [constant(wide, INFINITY), constant(wide, NEGATIVE_INFINITY)]
     signs = ("<", ">")
 
     def further(bits: Value, so_far: Sequence[Value], columns: Columns | None = None) -> list[Value]:
+        bits = (bits & 0x7FFFFFFF > INFINITY).select(NAN, bits)
         key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
         keys = [key if columns is None else columns.where(key, x) for x in none]
         return [b.icmp_signed(sign, k, x).select(k, x) for sign, k, x in zip(signs, keys, so_far, strict=True)]
@@ -81,7 +82,7 @@ def histogram_block(counting: int) -> Functions:
             for k in range(TABLES * BINS):
                 store_s32(table + 4 * k, 0)
         extremes = table + 4 * TABLES * BINS
-        store_s32(extremes, POSITIVE_INFINITY)
+        store_s32(extremes, INFINITY)
         store_s32(extremes + 4, NEGATIVE_INFINITY)
         first = index * a.each * PIECE
         # Process one piece at a time, because both loops below read it: it stays in the L1 cache.
@@ -90,7 +91,10 @@ def histogram_block(counting: int) -> Functions:
             widen_extremes(source + 4 * start, end - start, extremes)
             if counting:
                 for k in range(start, end):
-                    count = table + 4 * (((load_s32(source + 4 * k) >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
+                    bits = load_s32(source + 4 * k)
+                    if bits & 0x7FFFFFFF > INFINITY:
+                        bits = NAN
+                    count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
                     store_s32(count, load_s32(count) + 1)
         if counting:
             for k in range(BINS):  # add all tables to the first
@@ -106,7 +110,7 @@ def histogram_sum(counting: int) -> Functions:
     def block(args: int, index: int) -> None:
         a = view_sum(args)
         parts, counts = a.parts, a.counts
-        low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
+        low, high = INFINITY, NEGATIVE_INFINITY
         if counting:
             for k in range(BINS):
                 store_s32(counts + 4 * k, 0)

@@ -21,13 +21,15 @@ def u8_range(x: np.ndarray) -> tuple[np.float32, np.uint8]:
 SHIFT = 18
 """The number of low bits of an f32 that do not affect its bin."""
 BINS = 1 << (32 - SHIFT)
-"""The number of bins, including bins for NaN and for infinities."""
+"""The number of bins, including one for NaN and one for each infinity."""
+INFINITY, NAN = 0x7F800000, 0x7FC00000
+"""The bits of infinity, and those that stand for every NaN: CPUs differ in a NaN's sign."""
 
 
 def ordered(x: np.ndarray) -> np.ndarray:
-    """Map the bits of f32 (s32) to s32 that compare in the order -NaN < -inf < -0 < 0 < inf < NaN.
+    """Map the bits of f32 (s32) to s32 that compare in the order -inf < -0 < 0 < inf < NaN.
 
-    This is totalOrder of IEEE 754. The function is its own inverse.
+    For NaN as the bits NAN, this is totalOrder of IEEE 754. The function is its own inverse.
     """
     return x ^ ((x >> 31) & 0x7FFFFFFF)
 
@@ -35,6 +37,7 @@ def ordered(x: np.ndarray) -> np.ndarray:
 def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The counts of bins, s32, and the extremes by `ordered`, f32 [least, greatest]; [inf, -inf] if `x` is empty."""
     bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
+    bits = np.where(bits & 0x7FFFFFFF > INFINITY, np.int32(NAN), bits)
     counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
     none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))
     keys = ordered(bits)
