@@ -1,6 +1,4 @@
 """Fill arrays up with zeros, and deduplicate equal ones: weights of several operations are packed and stored once."""
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +30,7 @@ class Content(tuple[Any, ...]):
     __hash__ = tuple.__hash__
     __ne__ = object.__ne__  # the opposite of __eq__ below
 
-    def __new__(cls, array: np.ndarray) -> Content:
+    def __new__(cls, array: np.ndarray) -> "Content":
         """Make the key of an array."""
         bits = array.view(f"u{array.itemsize}")
         own = super().__new__(cls, (array.dtype.name, array.shape, bits.flat[::max(1, bits.size // SAMPLE)].tobytes()))

@@ -4,8 +4,6 @@
 first runs the calls that guards depend on. If a guard has another answer than in the example, the plan of the trace
 does not hold for the new sizes, and the program stops.
 """
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +28,7 @@ class Program:
         # Values that do not depend on open sizes are kept from the example. All other slots begin with None.
         self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
 
-    def at(self, sizes: Sequence[int]) -> Values | None:
+    def at(self, sizes: Sequence[int]) -> "Values | None":
         """All results for these values of the open sizes; None if the plan does not hold for them."""
         values, failed = self._run(sizes)
         return None if failed is not None else Values({k: values[k] for k in self._results})
@@ -137,7 +135,7 @@ class Numbers:
         self._plain = list(numbers)
         self._open = [(k, x.slot) for k, x in enumerate(numbers) if isinstance(x, Size | Later)]
 
-    def at(self, values: Values) -> list[Any]:
+    def at(self, values: "Values") -> list[Any]:
         """The numbers, with the open numbers replaced by their values."""
         out, known = self._plain.copy(), values.by_slot
         for k, slot in self._open:

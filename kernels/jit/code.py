@@ -2,8 +2,6 @@
 
 Addresses are 64-bit integers. A level says how it loads and stores the first lanes of a vector (`Tails`).
 """
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -54,7 +52,7 @@ class Loop:
         self.new: list[Value] = self.first
         self.start, self.step, self.unroll = c64(0) if start is None else start, step, unroll
 
-    def __enter__(self) -> Loop:
+    def __enter__(self) -> "Loop":
         b, before = self.b, self.b.block
         self.head, body, self.after = (b.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))
         b.branch(self.head)

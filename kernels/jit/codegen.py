@@ -6,8 +6,6 @@ functions is linked into one LLVM module that exports only these functions. LLVM
 position-independent object. Compiling processes (`compiling.py`) run with NUMBA_OPT=0, because Numba's own optimization
 would repeat LLVM's work.
 """
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -116,19 +114,19 @@ def first_module() -> Functions:
     return Functions(block=block)
 
 
-def object_code(source: Source) -> tuple[bytes, tuple[str, ...]]:
+def object_code(source: "Source") -> tuple[bytes, tuple[str, ...]]:
     """Compile a kernel module. Returns an object file and the names of its functions."""
     module, names = optimized(source)
     return _machine(source.without).emit_object(module), names
 
 
-def assembly(source: Source) -> str:
+def assembly(source: "Source") -> str:
     """The assembly of a kernel module as text."""
     text: str = _machine(source.without).emit_assembly(optimized(source)[0])
     return text
 
 
-def whole_module(source: Source) -> tuple[Any, Functions]:
+def whole_module(source: "Source") -> tuple[Any, Functions]:
     """Make one LLVM module of all functions of a source, not optimized. It exports only these functions."""
     token = LEVEL.set(source.level)
     try:
@@ -145,7 +143,7 @@ def whole_module(source: Source) -> tuple[Any, Functions]:
     return whole, functions
 
 
-def optimized(source: Source) -> tuple[Any, tuple[str, ...]]:
+def optimized(source: "Source") -> tuple[Any, tuple[str, ...]]:
     """Make the optimized LLVM module of a source. Returns the module and the names of its functions."""
     import llvmlite.binding as llvm
 

@@ -10,8 +10,6 @@ A plan for open sizes also has kernels that the first call does not need. The *b
 compiles them once the other workers have nothing to do, on cores that nobody else needs. If such a job becomes wanted,
 another worker does it as well.
 """
-from __future__ import annotations
-
 import logging
 import os
 import pickle
@@ -43,7 +41,6 @@ from graphq.kernels.jit.cpu import target_features
 
 if TYPE_CHECKING:  # these imports take time, and only compiling needs them
     from multiprocessing.connection import Connection
-    from subprocess import Popen
 
     from graphq.kernels.jit.modules import Source
 
@@ -77,7 +74,7 @@ class Job:
     the id of the process that put the job into the queue.
     """
 
-    def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None, *,
+    def __init__(self, function: str, source: "Source", keep: Callable[[Any], None] | None = None, *,
                  wanted: bool = True, first: bool = False) -> None:
         self.function, self.source, self.keep, self.first = function, source, keep, first
         self.message = pickle.dumps((function, source))
@@ -248,7 +245,7 @@ class Process:
         if self.popen.stdin and self.popen.stdout:
             self.connections.append(Streams(self.popen.stdout, self.popen.stdin))
 
-    def leave(self, connection: Connection | Streams) -> None:
+    def leave(self, connection: "Connection | Streams") -> None:
         """Close a connection, so its process ends. After the last connection, wait for the first process to end."""
         connection.close()
         if all(x.closed for x in self.connections):
@@ -426,7 +423,7 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
         connection.send((answer, error))
 
 
-def _forked(descriptors: list[int]) -> Connection:
+def _forked(descriptors: list[int]) -> "Connection":
     """Fork this process, once for each descriptor after the first. Returns the connection of the process."""
     import signal
     from multiprocessing.connection import Connection
