@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from graphq.commands.quantize import NAMING
-from graphq.commands.shared import MODEL, Arguments, option
+from graphq.commands.shared import MODEL, RANGES, Arguments, option, with_ranges
 from graphq.model.files import load_graph
 
 ARGUMENTS: Arguments = (
@@ -14,7 +14,8 @@ ARGUMENTS: Arguments = (
     option("--data", required=True, metavar="DATA",
            help="inputs for both models: a folder of .npz or .npy files, such a file, or a function that gives dicts "
                 "of arrays: FILE.py:NAME or module:NAME"),
-    option("--no-rank", action="store_true", help="do not measure what each layer costs at the outputs"))
+    option("--no-rank", action="store_true", help="do not measure what each layer costs at the outputs"),
+    RANGES)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -25,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
 
     if not options.no_rank and sys.stderr.isatty():
         print("measuring the cost of each layer takes some runs per layer; --no-rank leaves it out", file=sys.stderr)
-    left, right = load_graph(options.file), load_graph(options.against)
+    left, right = with_ranges(options), load_graph(options.against)
     found = compare(left, right, load_data(options.data, right), rank=not options.no_rank)
     print(found.json() if options.json else found)
     if found.loss > GOOD_ENOUGH and found.better and not options.json:

@@ -35,13 +35,17 @@ class Change(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Constants of one type of which `differing` elements have other bits; `largest` is the largest difference."""
+    """Constants of one type of which `differing` elements have other bits.
+
+    `largest` is the largest difference, without the `nan` elements that are NaN in a model (NaN if all are).
+    """
 
     name: str
     type: str
     differing: int
     elements: int
     largest: float
+    nan: int = 0
 
 
 class GraphDifference(NamedTuple):
@@ -61,7 +65,7 @@ class GraphDifference(NamedTuple):
     def __str__(self) -> str:
         changes = [f"~ {c.node}: {c.what} {_cut(c.before, c.after)} -> {_cut(c.after, c.before)}" for c in self.changed]
         weights = [f"~ weights {w.name} {w.type}: {w.differing} of {counted(w.elements, 'element')} differ, by at most "
-                   f"{w.largest:.6g}" for w in self.weights]
+                   f"{w.largest:.6g}" + f"; {w.nan} are NaN in a model" * (w.nan > 0) for w in self.weights]
         total = f"{counted(self.kept, 'node')} in both models, {len(self.removed)} removed, {len(self.added)} added"
         return "\n".join([*(f"- {x}" for x in self.removed), *(f"+ {x}" for x in self.added), *changes, *weights,
                           total + ", all equal" * self.equal])
@@ -170,4 +174,5 @@ def _of_weights(x: Value, y: Value) -> Weights | None:
         return None
     with np.errstate(invalid="ignore"):
         gaps = np.abs(a.ravel()[other].astype(np.float64) - b.ravel()[other].astype(np.float64))
-    return Weights(x.graph.label(x), str(x.type), other.size, a.size, float(gaps.max()))
+    return Weights(x.graph.label(x), str(x.type), other.size, a.size, float(np.fmax.reduce(gaps)),
+                   int(np.isnan(gaps).sum()))

@@ -5,17 +5,16 @@ partition is supported, the operations with their ids, and the names of inputs a
 """
 import argparse
 
-from graphq.commands.shared import MODEL, write
-from graphq.model.files import load_graph
+from graphq.commands.shared import MODEL, RANGES, Arguments, with_ranges, write
 
-ARGUMENTS = MODEL
+ARGUMENTS: Arguments = (*MODEL, RANGES)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the partitions of the graph, one per line."""
     from graphq.onednn.partitions import partitions
 
-    found = partitions(load_graph(options.file))
+    found = partitions(with_ranges(options))
     write(options, "\n".join(map(str, found)), [
         {"id": p.id, "anchor": p.anchor, "supported": p.supported,
          "operations": [{"id": i, "name": n.op.name} for i, n in zip(p.op_ids, p.ops, strict=True)],

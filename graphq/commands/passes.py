@@ -4,6 +4,7 @@
     graphq passes MODEL --list                                the names of the pipeline's passes, in their order
     graphq passes MODEL --passes eliminate_dead_code,canonicalize --print-after all
     graphq passes MODEL --passes mine.py:MyRewrite --verify numeric
+    graphq passes MODEL --ranges rows                         RangesByRow runs first
 
 --passes takes names of the pipeline's passes, including the passes inside canonicalize, and your own passes as
 FILE.py:NAME or module:NAME. --print-after prints to stderr. --verify numeric compares the graph's results before and
@@ -19,14 +20,14 @@ from typing import Any, TextIO
 
 from graphq.base.paths import named_object
 from graphq.base.progress import bars
-from graphq.commands.shared import ELIDE, MODEL, Arguments, comma_separated, option, write
+from graphq.commands.shared import ELIDE, MODEL, RANGES, Arguments, comma_separated, option, write
 from graphq.errors import ParseError, PassError
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.model.files import load_graph
-from graphq.passes import PIPELINE, Pass, find_pass, run_passes
+from graphq.passes import PIPELINE, Pass, RangesByRow, find_pass, run_passes
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.validation.validator import validate
 
@@ -38,12 +39,13 @@ ARGUMENTS: Arguments = (
     option("--verify", choices=["graph", "numeric"],
            help="check after each pass that the graph is consistent, or (numeric) also that numbers stay"),
     option("--list", action="store_true", help="print the names of the passes instead"),
-    ELIDE)
+    RANGES, ELIDE)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the passes, and print; returns 1 if --verify numeric finds a pass that changes numbers."""
     steps = PIPELINE if options.passes is None else [named_pass(name) for name in options.passes]
+    steps = [RangesByRow, *steps] if options.ranges == "rows" else steps
     if options.list:
         names = list(_listed(steps))
         write(options, "\n".join(names), [name.strip() for name in names])

@@ -15,8 +15,10 @@ from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.text import to_text
 from graphq.model.compiled_graph import CompiledGraph
+from graphq.model.files import load_graph
 from graphq.model.kept import load_compiled
 from graphq.onnx import save_onnx
+from graphq.passes import RangesByRow, run_passes
 
 Arguments: TypeAlias = tuple[Callable[[argparse.ArgumentParser], object], ...]
 """Functions that add arguments to the parser of a command."""
@@ -33,13 +35,14 @@ MODEL: Arguments = (
     option("file", type=Path, metavar="MODEL",
            help="an ONNX, PyTorch (.pt2) or oneDNN Graph file, a saved model or a text form"),
     JSON)
+RANGES = option("--ranges", choices=get_args(Ranges), default="tensor",
+                help="per-token dynamic quantization (rows): each row of an activation that the model quantizes at "
+                     "run time gets its own range, instead of the whole tensor (the default)")
 NUMBERS: Arguments = (  # without the precision: `graphq bench` takes several
     option("--ties", choices=get_args(Ties), default="settled",
            help="compute outputs near rounding ties as the graph is written (settled, the default), or leave them as "
                 "the formula has them, which takes less time"),
-    option("--ranges", choices=get_args(Ranges), default="tensor",
-           help="per-token dynamic quantization (rows): each row of an activation that the model quantizes at run time "
-                "gets its own range, instead of the whole tensor (the default)"))
+    RANGES)
 PRECISION = option("--precision", choices=get_args(Precision), default="f32",
                    help="the type in which f32 matmuls and convolutions read their operands (default f32)")
 TARGET: Arguments = (
@@ -58,6 +61,14 @@ def save_graph(graph: Graph, path: Path, opset: int = 21) -> None:
         save_onednn_json(graph, path)
     else:
         path.write_text(to_text(graph) + "\n", encoding="utf-8")
+
+
+def with_ranges(options: argparse.Namespace) -> Graph:
+    """Load the file's graph. With `--ranges rows`, its run-time ranges become ranges by row."""
+    graph = load_graph(options.file)
+    if options.ranges == "rows":
+        run_passes(graph, [RangesByRow])
+    return graph
 
 
 def numbers(options: argparse.Namespace) -> dict[str, Any]:

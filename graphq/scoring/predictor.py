@@ -10,7 +10,7 @@ import numpy as np
 from graphq.base.locks import Lock
 from graphq.base.paths import path_of
 from graphq.base.platform import resolve_threads
-from graphq.compile import compile
+from graphq.compile import Ranges, compile
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import check_array, named_outputs
@@ -58,6 +58,8 @@ class Predictor:
 
     `threads`: the most threads to use (default: the process's share of the cores, see `graphq.base.platform`).
 
+    `ranges`: as in `compile`, for a graph or the path of a file with a graph. Other models have their own ranges.
+
     A pickled predictor has the path and the settings. A process that receives it loads the model once, at its first
     call. A predictor of a compiled graph is pickled with the graph. Several threads may call a predictor at a time.
 
@@ -67,7 +69,8 @@ class Predictor:
 
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
                  batch: int | None = None, pad_to: int | None = None,
-                 pad: Literal["longest", "buckets"] | None = None, convert: bool = False) -> None:
+                 pad: Literal["longest", "buckets"] | None = None, convert: bool = False,
+                 ranges: Ranges = "tensor") -> None:
         for name, value in (("threads", threads), ("batch", batch), ("pad_to", pad_to)):
             if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)
                                       or not 0 < value < 2**31):
@@ -82,9 +85,12 @@ class Predictor:
         self._graph: tuple[Graph, Options] | None = None
         self._key: tuple[Any, ...] = (uuid.uuid4().hex, threads)
         if isinstance(model, Graph) or not isinstance(model, CompiledGraph) and path_of(model).suffix in GRAPHS:
-            what, model = "a graph" if isinstance(model, Graph) else model, compile(model, threads=threads)
+            what = "a graph" if isinstance(model, Graph) else model
+            model = compile(model, threads=threads, ranges=ranges)
             log.warning("%s is compiled, to %r, and again in each process that scores with it; to avoid this, "
                         "pass a file that `graphq compile` or `save` wrote", what, model)
+        elif ranges != "tensor":
+            raise CompileError(f"ranges={ranges!r}: {model!r} is already compiled; give the option to `compile`")
         if isinstance(model, CompiledGraph):
             self._graph = model.source, model.options
             if threads is None or resolve_threads(threads) == model.threads:

@@ -21,7 +21,7 @@ CHANGES = {
     "nothing": ([], ((4, [], []), [], [])),
     "a name": ([("%1 = relu(%0)", "%r = relu(%0)"), ("softmax(%1", "softmax(%r")], ((4, [], []), [], [])),
     "an attribute": ([("axis=0", "axis=1")], ((4, [], []), [("%2 = softmax", "axis", "0", "default")], [])),
-    "a weight": ([("7, 8,", "7, 8.5,")], ((4, [], []), [], [("%w", "f32[3,4]", 1, 12, 0.5)])),
+    "a weight": ([("7, 8,", "7, 8.5,")], ((4, [], []), [], [("%w", "f32[3,4]", 1, 12, 0.5, 0)])),
     "a node": ([("%2 = softmax(%1", "%a = abs(%1)\n %2 = softmax(%a")], (
         (4, [], ["%a = abs(%1) : f32[2,4]"]), [("%2 = softmax", "operand 0", "%1", "%a")], [])),
     "an operation": ([("%1 = relu", "%1 = abs")], ((3, ["%1 = relu(%0) : f32[2,4]"], ["%1 = abs(%0) : f32[2,4]"]),
@@ -74,13 +74,17 @@ def test_nodes_without_names_match_in_their_order():
     assert {w.largest for w in found.weights} == {1.0}
 
 
-@pytest.mark.parametrize("a, b, gap", [([0.0], [-0.0], 0), ([np.nan], [np.nan], None), ([np.inf], [1.0], np.inf)])
+@pytest.mark.parametrize("a, b, gap", [
+    ([0.0], [-0.0], (1, 0, 0)), ([np.nan], [np.nan], None), ([np.inf], [1.0], (1, np.inf, 0)),
+    ([np.nan, 2.0, 3.0, np.inf], [1.0, 2.5, 3.0, np.nan], (3, 0.5, 2))])
 def test_weights_are_compared_by_their_bits(a, b, gap):
     def of(x):
         g = gq.Graph()
         g.output(g.constant(np.float32(x)), name="y")
         return g
-    assert [w.largest for w in difference(of(a), of(b)).weights] == ([] if gap is None else [gap])
+    found = difference(of(a), of(b))
+    assert [(w.differing, w.largest, w.nan) for w in found.weights] == ([] if gap is None else [gap])
+    assert ("2 are NaN in a model" in str(found)) == (gap == (3, 0.5, 2))
 
 
 def test_texts_show_the_place_that_differs():

@@ -1,7 +1,9 @@
 """`graphq passes`: which passes run, what is printed, what is checked."""
 import json
 
+import numpy as np
 import pytest
+from level_graphs import numbers
 
 import graphq as gq
 from graphq.cli import main
@@ -102,6 +104,32 @@ def test_json(file, capsys):
 def test_the_passes_are_listed(file, capsys):
     code, out, _ = run(capsys, file, "--list")
     assert code == 0 and out.splitlines()[0] == "eliminate_dead_code" and "  DropRepeatedRelu" in out.splitlines()
+
+
+def test_ranges_by_row(tmp_path, capsys):
+    """The three commands that do not compile their model work on the graph with a range for each row."""
+    g = gq.Graph()
+    x, w = g.input("x", shape=(8, 16), dtype="f32"), numbers((16, 4), "s8", 1)
+    s, z = g.dynamic_range(x)
+    x = g.dynamic_dequantize(g.dynamic_quantize(x, s, z, dtype="u8"), s, z)
+    g.output(g.matmul(x, g.dequantize(g.constant(w), scales=[0.01]), name="y"))
+    (tmp_path / "q.txt").write_text(gq.to_text(g))
+    f = gq.Graph()
+    f.output(f.matmul(f.input("x", shape=(8, 16), dtype="f32"), f.constant(w.astype(np.float32) / 100), name="y"))
+    (tmp_path / "f.txt").write_text(gq.to_text(f))
+    rows = np.float32([[1], [4], [16], [64], [256], [1024], [4096], [16384]])
+    np.savez(tmp_path / "x.npz", x=numbers((8, 16), "s8", 2).astype(np.float32) * rows)
+    found = {}
+    for ranges in "tensor", "rows":
+        def out(command, *more, ranges=ranges):
+            assert main([command, str(tmp_path / "q.txt"), *more, "--json", f"--ranges={ranges}"]) == 0
+            return json.loads(capsys.readouterr().out)
+
+        found[ranges] = out("compare", str(tmp_path / "f.txt"), f"--data={tmp_path}/x.npz", "--no-rank")["loss"]
+        assert ("dynamic_range" in [o["name"] for p in out("partitions") for o in p["operations"]]) == \
+            (out("passes", "--list")[0] == "eliminate_dead_code") == ("dynamic_range" in out("passes")["graph"]) == \
+            (ranges == "tensor")
+    assert 0 < found["rows"] < found["tensor"]
 
 
 @pytest.mark.parametrize("passes,message", [

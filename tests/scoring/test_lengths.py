@@ -132,3 +132,14 @@ def test_an_encoder_of_texts(tmp_path):
     for pad in ("longest", "buckets"):
         got = gq.Predictor(tmp_path / "m", pad=pad, threads=1)(given)["y"]
         assert all(np.array_equal(x.view(np.int32), y.view(np.int32)) for x, y in zip(got, want, strict=True))
+
+
+def test_ranges_by_row(caplog):
+    """A predictor of a graph compiles it with a range for each row, also in another process, and then pads rows."""
+    model = gq.compile(encoder(quantized="dynamic"), ranges="rows", threads=1)
+    predictor = gq.Predictor(encoder(quantized="dynamic"), ranges="rows", pad="buckets", threads=1)
+    given, want = zip(*((feed([n], n), model(feed([n], n))[0]) for n in (9, 2)), strict=True)
+    for each in (predictor, pickle.loads(pickle.dumps(predictor))):
+        got = each({name: [x[name][0] for x in given] for name in given[0]})["y"]
+        assert all(np.array_equal(x.view(np.int32), y.view(np.int32)) for x, y in zip(got, want, strict=True))
+    assert "not padded" not in caplog.text

@@ -145,6 +145,11 @@ def test_bad_settings(tmp_path):
     for options in ({"batch": 8}, {"pad_to": 2}):
         with pytest.raises(gq.CompileError, match="takes 4 rows at a time"):
             gq.Predictor(model, **options)
+    for compiled in (model, "net.graphq"):
+        with pytest.raises(gq.CompileError, match=r"ranges='rows': .* is already compiled"):
+            gq.Predictor(compiled, ranges="rows")
+    with pytest.raises(gq.CompileError, match="ranges must be tensor or rows"):
+        gq.Predictor(network(4), ranges="whole")
     with pytest.raises(gq.ParseError):
         gq.Predictor(tmp_path / "none")
     with pytest.raises(gq.GraphError, match="path"):
