@@ -151,3 +151,28 @@ def test_windows_over_an_unknown_rank(op, more):
     text = f"net (float[n] s, int64[k] d, float[3,3,2] w) => (float[a] y) {{ x = Reshape(s, d) y = {op}(x{more}) }}"
     g = gq.load_onnx(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'))
     assert [n.op.name for n in g.nodes] == ["onnx_node", "onnx_node"]
+
+
+@pytest.mark.parametrize("training", ["t", "true", ""])
+def test_a_dropout_without_a_seed_is_refused_if_it_may_train(training):
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, bool t) => (float[2] y) {'
+    body = "true = Constant<value = bool {1}>() half = Constant<value_float = 0.5>() y = Dropout(x, half, "
+    model = onnx.parser.parse_model(f"{head}{body}{training}) }}")
+    if training:
+        with pytest.raises(GraphError, match="Dropout 'y': .* random: set training_mode to false, or give"):
+            gq.load_onnx(model)
+    else:
+        assert not gq.load_onnx(model).nodes
+
+
+@pytest.mark.parametrize("draw, reason", [
+    ("RandomNormalLike(e)", "random numbers"), ("Dropout(e, half, k)", "dropout in training mode is random")])
+def test_random_numbers_in_a_body_that_onnx_runs_are_refused(draw, reason):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {
+        n = Constant<value_int = 3>() c = Constant<value = bool {1}>() half = Constant<value_float = 0.5>()
+        y = Loop(n, c, x) <body = b (int64 i, bool k, float[2] s) => (bool k2, float[2] t) {
+            k2 = Identity(k) q = SequenceConstruct(s) zero = Constant<value_int = 0>() e = SequenceAt(q, zero)
+            t = DRAW }>
+    }""".replace("DRAW", draw))
+    with pytest.raises(GraphError, match=f"Loop 'y': {reason}"):
+        gq.load_onnx(model)
