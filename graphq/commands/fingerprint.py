@@ -1,5 +1,6 @@
 """Print a model's fingerprint, a digest of all that decides its outputs (docs/numbers.md)."""
 import argparse
+import sys
 
 from graphq.commands.shared import MODEL, NUMBERS, PRECISION, Arguments, is_saved, write
 from graphq.model import fingerprint
@@ -7,15 +8,23 @@ from graphq.model.files import load_graph
 from graphq.model.kept import load_compiled
 from graphq.passes import PIPELINE
 from graphq.passes.pipeline import passes_of
+from graphq.validation.subgraphs import all_nodes
 
 ARGUMENTS: Arguments = (*MODEL, PRECISION, *NUMBERS)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the fingerprint. A graph is not compiled; a saved model has its own options."""
+    """Print the fingerprint. A graph is not compiled; a saved model has its own options.
+
+    Operations that it does not cover, because their bits may differ between machines, are named on stderr.
+    """
+    graph = load_graph(options.file)
     if is_saved(options):
         found = load_compiled(options.file).fingerprint
     else:
         passes = passes_of(None, options.precision, options.ranges, options.ties)
-        found = fingerprint.fingerprint(load_graph(options.file), passes or PIPELINE)
-    write(options, found, {"fingerprint": found, "numbers": fingerprint.NUMBERS})
+        found = fingerprint.fingerprint(graph, passes or PIPELINE)
+    loose = [n.graph.describe(n) for n in all_nodes(graph) if not n.op.portable]
+    write(options, found, {"fingerprint": found, "numbers": fingerprint.NUMBERS, "not_covered": loose})
+    for line in loose:
+        print(f"bits may differ between machines: {line}", file=sys.stderr)

@@ -109,6 +109,8 @@ class Op:
                 In a file an attribute may be absent (then ONNX's default applies) or a constant input
         exact   whether kernels equal the reference bit for bit, given the same operands. They differ if the lane rule
                 calls a function of `kernels.lanes.elementary` that approximates the reference
+        portable  whether results have the same bits on every machine. They may differ if no kernel replaces a reference
+                that calls BLAS, or functions of NumPy that are approximations
     """
 
     name: str
@@ -126,6 +128,7 @@ class Op:
     layout: str | None = None
     rows: str | None = None
     onnx: str | None = None
+    portable: bool = True
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -260,7 +263,7 @@ def register_op(
     *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
     resolve: Callable[..., tuple[Value, ...] | None] | None = None, lanes: Callable[..., Any] | None = None,
     bound: Bound | None = None, exact: bool = True, layout: str | None = None, rows: str | None = None,
-    onnx: str | None = None,
+    onnx: str | None = None, portable: bool = True,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare the decorated function as an op (see `Op`). Raises GraphError if an op of its name exists."""
 
@@ -280,7 +283,7 @@ def register_op(
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         kind = _KINDS.get(name) or "".join(part.capitalize() for part in name.split("_"))  # bias_add -> BiasAdd
         op = Op(name, kind, tuple(operands), attributes, f, infer, commutative, elementwise, resolve,
-                lanes, bound, exact, layout, rows, onnx)
+                lanes, bound, exact, layout, rows, onnx, portable)
         _check_rules(op)
         OPS[name] = op
         add_builder(op)

@@ -33,7 +33,7 @@ def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
     return resolve(graph, attrs["model"].tobytes(), operands)
 
 
-@register_op(infer=infer_onnx_node, resolve=resolve_onnx_node)
+@register_op(infer=infer_onnx_node, resolve=resolve_onnx_node, portable=False)
 def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
     """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
 

@@ -144,7 +144,7 @@ def softplus(src: Array, *, beta: float = 1.0) -> Array:
     return np.logaddexp(0, b * src) / b
 
 
-@register_op(infer=infer_unary, elementwise=True)
+@register_op(infer=infer_unary, elementwise=True, portable=False)
 def pow_(src: Array, *, beta: float) -> Array:
     """`src**beta` (oneDNN Pow). NaN below zero if beta is not an integer. For beta 3: src * src * src."""
     return _cube(src) if beta == 3 else _power(src, beta=beta)

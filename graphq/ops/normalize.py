@@ -209,7 +209,7 @@ def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: fl
     return rules.infer_unary(src, alpha=alpha, beta=beta, bias=bias)
 
 
-@register_op(infer=infer_lrn, rows="images")
+@register_op(infer=infer_lrn, rows="images", portable=False)
 @rules.quiet
 def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0,
         data_format: DataFormat = "NXC") -> Array:

@@ -190,6 +190,7 @@ def _note(node: Node) -> str:
     if node.op.name == "partition":
         return ""
     own = [str(node.meta["why"])] if "why" in node.meta else []
+    own += [] if node.op.portable else ["its bits may differ between machines"]
     return "\n".join(own + [f"in {name}: {n.graph.describe(n)}: {n.meta['why']}" for name, body in node.attrs.items()
                             if isinstance(body, Graph) for n in all_nodes(body) if "why" in n.meta])
 

@@ -36,10 +36,8 @@ IMPORTERS: dict[tuple[str, str], Importer] = {}
 
 SEQUENCES = "sequences, optionals and maps are not supported: graphq has tensors"
 STRINGS = "strings are not supported: graphq has numbers"
-RANDOM = "random numbers are not defined by ONNX: give them as an input"
 REFUSED: dict[str, str] = {
-    **dict.fromkeys("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split(),
-                    RANDOM),
+    **dict.fromkeys(fallback.RANDOM, fallback.UNDEFINED),
     **dict.fromkeys(("ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
                      "SequenceInsert SequenceLength SequenceMap SplitToSequence ai.onnx.ml.CastMap "
                      "ai.onnx.ml.DictVectorizer ai.onnx.ml.ZipMap").split(), SEQUENCES),
@@ -256,8 +254,8 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope, *, written: bool = 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
     """Add an onnx_node, or constants if all operands are constants. Reports show the reason `why`."""
-    for inner in fallback.nodes_of(node):
-        _refuse_random(inner, scope)
+    if (wrong := fallback.why_random(node, scope.values)) is not None:
+        raise Refused(wrong)
     operands, attrs = fallback.single(node, scope.opsets, scope.values)
     names = [slot.name for slot in fallback.parsed(attrs["model"].tobytes()).graph.input]
     values = {name: x for name, v in zip(names, operands, strict=True)
@@ -268,16 +266,6 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
     graph.nodes[-1].meta = {"why": why}
     return dict(zip(filter(None, node.output), _fold(graph, first, outs), strict=True))
-
-
-def _refuse_random(node: NodeProto, scope: Scope) -> None:
-    """Refuse a node, perhaps of a body, for which ONNX's reference would draw other numbers in each call."""
-    if REFUSED.get(fallback.title(node.domain, node.op_type)) == RANDOM:
-        raise Refused(RANDOM)
-    if node.op_type == "Dropout" and len(node.input) > 2 and all(a.name != "seed" for a in node.attribute):
-        training = scope.values.get(node.input[2])
-        if training is None or training.data is None or training.data.any():
-            raise Refused("dropout in training mode is random: set training_mode to false, or give the attribute seed")
 
 
 def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:

@@ -86,6 +86,22 @@ EMBEDDED = 4096
 """Constants of at most this many elements become initializers of a node's model, for shape inference to see."""
 
 
+RANDOM = "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+UNDEFINED = "random numbers are not defined by ONNX: give them as an input"
+
+
+def why_random(node: onnx.NodeProto, values: Mapping[str, Value]) -> str | None:
+    """Why results of a node, or of a node in its bodies, would be other random numbers in each call; None if not."""
+    for inner in nodes_of(node):
+        if inner.op_type in RANDOM:
+            return UNDEFINED
+        if inner.op_type == "Dropout" and len(inner.input) > 2 and all(a.name != "seed" for a in inner.attribute):
+            training = values.get(inner.input[2])
+            if training is None or training.data is None or training.data.any():
+                return "dropout in training mode is random: set training_mode to false, or give the attribute seed"
+    return None
+
+
 def single(node: onnx.NodeProto, opsets: Mapping[str, int],
            values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
     """The operands and attributes of an operation `onnx_node` that runs `node`; `values` has values by name."""
