@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphq.dtypes import f32, u8
+from graphq.dtypes import DType, f32, s8, u8
 from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import shares_range
 from graphq.rewrite.fixpoint import Fixpoint
@@ -40,7 +40,7 @@ def _rows_of(g: Graph, product: Node, *quantized: Value | None) -> tuple[Value, 
 
 
 class IntegerProductByRow(Rewrite):
-    """cast(matmul_integer(q, w, z, wz?)) * (s * ws) -> the same with x quantized per row; also of conv_integer
+    """cast(matmul_integer(q, w, z?, wz?)) * (s * ws) -> the same with x quantized per row; also of conv_integer
 
     q is x quantized to u8; its scale s and zero point z come from the range of the whole x. wz and ws are the zero
     point and the scale of the weights.
@@ -48,10 +48,10 @@ class IntegerProductByRow(Rewrite):
 
     def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var, wz: Var, ws: Var) -> PatternLike:
         product = g.any_of("matmul_integer", "conv_integer")
-        sums = g.any_of(product(q, w, z, attrs=ANY), product(q, w, z, wz, attrs=ANY))
+        sums = g.any_of(product(q, w, attrs=ANY), product(q, w, z, attrs=ANY), product(q, w, z, wz, attrs=ANY))
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
-    def check(self, q: Value, s: Value, z: Value, match: Match) -> str | None:
+    def check(self, q: Value, s: Value, z: Value | None, match: Match) -> str | None:
         if q.node is None or q.node.op.name != "dynamic_quantize":
             return ""
         if match.root.output.dtype != f32:
@@ -60,7 +60,7 @@ class IntegerProductByRow(Rewrite):
             return "the rank of the images is not known"
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
 
-    def replace(self, g: Graph, q: Value, s: Value, z: Value, w: Value, wz: Value | None, ws: Value,
+    def replace(self, g: Graph, q: Value, s: Value, z: Value | None, w: Value, wz: Value | None, ws: Value,
                 match: Match) -> Value:
         product = next(n for n in match.nodes if n.op.name in ("matmul_integer", "conv_integer"))
         first, second = _quantized(q, s, z), _quantized(w, ws, wz)
@@ -114,13 +114,42 @@ NOT_DYNAMIC = "the operand is not quantized by its own range"
 
 def _quantized(q: Value | None, s: Value | None, z: Value | None = None) -> Value | None:
     """The f32 value x that was quantized to q; None if s and z do not come from the range of x."""
-    quantize, range = (None if v is None else v.node for v in (q, s))
-    if quantize is None or range is None or (quantize.op.name, range.op.name) != ("dynamic_quantize", "dynamic_range"):
+    quantize = None if q is None else q.node
+    if quantize is None or quantize.op.name != "dynamic_quantize" or quantize.attrs["qtype"] != "per_tensor":
         return None
-    x = next(range.operands)
-    whole = quantize.attrs["qtype"] == "per_tensor" and quantize.attrs["dtype"] == u8
-    same = [a is b is c for a, b, c in zip(quantize.inputs, (x, s, z), (x, *range.outputs), strict=True)]
-    return x if whole and all(same) else None
+    x, *parameters = quantize.operands
+    same = parameters == [v for v in (s, z) if v is not None]
+    return x if same and _has_range_of(x, parameters, quantize.attrs["dtype"]) else None
+
+
+def _has_range_of(x: Value, parameters: Sequence[Value], dtype: DType) -> bool:
+    """Whether scale and zero point come from the range of the whole `x`, for integers of this dtype.
+
+    They are computed by lane-wise operations from a dynamic_range, which is for u8, or from the largest or smallest
+    element or magnitude.
+    """
+    reduced, seen, work = False, set[Value](), [*parameters]
+    while work:
+        v = work.pop()
+        if v in seen or v.data is not None:
+            continue
+        seen.add(v)
+        if v.node is not None and (v.node.op.elementwise or v.node.op.name == "static_reshape"):
+            work += v.node.operands
+        elif v.node is not None and _is_range(v.node, x, dtype):
+            reduced = True
+        else:
+            return False
+    return reduced and dtype in (s8, u8)
+
+
+def _is_range(node: Node, x: Value, dtype: DType) -> bool:
+    source, found = next(node.operands, None), node.outputs[0].type
+    if node.op.name == "dynamic_range":
+        return source is x and dtype == u8
+    if source is not x and source is not None and source.node is not None and source.node.op.name == "abs":
+        source = next(source.node.operands)
+    return source is x and node.op.name in ("reduce_max", "reduce_min") and found.known and found.size == 1
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow(), states_by_row)

@@ -52,13 +52,21 @@ def ties(graph: Graph) -> list[str]:
 
 
 def ranges(graph: Graph, passes: Sequence[Pass]) -> list[str]:
-    """A line on run-time ranges, if RangesByRow is among the passes: what still has the range of a whole tensor."""
+    """A line on run-time ranges, if RangesByRow is among the passes: what still has the range of a whole tensor.
+
+    `graph` is the graph before the fusions.
+    """
     if RangesByRow not in passes:
         return []
-    left = [graph.label(n.outputs[0]) for n in graph.nodes
-            if any(x.op.name == "dynamic_range" or shares_range(x)
-                   for x in (n.attrs["body"].nodes if n.op.name == "partition" else [n]))]
+    left = [graph.label(n.outputs[0]) for n in graph.nodes if shares_range(n) or n.op.name == "dynamic_range"
+            or n.op.name in ("dynamic_quantize", "quantize_linear") and _is_computed(n.inputs[1])]
     return [f"ranges: by row, except for {listing(left, 'and')}" if left else "ranges: by row"]
+
+
+def _is_computed(scale: Value | None) -> bool:
+    """Whether a scale is one number for a whole tensor that operations compute, other than a dynamic_range."""
+    return scale is not None and scale.data is None and scale.shape in ((), (1,)) and scale.node is not None and \
+        scale.node.op.name != "dynamic_range"
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
@@ -115,7 +123,7 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
         causes=tuple(causes(analysis)), steps=tuple(steps),
         near_misses=tuple(records.NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
         coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
-        ties=tuple(ties(graph)), ranges=tuple(ranges(graph, passes)),
+        ties=tuple(ties(graph)), ranges=tuple(ranges(history.before, passes)),
         layouts=tuple(_layouts(graph, None if plan is None else own, at_sizes)),
         source=tuple(operation(n) for n in source.nodes), became=_became(analysis), names=_onnx_names(source))
 

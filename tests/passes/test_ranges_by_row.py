@@ -143,6 +143,36 @@ def test_explain_names_what_keeps_its_range():
     assert "dynamic_range" in model.rows_mix and "ranges:" not in gq.compile(g, threads=1).explain()
 
 
+SYMMETRIC = "%m = reduce_max(%size, axes=[0, 1]) %s = multiply(%m, %step) %q = dynamic_quantize(x, %s, dtype=s8)"
+AFFINE = """%hi = reduce_max(x, axes=[0, 1]) %lo = reduce_min(x, axes=[0, 1]) %all = subtract(%hi, %lo)
+            %s = divide(%all, %levels) %at = divide(%lo, %s) %near = round(%at) %back = subtract(%zero, %near)
+            %z = cast(%back, dtype=u8) %q = dynamic_quantize(x, %s, %z, dtype=u8)"""
+DEQUANTIZED = "%f = dequantize(%w, scales=[0.01]) %d = dynamic_dequantize(%q, %s) %y = matmul(%d, %f)"
+INTEGERS = "%i = matmul_integer(%q, %w) %f = cast(%i, dtype=f32) %o = multiply(%s, %ws) %y = multiply(%f, %o)"
+
+
+@pytest.mark.parametrize("form", [
+    f"{SYMMETRIC} {DEQUANTIZED}", f"{SYMMETRIC} {INTEGERS}", f"{AFFINE} {DEQUANTIZED.replace('%s)', '%s, %z)')}",
+    f"{AFFINE} {INTEGERS.replace('%w)', '%w, %z)')}"])
+def test_ranges_that_the_file_computes(form):
+    """By the largest and smallest elements, instead of DynamicQuantizeLinear."""
+    weights = ", ".join(map(str, W[:, 0]))
+    head = f"""%size = abs(x) %step = constant(value=f32[]{{{1 / 127}}}) %levels = constant(value=f32[]{{255}})
+               %w = constant(value=s8[64,1]{{{weights}}}) %ws = constant(value=f32[]{{0.01}})
+               %zero = constant(value=f32[]{{0}}) %other = relu(x)"""
+    graph = gq.parse(f"graph g(x: f32[?,64]) {{ {head} {form} return %y }}")
+    model = gq.compile(graph, ranges="rows", threads=1)
+    x = RNG.standard_normal((3, 64)).astype(np.float32) * np.float32([[1], [100], [1e-3]])
+    want = x.astype(np.float64) @ W[:, :1] * 0.01
+    errors = np.abs(model(x) - want).max(axis=1) / np.abs(x).max(axis=1)
+    assert errors.max() < 0.5 / 127 * np.abs(W[:, 0]).sum() * 0.01
+    assert np.array_equal(model(x)[1:2], model(x[1:2])) and model.rows_mix is None
+    assert "\nranges: by row\n" in model.explain()
+    other = gq.compile(gq.parse(f"graph g(x: f32[?,64]) {{ {head} {form.replace('(x, %s', '(%other, %s')} "
+                                "return %y }"), ranges="rows", threads=1)
+    assert "reduce_max" in other.rows_mix and "\nranges: by row, except for %q\n" in other.explain()
+
+
 def test_ranges_of_something_else_stay():
     """The range is of x, what is quantized is its relu."""
     g = gq.Graph()
