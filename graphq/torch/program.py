@@ -2,13 +2,14 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import count
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx
-from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument
+from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, TensorArgument
 
 from graphq.dtypes import as_dtype
 from graphq.errors import CompileError, GraphError
@@ -16,7 +17,7 @@ from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import names_of_calls
 from graphq.torch.calling import CALLING, Calling
-from graphq.torch.operators.decompositions import decomposed, table
+from graphq.torch.operators.decompositions import decomposed, signature, table
 from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
 
 CHANGES = tuple(kind for kind in OutputKind if kind.name.endswith("_MUTATION"))
@@ -91,9 +92,11 @@ class _Conversion:
         self.names: dict[Any, str] = {}
         self.arguments: dict[str, bool] = {}
         self.buffers: dict[str, torch.Tensor] = {}
+        self.traced: dict[str, fx.GraphModule | None] = {}
         signature = program.graph_signature
         self.changed = {spec.target for spec in signature.output_specs if spec.kind in CHANGES}
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
+        self.mode = next((v.fake_mode for n in places if hasattr(v := n.meta.get("val"), "fake_mode")), nullcontext())
         given = [self._given(node, spec) for node, spec in zip(places, signature.input_specs, strict=True)]
         self._return(self._run(program.graph_module, given))
 
@@ -173,7 +176,12 @@ class _Conversion:
 
     def _decomposed(self, node: Any) -> Any:
         """The results of a call by simpler operators."""
-        module = decomposed(node)
+        if not node.all_input_nodes and torch.Tag.nondeterministic_seeded not in node.target.tags:
+            return self._constant(node.target(*node.args, **node.kwargs), node.name)
+        key = signature(node)
+        if key not in self.traced:
+            self.traced[key] = decomposed(node, self.mode)
+        module = self.traced[key]
         if module is None:
             raise GraphError("graphq lacks this operator, and PyTorch cannot decompose it: change the module, or "
                              "open an issue that names the operator")
@@ -205,6 +213,8 @@ class _Conversion:
             if spec.kind not in (OutputKind.USER_OUTPUT, *CHANGES):
                 raise GraphError(f"the program has the result '{spec.target}' ({spec.kind.name}), which graphq lacks: "
                                  "export a module in eval mode")
+            if result is None and isinstance(spec.arg, TensorArgument):
+                raise GraphError(f"graphq does not compute the program's result '{spec.arg.name}'")
             constant = not isinstance(result, Value)
             if spec.kind in CHANGES:
                 changed.append(self.buffers[spec.target] if spec.target in self.buffers else

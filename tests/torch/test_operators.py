@@ -158,6 +158,51 @@ def images(x):
             F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False))
 
 
+@case(X, Y)
+def arguments(x, y):
+    """Arguments that are seldom given."""
+    return (F.selu(x), F.celu(x, 0.3), F.softplus(x, 1, 0.5), torch.rsub(x, y, alpha=2), (x * 9).round(decimals=1),
+            (x * 900).round(decimals=-2), x.norm(float("inf"), 1), x.norm(-float("inf"), (0, 2)), x.norm(3, 1, True),
+            x.norm(0), x.scatter_reduce(1, PLACES[:, :1, None], y, "amax"), x.scatter_add(2, PLACES[:, :, None], y),
+            x.gather(2, PLACES[:, :, None]), torch.addmv(x[0, :, 0], x[0], y[0, 0], beta=0.5, alpha=2))
+
+
+@case(torch.tensor([0.0, -0.0, 1, -1, 0.5, -2, 3e30, float("inf"), -float("inf")]))
+def of_points(x):
+    """Operators of two operands where signs, zeros and infinities matter."""
+    return (torch.atan2(x[:, None], x), torch.hypot(x[:, None], x), torch.fmax(x[:, None] / 0, x),
+            torch.fmin(x[:, None] / 0, x))
+
+
+@case(X, INTS)
+def of_rank(x, n):
+    bounds = torch.tensor([-1.0, 0.0, 0.5])
+    return (x.exp2(), (x * x).log10(), torch.ldexp(x, n), n << 2, n >> 1, x.cumprod(1), x.diagonal(1),
+            x[0].diagonal(-1), x.diagonal(9), torch.diagonal(x, -1, 2, 0), *x.kthvalue(2), x.kthvalue(1, 0, True)[0],
+            torch.dist(x, x + n), torch.bucketize(x, bounds), torch.bucketize(bounds, bounds, right=True),
+            torch.searchsorted(bounds, x), n + torch.tril_indices(3, 4)[:, :4].sum(), x * torch.linspace(0, 1, 4))
+
+
+@case(randn(20, 8), INTS.abs().flatten(), torch.tensor([0, 3, 3, 9]), randn(24))
+def bags(table, places, offsets, weights):
+    bag = F.embedding_bag
+    return (bag(places.reshape(4, 6), table), bag(places, table, offsets, mode="sum"),
+            bag(places, table, offsets, mode="mean", padding_idx=3), bag(places, table, offsets, mode="sum",
+            per_sample_weights=weights), bag(places, table, offsets, mode="sum", include_last_offset=True))
+
+
+@case(IMAGE, randn(3, 6, 6), randn(3))
+def places(x, w, b):
+    """Pools with places, sums of windows, and resized images with smooth kernels."""
+    y, at = F.max_pool2d(x, 3, 2, 1, return_indices=True)
+    return (y, at, F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+            F.max_pool2d(x[0], 2), F.avg_pool2d(x[0], 3),
+            F.fold(F.unfold(x, 3, padding=1), (6, 6), 3, padding=1), F.interpolate(x, scale_factor=2, mode="bicubic"),
+            F.interpolate(x, size=(9, 11), mode="bicubic", align_corners=True),
+            *(F.interpolate(x, size=size, mode=mode, antialias=True) for mode in ("bilinear", "bicubic")
+              for size in ((9, 4), (3, 2))), F.bilinear(x, x, w, b))
+
+
 def results(graph, inputs):
     found = gq.reference(graph, *(x.numpy() for x in inputs))
     return list(found.values()) if isinstance(found, dict) else [found]

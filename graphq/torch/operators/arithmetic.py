@@ -10,7 +10,7 @@ from graphq.ops.rules import FLOATS
 from graphq.torch.operators.importer import AtenCall, Result, dtype_of, imports, imports_each
 
 SAME = ("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor HardSwish IsInf IsNaN Log Mish Neg "
-        "Reciprocal Relu Round Sigmoid Sign Sin Sinh Softsign Sqrt Tan Tanh")
+        "Reciprocal Relu Sigmoid Sign Sin Sinh Softsign Sqrt Tan Tanh")
 """ONNX operators whose names in lower case are operators of ATen that compute the same."""
 
 RENAMED = {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum": "Min", "eq": "Equal", "gt": "Greater",
@@ -83,16 +83,18 @@ imports_each({
     "alias clone contiguous detach lift_fresh_copy positive": lambda c: c.x,
     "any": lambda c: c.value(reduction("ReduceMax", c, c.value(c.value(c.x, boolean), s32))),
     "clamp clamp_min clamp_max": lambda c: limited(c, c["min"], c["max"]),
-    "cumsum": lambda c: c.CumSum(c.value(c.x), c.value(c["dim"], s32)),
+    "cumsum": lambda c: c.graph.cum_sum(c.value(c.x), axis=c["dim"]),
+    "cumprod": lambda c: c.graph.cum_prod(c.value(c.x), axis=c["dim"]),
     "dropout": lambda c: c.refuse("dropout in training mode is random: export module.eval()") if c["train"] and c["p"]
     else c.x,
-    "elu": lambda c: c.Elu(c.x, alpha=float(c["alpha"])),
+    "elu": lambda c: None if c["input_scale"] != 1 else c.Mul(c.Elu(c.x, alpha=float(c["alpha"])), c["scale"])
+    if c["scale"] != 1 else c.Elu(c.x, alpha=float(c["alpha"])),
     "fmod": lambda c: lanewise("Mod", c, fmod=1),
     "gelu": lambda c: c.Gelu(c.x, approximate=c["approximate"]),
     "hardsigmoid": lambda c: c.HardSigmoid(c.x, alpha=1 / 6, beta=0.5),
     "hardtanh": lambda c: limited(c, c["min_val"], c["max_val"]),
     "leaky_relu": lambda c: c.LeakyRelu(c.x, alpha=float(c["negative_slope"])),
-    "linalg_vector_norm": lambda c: reduction(f"ReduceL{c['ord']:g}", c),
+    "linalg_vector_norm": lambda c: reduction(f"ReduceL{c['ord']:g}", c) if c["ord"] in (1, 2) else None,
     "log1p": lambda c: c.Log(c.Add(c.x, 1)),
     "log_softmax _log_softmax": lambda c: c.LogSoftmax(c.value(c.x), axis=c["dim"]),
     "masked_fill": lambda c: c.Where(c["mask"], c.value(c["value"]), c.x),
@@ -101,11 +103,12 @@ imports_each({
     "pow": lambda c: c.Mul(c.x, c.x) if c["exponent"] in (2, 2.0) else c.Pow(*common(c, "input", "exponent")),
     "prelu": lambda c: c.graph.prelu(c.x, c["weight"], data_format="NCX"),
     "relu6": lambda c: limited(c, 0, 6),
+    "round": lambda c: None if c["decimals"] else c.Round(c.x),
     "rsqrt": lambda c: c.Reciprocal(c.Sqrt(c.value(c.x))),
-    "rsub": lambda c: c.Sub(*reversed(common(c))),
+    "rsub": lambda c: c.Sub(*reversed(common(c))) if c["alpha"] in (None, 1) else None,
     "silu": lambda c: c.Mul(c.x, c.Sigmoid(c.x)),
     "softmax _softmax _safe_softmax": lambda c: c.Softmax(c.value(c.x), axis=c["dim"]),
-    "softplus": lambda c: c.graph.softplus(c.value(c.x, f32), beta=float(c["beta"])),
+    "softplus": lambda c: c.graph.softplus(c.value(c.x, f32), beta=float(c["beta"])) if c["threshold"] >= 20 else None,
     "sort": lambda c: c.TopK(c.x, [c.size(c.x, c["dim"])], outputs=2, axis=c["dim"], largest=int(c["descending"])),
     "square": lambda c: c.Mul(c.x, c.x),
     "to _to_copy type_as prims.convert_element_type quantized_decomposed.convert_element_type": convert,

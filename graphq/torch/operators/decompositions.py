@@ -14,12 +14,27 @@ from graphq.torch.operators.importer import OPERATORS, operator_name
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DECOMPOSED: dict[str, Callable[..., Any]] = {
+    "aten.__lshift__.Scalar": lambda x, bits: x * 2**bits,
+    "aten.__rshift__.Scalar": lambda x, bits: torch.floor_divide(x, 2**bits),
     "aten._cdist_forward.default": lambda x, y, p, mode: torch.linalg.vector_norm(
         x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),
-    "aten.expm1.default": lambda x: torch.exp(x) - 1,
-    "aten.log2.default": lambda x: torch.log(x) / math.log(2),
     "aten._adaptive_avg_pool2d.default": lambda x, sizes: adaptive_pool(x, sizes, torch.mean),
     "aten.adaptive_max_pool2d.default": lambda x, sizes: (adaptive_pool(x, sizes, torch.amax), None),
+    "aten.addmv.default": lambda x, a, b, *, beta=1, alpha=1: beta * x + alpha * (a @ b),
+    "aten.bucketize.Tensor": lambda x, bounds, *, out_int32=False, right=False:
+        places(bounds, x, right, out_int32),
+    "aten.dist.default": lambda x, y, p=2: torch.linalg.vector_norm((x - y).flatten(), p),
+    "aten.exp2.default": lambda x: torch.pow(2.0, x),
+    "aten.expm1.default": lambda x: torch.exp(x) - 1,
+    "aten.fmax.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
+    "aten.fmin.default": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
+    "aten.kthvalue.default": lambda x, k, dim=-1, keepdim=False: ranked(x, k - 1, dim, keepdim),
+    "aten.ldexp.Tensor": lambda x, y: x * torch.pow(2.0, y),
+    "aten.log10.default": lambda x: torch.log(x) / math.log(10),
+    "aten.log2.default": lambda x: torch.log(x) / math.log(2),
+    "aten.round.decimals": lambda x, *, decimals: torch.round(x * 10.0**decimals) / 10.0**decimals,
+    "aten.searchsorted.Tensor": lambda bounds, x, *, out_int32=False, right=False, side=None: places(
+        bounds, x, right or side == "right", out_int32),
 }
 """Functions of tensors by the overloads that they compute. PyTorch decomposes others."""
 
@@ -35,14 +50,16 @@ def decomposes(overload: str) -> Callable[[Function], Function]:
 
 
 @cache
-def table() -> dict[Any, Any]:
-    """PyTorch's decompositions, except for operators that have an importer."""
-    return {op: f for op, f in torch.export.default_decompositions().items() if operator_name(op) not in OPERATORS}
+def table(missing: Any = None) -> dict[Any, Any]:
+    """PyTorch's decompositions of `missing`, and of all operators without an importer."""
+    return {op: f for op, f in torch.export.default_decompositions().items()
+            if op is missing or operator_name(op) not in OPERATORS}
 
 
-def decomposed(node: fx.Node) -> fx.GraphModule | None:
+def decomposed(node: fx.Node, mode: Any) -> fx.GraphModule | None:
     """A graph that computes a call, with the call's operands as placeholders; None if PyTorch has no decomposition.
 
+    `mode` is the context in which the program's fake tensors were made; all tensors of a program must have the same.
     Raises GraphError if the decomposition takes an open size for that of the example inputs.
     """
     target: Any = node.target
@@ -57,11 +74,18 @@ def decomposed(node: fx.Node) -> fx.GraphModule | None:
         return [str(getattr(n.meta["val"], "shape", n.meta["val"])) for n in operands]
 
     before = shapes()
-    with torch.no_grad():
-        module = make_fx(call, decomposition_table=table())(*(n.meta["val"] for n in operands))
+    with torch.no_grad(), mode:
+        module = make_fx(call, decomposition_table=table(target))(*(n.meta["val"] for n in operands))
     if shapes() != before:
         raise GraphError(f"its decomposition needs known sizes, got {', '.join(before)}")
     return None if any(n.target is target for n in module.graph.nodes) else module
+
+
+def signature(node: fx.Node) -> str:
+    """A text for a call, equal for calls of equal decompositions: the operator, the operands' types, the numbers."""
+    places = {n: k for k, n in enumerate(node.all_input_nodes)}
+    types = [(v.dtype, v.shape, v.stride()) if isinstance(v, Tensor) else v for v in (n.meta["val"] for n in places)]
+    return str((node.target, types, fx.node.map_arg((node.args, dict(node.kwargs)), places.__getitem__)))
 
 
 @decomposes("aten.var.correction")
@@ -100,26 +124,115 @@ def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
 @decomposes("aten.index.Tensor")
 def index(x: Tensor, indices: Any) -> Tensor:
     """Index neighboring axes by several tensors: the axes become one, which is indexed by one tensor."""
-    axes = [k for k, p in enumerate(indices) if p is not None]
-    if len(axes) < 2 or axes != [*range(axes[0], axes[-1] + 1)]:
+    axes, place = joined(x, indices)
+    if place is None or len(axes) == 1:
         return torch.ops.aten.index.Tensor(x, indices)
-    place: Any = 0
-    for k in axes:
-        place = place * x.shape[k] + torch.where(indices[k] < 0, indices[k] + x.shape[k], indices[k])
     rows = x.flatten(axes[0], axes[-1]).index_select(axes[0], place.flatten())
     return rows.reshape(*x.shape[:axes[0]], *place.shape, *x.shape[axes[-1] + 1:])
 
 
 @decomposes("aten.index_put.default")
 def index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
-    """Replace the elements at a vector of indices along one axis, or those where a mask is true by one number."""
-    (axis, place), *more = [(k, p) for k, p in enumerate(indices) if p is not None]
-    mask = place.dtype == torch.bool
-    if more or (axis or accumulate or values.numel() != 1 if mask else place.dim() != 1):
+    """Replace or add to elements at tensors of indices of neighboring axes, or replace those where a mask is true."""
+    axes, place = joined(x, indices)
+    if place is None:
         return torch.ops.aten.index_put.default(x, indices, values, accumulate)
-    if mask:
+    if place.dtype == torch.bool:
+        if axes[0] or accumulate or values.numel() != 1:
+            return torch.ops.aten.index_put.default(x, indices, values, accumulate)
         return torch.where(place.reshape(*place.shape, *[1] * (x.dim() - place.dim())), values, x)
-    places = place.reshape([-1 if k == axis else 1 for k in range(x.dim())])
-    sizes = [place.shape[0] if k == axis else n for k, n in enumerate(x.shape)]
-    places, values = places.expand(sizes), values.expand(sizes)
-    return x.scatter_add(axis, places, values) if accumulate else x.scatter(axis, places, values)
+    before, after = x.shape[:axes[0]], x.shape[axes[-1] + 1:]
+    flat = x.flatten(axes[0], axes[-1])
+    places = place.reshape(-1, *[1] * len(after)).expand(*before, place.numel(), *after)
+    values = values.expand(*before, *place.shape, *after).reshape(places.shape)
+    put = flat.scatter_add if accumulate else flat.scatter
+    return put(axes[0], places, values).reshape(x.shape)
+
+
+def joined(x: Tensor, indices: Any) -> tuple[list[int], Any]:
+    """The axes that have indices, and their places in these axes as one axis; None unless they are neighbors."""
+    axes = [k for k, p in enumerate(indices) if p is not None]
+    if axes != [*range(axes[0], axes[-1] + 1)]:
+        return axes, None
+    if len(axes) == 1:
+        return axes, indices[axes[0]]
+    if any(indices[k].dtype == torch.bool for k in axes):
+        return axes, None
+    place: Any = 0
+    for k in axes:
+        place = place * x.shape[k] + torch.where(indices[k] < 0, indices[k] + x.shape[k], indices[k])
+    return axes, place
+
+
+@decomposes("aten.atan2.default")
+def angle(y: Tensor, x: Tensor) -> Tensor:
+    """The angle of points (x, y); an infinite coordinate counts as 1 next to one that is not, which counts as 0."""
+    far = x.isinf() | y.isinf()
+    x, y = (torch.where(far, torch.where(v.isinf(), v.sign(), 0 * v), v) for v in (x, y))
+    left, below = ((v < 0) | (1 / v < 0) for v in (x, y))  # zeros have signs
+    turn = torch.where(left, torch.where(below, -math.pi, math.pi), 0.0)
+    return torch.where(y == 0, turn, torch.where(x == 0, y.sign() * (math.pi / 2), torch.atan(y / x) + turn))
+
+
+@decomposes("aten.linalg_vector_norm.default")
+def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *,
+                dtype: torch.dtype | None = None) -> Tensor:
+    """The largest (inf) or least (-inf) magnitude, the number of elements that are not 0 (0), or the root of powers."""
+    x, dims = x.to(dtype or x.dtype).abs(), [*range(x.dim())] if dim is None else dim
+    if math.isinf(ord):
+        return x.amax(dims, keepdim) if ord > 0 else x.amin(dims, keepdim)
+    return (x != 0).sum(dims, keepdim).to(x.dtype) if ord == 0 else x.pow(ord).sum(dims, keepdim).pow(1 / ord)
+
+
+@decomposes("aten.hypot.default")
+def hypotenuse(x: Tensor, y: Tensor) -> Tensor:
+    """`sqrt(x * x + y * y)`, where the larger of both is 1, so that squares stay finite."""
+    most = torch.maximum(x.abs(), y.abs())
+    unit = torch.where((most == 0) | most.isinf(), 1, most)
+    return unit * ((x / unit).square() + (y / unit).square()).sqrt()
+
+
+@decomposes("aten.diagonal.default")
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Elements [i, i + offset] of two axes; the new axis is the last."""
+    x = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = x.shape[-2:]
+    first, count = max(offset, -offset * columns), min(rows + min(offset, 0), columns - max(offset, 0))
+    return x.flatten(-2).index_select(-1, torch.arange(max(count, 0)) * (columns + 1) + first)
+
+
+@decomposes("aten._embedding_bag.default")
+@decomposes("aten._embedding_bag_forward_only.default")
+def embedding_bag(table: Tensor, indices: Tensor, offsets: Tensor, scaled: bool = False, mode: int = 0,
+                  sparse: bool = False, weights: Tensor | None = None, last: bool = False,
+                  skipped: int = -1) -> tuple[Any, ...]:
+    """Sums (mode 0) or means (1) of the rows at `indices`, from each offset to the next."""
+    if mode == 2:
+        raise GraphError("maxima of bags are not supported")
+    ends = offsets[1:] if last else torch.cat([offsets[1:], torch.full((1,), indices.shape[0], dtype=offsets.dtype)])
+    starts = offsets[:-1] if last else offsets
+    places = torch.arange(indices.shape[0])
+    inside = (places >= starts[:, None]) & (places < ends[:, None]) & (indices != skipped)
+    factors = inside.to(table.dtype)
+    sums = (factors if weights is None else factors * weights) @ table[indices]
+    return sums / factors.sum(1, True).clamp(min=1) if mode else sums, None, None, None
+
+
+@decomposes("aten._trilinear.default")
+def trilinear(x: Tensor, y: Tensor, z: Tensor, in_x: Any, in_y: Any, in_z: Any, dims: Any, unroll: int = 1) -> Tensor:
+    """The sums over `dims` of products of three tensors, each with new axes at its places."""
+    for axis in range(x.dim() + len(in_x)):
+        x, y, z = (v.unsqueeze(axis) if axis in new else v for v, new in ((x, in_x), (y, in_y), (z, in_z)))
+    return (x * y * z).sum(dims)
+
+
+def places(bounds: Tensor, x: Tensor, right: bool, narrow: bool) -> Tensor:
+    """How many sorted bounds are before each element of `x`; `right` counts those that are equal. NaN is the last."""
+    before = ~(bounds[..., None, :] > x[..., None]) if right else ~(bounds[..., None, :] >= x[..., None])
+    return before.sum(-1).to(torch.int32 if narrow else torch.int64)
+
+
+def ranked(x: Tensor, k: int, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """The k-th smallest element along an axis and its place."""
+    values, places = (v.narrow(dim, k, 1) for v in x.sort(dim))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))

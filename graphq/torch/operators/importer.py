@@ -170,12 +170,13 @@ class AtenCall:
         return found
 
     def results(self, found: Result) -> Result:
-        """All results of the operator; nothing may use results that are None, or that follow a single Value."""
+        """All results of the operator; no call may use results that are None, or that follow a single Value."""
         val = self.fake()
         if not isinstance(val, tuple | list):
             return found
         values: Any = [found, *[None] * (len(val) - 1)] if isinstance(found, Value) else found
-        used = [user.args[1] for user in self.node.users if values[user.args[1]] is None and user.users]
+        used = [user.args[1] for user in self.node.users if values[user.args[1]] is None
+                and any(n.op != "output" for n in user.users)]
         if used:
             self.refuse(f"its result {used[0]} is not supported")
         return values

@@ -52,16 +52,23 @@ def convolution(c: AtenCall) -> Result:
 @imports("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices "
          "avg_pool1d avg_pool2d avg_pool3d")
 def pool(c: AtenCall) -> Result:
-    """Import a maximum pool without its indices, or an average pool."""
-    count = len(c.dims(c.x)) - 2
-    kernel = each(c["kernel_size"], count)
+    """Import a maximum pool, or an average pool; ONNX counts the indices of all images, and PyTorch those of one."""
+    count = int(c.op[c.op.index("pool") + 4])
+    batch = len(c.dims(c.x)) == count + 2
+    x, kernel = c.x if batch else c.Unsqueeze(c.x, [0]), each(c["kernel_size"], count)
     how = {"kernel_shape": kernel, "strides": each(c["stride"] or kernel, count),
            "pads": each(c["padding"], count) * 2, "ceil_mode": int(c["ceil_mode"])}
-    if "max" in c.op:
-        return c.MaxPool(c.x, **how, dilations=each(c["dilation"], count))
-    if c["divisor_override"] is not None:
+    if "avg" in c.op and c["divisor_override"] is not None:
         c.refuse("divisor_override is not supported")
-    return c.AveragePool(c.x, **how, count_include_pad=int(c["count_include_pad"]))
+    if "avg" in c.op:
+        found = [c.AveragePool(x, **how, count_include_pad=int(c["count_include_pad"]))]
+    elif any(user.args[1] for user in c.node.users if "indices" in c.op):
+        y, places = c.MaxPool(x, **how, dilations=each(c["dilation"], count), outputs=2)
+        found = [y, c.Mod(places, c.ReduceProd(c.Shape(x, start=2), None, keepdims=1))]
+    else:
+        found = [c.MaxPool(x, **how, dilations=each(c["dilation"], count))]
+    found = found if batch else [c.Squeeze(y, [0]) for y in found]
+    return found if len(found) > 1 else found[0]
 
 
 @imports("adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d")
@@ -177,14 +184,16 @@ def _stacked(c: AtenCall, parts: Sequence[Value], kind: str) -> Value:
 
 
 @imports("upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
-         "upsample_trilinear3d")
+         "upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa")
 def upsample(c: AtenCall) -> Result:
-    """Import nearest and linear interpolation; places follow from the factors if these are given."""
+    """Import nearest, linear and cubic interpolation; places follow from the factors if these are given."""
     sizes = c["output_size"] or c.fake().shape[2:]
     how: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    if "linear" in c.op:
-        places = "align_corners" if c["align_corners"] else "half_pixel"
-        how = {"mode": "linear", "coordinate_transformation_mode": places}
+    if "nearest" not in c.op:
+        smooth = c.op.endswith("_aa")
+        how = {"mode": "linear" if "linear" in c.op else "cubic", "cubic_coeff_a": -0.5 if smooth else -0.75,
+               "coordinate_transformation_mode": "align_corners" if c["align_corners"] else "half_pixel",
+               "antialias": int(smooth), "exclude_outside": int(smooth)}
     factors = c["scale_factors"] or [v for name, v in c.args.items() if name.startswith("scales") and v]
     whole = [d * s for d, s in zip(c.dims(c.x)[2:], factors, strict=False) if d is not None] == list(sizes)
     if factors and not whole and not (c["align_corners"] and all(isinstance(n, int) for n in sizes)):

@@ -131,6 +131,14 @@ def arange(c: AtenCall) -> Result:
     return c.value(start + np.arange(math.ceil((end - start) / step)) * step)
 
 
+def updates(c: AtenCall) -> Value:
+    """The part of `src` that has indices; PyTorch takes fewer indices than elements."""
+    src, sizes = c.value(c["src"]), c.sizes(c["index"])
+    for axis, (n, all_of) in enumerate(zip(sizes, c.dims(src), strict=True)):
+        src = src if n == all_of else cut(c, src, axis, 0, n)
+    return src
+
+
 imports_each({name: partial(filled, value) for kind, value in MADE.items() for name in (
     kind, f"new_{kind}", f"{kind}_like")})
 imports_each({
@@ -154,10 +162,10 @@ imports_each({
         c.x, list(range(len(c["repeats"]) - len(c.dims(c.x))))), c["repeats"]),
     "scalar_tensor": lambda c: c.scalar(c["s"]),
     "scatter": lambda c: c.ScatterElements(c.x, c["index"], c.Expand(c.value(c["value"]), c.sizes(c["index"]))
-                                           if "value" in c.args else c["src"], axis=c["dim"]),
-    "scatter_add": lambda c: c.ScatterElements(c.x, c["index"], c["src"], axis=c["dim"], reduction="add"),
+                                           if "value" in c.args else updates(c), axis=c["dim"]),
+    "scatter_add": lambda c: c.ScatterElements(c.x, c["index"], updates(c), axis=c["dim"], reduction="add"),
     "scatter_reduce": lambda c: c.ScatterElements(
-        c.x, c["index"], c["src"], axis=c["dim"], reduction=SCATTERED[c["reduce"]]) if c["include_self"] else None,
+        c.x, c["index"], updates(c), axis=c["dim"], reduction=SCATTERED[c["reduce"]]) if c["include_self"] else None,
     "select": lambda c: c.graph.gather(c.x, c.scalar(c["index"], s64), axis=c["dim"]),
     "select_scatter": lambda c: replaced(c, c.Unsqueeze(c["src"], [c["dim"] % len(c.dims(c.x))]), c["index"],
                                          END if c["index"] == -1 else c["index"] + 1),
