@@ -31,7 +31,7 @@ def test_the_command_runs_until_its_time_is_over(monkeypatch, capsys):
 
 
 def test_the_command_repeats_a_seed(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["fuzz.py", "--one", "graphs:3"])
+    monkeypatch.setattr("sys.argv", ["fuzz.py", "--one", "graphs:1000"])
     assert fuzz.main() == 0 and capsys.readouterr().out == "no fault\n"
 
 

@@ -121,15 +121,21 @@ def test_a_fixed_plan_is_used_as_it_is(tmp_path):
         assert gq.load_compiled(tmp_path / name).origin == f"loaded from {tmp_path / name}", name
 
 
-def test_every_level(level, tmp_path, monkeypatch):
+def check_level(g, level, folder, monkeypatch):
     monkeypatch.delenv("GRAPHQ_ISA", raising=False)  # which a file's own level does not override
-    for g in (images(), graph_of("dense")):
-        model = gq.compile(g, isa=level, threads=2)
-        feeds = feeds_of(g)
-        model.save(tmp_path / g.name)
-        again = gq.load_compiled(tmp_path / g.name)
-        assert again.level.name == level and "anew" not in again.origin
-        assert same(again(feeds), model(feeds))
+    model, feeds = gq.compile(g, isa=level, threads=2), feeds_of(g)
+    model.save(folder / "m")
+    again = gq.load_compiled(folder / "m")
+    assert again.level.name == level and "anew" not in again.origin
+    assert same(again(feeds), model(feeds))
+
+
+def test_every_level(level, tmp_path, monkeypatch):
+    check_level(dense(3, 5, 7, residual=False), level, tmp_path, monkeypatch)
+
+
+def test_kernels_of_images_at_each_width(width, tmp_path, monkeypatch):
+    check_level(images(), width, tmp_path, monkeypatch)
 
 
 def test_constants_stay_in_the_file(tmp_path):
