@@ -52,7 +52,7 @@ class Floats(NamedTuple):
     """How float activations are multiplied.
 
     `products` multiplies. It needs the weights of a step as `vectors` vectors of type `kind`; `factor(b, rows)` makes
-    them from the f32 vectors of the step's rows. A tile multiplies `at_once` of its rows at a time.
+    them from the f32 vectors of the step's rows. A tile multiplies at most `at_once` of its rows at a time.
     """
 
     products: DotProducts
@@ -137,6 +137,11 @@ class WeightTile:
         (address.load(y.type) + y).store(address)
 
 
+def rows_at_once(rows: int, most: int) -> int:
+    """The rows that a tile multiplies at a time: `most`, or fewer if the tile then takes as many turns."""
+    return -(-rows // -(-rows // most))
+
+
 class _FloatTile(WeightTile):
     """A tile of float activations that multiplies `at_once` of its rows at a time, with accumulators in registers.
 
@@ -145,7 +150,7 @@ class _FloatTile(WeightTile):
     """
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
-        products, at_once = how.products, min(rows, how.at_once)
+        products, at_once = how.products, rows_at_once(rows, how.at_once)
         super().__init__(b, f, rows, panels, BITS[w_dtype], PANEL // products.parts)
         self.how, self.kind, self.at_once, self.row_bytes = how, products.kind, at_once, LINE * panels
         self.step_rows, self.step_bytes = 4 // products.itemsize, how.vectors * LINE * panels

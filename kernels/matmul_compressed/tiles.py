@@ -25,7 +25,16 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL_BLOCK
-from graphq.kernels.matmul_compressed.floats import BITS, ROUNDED, ROUNDS, W_DTYPES, WeightTile, float_tile, multiply
+from graphq.kernels.matmul_compressed.floats import (
+    BITS,
+    ROUNDED,
+    ROUNDS,
+    W_DTYPES,
+    WeightTile,
+    float_tile,
+    multiply,
+    rows_at_once,
+)
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 from graphq.kernels.target.isa import LEVELS
@@ -179,7 +188,7 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int, most:
     `pairs` an instruction multiplies two rows of weights.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    at_once, elements = min(rows, most), 4 // STORAGE[kernel.dtypes[0]].itemsize
+    at_once, elements = rows_at_once(rows, most), 4 // STORAGE[kernel.dtypes[0]].itemsize
     multiplied, tiles = -(-m // at_once) * at_once, -(-m // rows)
     unpacked = (1.5 * elements + (rows > at_once)) * tiles
     products = max((multiplied * (1 if pairs else elements) + unpacked) * panels * parts, 4 * tiles) / rate

@@ -161,13 +161,14 @@ def store_lanes(value: Value, address: Value, count: Value) -> None:
 
 _TILES = (4, 16), (2, 32), (1, 64)
 _FLOATS = TileSizes(((6, 16), *_TILES))
-_COMPRESSED = TileSizes(((6, 16), (4, 16), (2, 32), (1, 32)))
+_NARROW = (2, 16), (1, 16)  # to widen or unpack weights of more columns takes more than 32 registers
+_COMPRESSED = TileSizes(((6, 16), (4, 16), *_NARROW))
 _BYTES_COMPRESSED = TileSizes(((5, 16), (4, 16), (2, 32), (1, 32)))  # LLVM moves sums of six rows to the stack
 NEON = Level(
     "neon", 4, features=("neon",), registers=32, f16=True, by_element=ByElement(), block_bytes=16, sum_vectors=4,
     tails=Tails(load_lanes, store_lanes), packing=BytePacking(high_bytes, low_bytes, plain=True),
     table=ByteTable("neon", tbl, 16, looked_up),
-    fma=Fma(4, _FLOATS, TileSizes(_TILES), _COMPRESSED, _COMPRESSED, flushing),
+    fma=Fma(4, _FLOATS, TileSizes(((4, 16), *_NARROW)), _COMPRESSED, _COMPRESSED, flushing),
     pairs=ByteProduct("sadalp", sadalp, pairs, TileSizes(((4, 16), (3, 16), (2, 16), (1, 32)), rate=1.4),
                       TileSizes(((3, 16), (1, 16)), rate=0.8), widens=True, words=addp))
 NEON_DOT = NEON.extended(

@@ -163,7 +163,7 @@ class Fma(NamedTuple):
 
     `flushing(b, emit, plain)` runs `emit`, and makes its code take subnormal operands and results as zeros. `plain`
     emits the same in plain code, which a CPU runs after `emit` if its results may differ. Tiles of compressed weights
-    multiply `at_once` rows at a time: their sums fit into registers.
+    multiply at most `at_once` rows at a time: their sums fit into registers.
     """
 
     lanes: int

@@ -126,14 +126,25 @@ def test_windows_have_the_loop_of_rows(weights):
     assert sorted(x.split("\t")[1] for x in rows) == sorted(x.split("\t")[1] for x in windows)
 
 
-@pytest.mark.parametrize("tile", ["4x16", "2x32"])
-def test_f16_is_widened_where_it_is_used(tile):
+@pytest.mark.parametrize("cpu", ["neoverse-n1", "neoverse-n2", "neoverse-v2"])
+@pytest.mark.parametrize("tile", ["4x16", "2x16", "1x16"])
+def test_f16_is_widened_where_it_is_used(tile, cpu):
     """Sums and factors stay in registers. Of 16 bytes of weights, 4 operations make two vectors of f32."""
     rows, columns = map(int, tile.split("x"))
-    text = "\n".join(inner_loop(KERNELS[f"matmul_f16f16_{tile}_neon"], "neoverse-v2"))
+    text = "\n".join(inner_loop(KERNELS[f"matmul_f16f16_{tile}_neon"], cpu))
     assert text.count("\tfmla\t") == 2 * rows * columns
     assert len(re.findall(r"\t(?:xtn|shrn|fcvtl)\t", text)) == 4 * (rows + columns)
     assert "[sp" not in text and "\tld2\t" not in text
+
+
+@pytest.mark.parametrize("tile", ["2x16", "1x16"])
+@pytest.mark.parametrize("weights", ["s4", "s8groups", "s4f16", "s4bf16"])
+def test_unpacked_weights_stay_in_registers(weights, tile):
+    """A group's scales and zero points as well: 8 vectors in each loop over lines of weights."""
+    rows, columns = map(int, tile.split("x"))
+    text = "\n".join(inner_loop(KERNELS[f"matmul_f32{weights}_{tile}_neon"], "neoverse-v2"))
+    assert text.count("\tfmla\t") == rows * columns * (1 if weights == "s8groups" else 2)
+    assert "[sp" not in text
 
 
 def least_cycles(kernel, cpu):
