@@ -141,8 +141,8 @@ def test_chains_that_meet_share_no_step(strips):
 
 @pytest.mark.parametrize("name, level", [
     *at_each_width(["f32", "u8, uneven"]),
-    *zip(["bf16, stepwise", "f16, stepwise", "s8", "bf16", "u8, zero points of V", "mask of heads"], cycle(LEVELS[::-1]),
-         strict=False)], indirect=["level"])
+    *zip(["bf16, stepwise", "f16, stepwise", "s8", "bf16", "u8, zero points of V", "mask of heads"],
+         cycle(LEVELS[::-1]), strict=False)], indirect=["level"])
 def test_so_they_are_at_every_level(strips, level, name):
     graph = GRAPHS[name]
     x = gq.testing.random_inputs(graph)
