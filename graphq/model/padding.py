@@ -197,7 +197,8 @@ def _lanewise(node: Node, given: Sequence[Cells]) -> Cells:
         case "multiply" | "logical_and":
             data = np.where(reduce(np.logical_or, [x == 0 for x in numbers]) & ~infinite, 0, data)
         case "divide":
-            data = np.where(numbers[1] == 0, np.inf, data)
+            zero = np.isnan(numbers[1]) & (_sign([*node.operands][1]) < 1) | (numbers[1] == 0)
+            data = np.where(zero, np.inf, data)
         case "add" | "subtract":
             low = np.fmin(numbers[0], numbers[1] if node.op.name == "add" else np.inf)
             data = np.where(np.isnan(total) & (low <= LOW) & ~wild, low, data)
@@ -206,6 +207,29 @@ def _lanewise(node: Node, given: Sequence[Cells]) -> Cells:
             kept = np.where(np.isnan(c.data), kept, c.kept & np.where(chosen, x.kept, y.kept))
             data = np.where(np.isnan(c.data) & (x.data != y.data), data, np.where(chosen, x.data, y.data))
     return Cells(kept, data)
+
+
+def _sign(v: Value, depth: int = 8) -> int:
+    """1 if all elements of a value are above 0, 0 if they may be 0 but not below, and -1 if this is not known."""
+    if v.data is not None:
+        return 1 if (v.data > 0).all() else 0 if (v.data >= 0).all() else -1
+    if v.node is None or not depth:
+        return -1
+    signs = [_sign(x, depth - 1) for x in v.node.operands]
+    match v.node.op.name:
+        case "abs" | "square" | "relu" | "exp" | "sigmoid" | "softmax" | "reduce_l1" | "reduce_l2":
+            return 0  # small results may be rounded to 0
+        case "maximum":
+            return max(signs)
+        case "clamp":
+            return max(*signs, int(np.sign(v.node.attrs["min"])))
+        case "add":
+            return max(signs) if min(signs) >= 0 else -1
+        case "multiply" | "divide":
+            return 0 if len({*v.node.inputs}) == 1 else min(0, *signs)
+        case "sqrt" | "cast" | "static_reshape" | "expand" | "reduce_max" | "reduce_mean" | "reduce_sum":
+            return signs[0]
+    return -1
 
 
 def _along(node: Node, given: Sequence[Cells]) -> Cells:
@@ -220,6 +244,8 @@ def _along(node: Node, given: Sequence[Cells]) -> Cells:
     wild = (x.data == np.inf if name in ("softmax", "reduce_max") else np.isinf(x.data)).any(**how)
     if name == "softmax":
         wild = wild | neutral.all(**how) & (a["mode"] != "inf_as_zero")
+    elif np.float32(a.get("epsilon", 1)) == 0:  # elements that are equal may become 0 / 0
+        wild = np.True_
     kept = (x.kept | neutral).all(**how) & all(c.kept.all() for c in more)
     nothing = neutral if name == "softmax" else (x.data == 0).all(**how) & (name in SUMS and name != "dynamic_range")
     return Cells(kept, np.where(wild, np.inf, np.where(nothing, 0, np.nan)))

@@ -51,14 +51,11 @@ def ties(graph: Graph) -> list[str]:
     return [*heads, *lines]
 
 
-def ranges(graph: Graph, passes: Sequence[Pass]) -> list[str]:
-    """A line on run-time ranges, if RangesByRow is among the passes: what still has the range of a whole tensor.
-
-    `graph` is the graph before the fusions.
-    """
+def ranges(unfused: Graph, passes: Sequence[Pass]) -> list[str]:
+    """A line on run-time ranges, if RangesByRow is among the passes: what still has the range of a whole tensor."""
     if RangesByRow not in passes:
         return []
-    left = [graph.label(n.outputs[0]) for n in graph.nodes if shares_range(n) or n.op.name == "dynamic_range"
+    left = [unfused.label(n.outputs[0]) for n in unfused.nodes if shares_range(n) or n.op.name == "dynamic_range"
             or n.op.name in ("dynamic_quantize", "quantize_linear") and _is_computed(n.inputs[1])]
     return [f"ranges: by row, except for {listing(left, 'and')}" if left else "ranges: by row"]
 

@@ -73,6 +73,11 @@ def head(g, x):
     return g.slice(x, axes=[1], starts=[0], ends=[4], steps=[1])
 
 
+def size(g, x):
+    """The root of the mean square of each position."""
+    return g.sqrt(g.reduce_mean(g.multiply(x, x), axes=[2], keep_dims=True))
+
+
 def attention(g, x, past=False, causal=True):
     ends, caches = g.constant(np.int32([6])), [g.constant(np.ones((1, 1, 9, 2), np.float32))] * 2 if past else []
     return g.cached_attention(x, ends, ends, None, None, *caches, heads=2, groups=1, scale=1.0, causal=causal)
@@ -112,6 +117,18 @@ OPERATIONS = {
     "a range of other numbers": (lambda g, x: g.dynamic_quantize(g.add(x, 1.0), *g.dynamic_range(g.add(x, 1.0)),
                                                                  dtype="u8"), "dynamic_range"),
     "0 / 0 times zero": (lambda g, x: g.matmul(g.divide(x, x), x, transpose_a=True), "matmul"),
+    **{f"{name} of zeros, times zeros": (lambda g, x, f=f: g.reduce_sum(g.multiply(f(g, x), x), axes=[1]), said)
+       for name, f, said in (
+        ("layer_norm", lambda g, x: g.layer_norm(x, use_affine=False, keep_stats=False), None),
+        ("layer_norm without epsilon", lambda g, x: g.layer_norm(
+            x, use_affine=False, keep_stats=False, epsilon=1e-60), "reduce_sum"),
+        ("rms_norm without epsilon", lambda g, x: g.rms_norm(x, epsilon=0.0), "reduce_sum"),
+        ("a root mean square", lambda g, x: g.divide(x, size(g, x)), "reduce_sum"),
+        ("a root mean square and a number", lambda g, x: g.divide(x, g.add(size(g, x), 1e-5)), None),
+        ("a root mean square of some size", lambda g, x: g.divide(x, g.maximum(size(g, x), 1e-5)), None),
+        ("a norm that is clamped", lambda g, x: g.divide(x, g.clamp(size(g, x), min=1e-5, max=9.0)), None),
+        ("a root of numbers", lambda g, x: g.divide(x, g.sqrt(g.add(g.square(x), 1e-5))), None),
+        ("exponentials less 1", lambda g, x: g.divide(x, g.subtract(g.exp(x), 1.0)), "reduce_sum"))},
     "states of an lstm": (lambda g, x: lstm(g, x)[0], None),
     "the last state of an lstm": (lambda g, x: lstm(g, x)[1], "lstm"),
     "a reversed lstm": (lambda g, x: lstm(g, x, reverse=True)[0], "lstm"),
