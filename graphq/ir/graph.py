@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
 
+from graphq.base.sizes import surely_equal
 from graphq.dtypes import DType, DTypeLike, as_dtype, f32, f64
 from graphq.errors import GraphError, GraphqError
 from graphq.ir.names import Labels, check_name
@@ -131,8 +132,9 @@ class Graph(Operations):
         This is faster than `add_node`: attributes are not checked again, and output types are inferred only if the
         types of operands differ.
         """
-        types = [None if v is None else v.type for v in node.inputs]
-        if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
+        old, new = (tuple([None if v is None else (v.dtype, v.shape) for v in values])
+                    for values in (node.inputs, operands))
+        if not surely_equal(old, new):
             return self._add(node.op, operands, node.attrs, None, complete=True)
         return self.add_checked(node.op, operands, node.attrs, [o.type for o in node.outputs])
 

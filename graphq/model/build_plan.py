@@ -18,7 +18,7 @@ import numpy as np
 
 from graphq.base.arrays import Arrays
 from graphq.base.progress import progress
-from graphq.base.sizes import assumed
+from graphq.base.sizes import assumed, surely_equal
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.interpret import SIZED_CONSTANT
@@ -99,7 +99,7 @@ def _pays(nodes: Sequence[Node]) -> bool:
         return False
     inside = [node.output for node in nodes[:-1]]
     values = {v for node in nodes for v in (*node.operands, node.output)
-              if v is node.output or v.type.dims[-2:] != node.output.type.dims[-2:]}.difference(inside)
+              if v is node.output or not surely_equal(v.type.dims[-2:], node.output.type.dims[-2:])}.difference(inside)
     least = LEAST_SHARE * sum(assumed(v.type.nbytes) for v in values)
     return sum(assumed(v.type.nbytes) for v in between(nodes)) > least
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from graphq.base.sizes import is_open
 from graphq.kernels.jit import Functions, Intrinsic, emits, load_first, njit, store_first
 from graphq.kernels.jit.intrinsics import Record, gathered, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
@@ -278,9 +279,9 @@ def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
     rows = next(a for a in axes if a.source == itemsize)
     axes.remove(rows)
     m, n, outer = rows.size, columns.size, tuple(axes)
-    if n <= WAYS and rows.target == n * itemsize and m > n:
+    if not is_open(n) and n <= WAYS and rows.target == n * itemsize and m > n:
         return Loops(interleaving, (itemsize, n), m, n, columns.source, rows.target, outer)
-    if m <= WAYS and columns.source == m * itemsize:
+    if not is_open(m) and m <= WAYS and columns.source == m * itemsize:
         return Loops(deinterleaving, (itemsize, m), n, m, columns.source, rows.target, outer)
     return Loops(transposing, (itemsize,), m, n, columns.source, rows.target, outer)
 

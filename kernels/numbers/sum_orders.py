@@ -99,6 +99,10 @@ def matmul_order(m: int | None, n: int, k: int, *, transposed: bool = False) -> 
     return "chains", number(chain_block, n, k)
 
 
+BLOCKS = 128, 256, 512, 1024
+"""The results that `chain_block` can have."""
+
+
 @recorded("sums.chain_block")
 def chain_block(n: int, k: int) -> int:
     """The number of products that a matmul of k x n weights adds in one chain: the rows of ONNX Runtime's panels.

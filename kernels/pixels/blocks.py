@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
-from graphq.base.sizes import numbers, recorded
+from graphq.base.sizes import is_open, numbers, recorded
 from graphq.kernels.jit import Functions, Loop, Module, emits, modules
 from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, call_block, load_s64, stack, stack_memory
 from graphq.kernels.jit.values import I64, Builder, Operand, Value, c64
@@ -91,8 +91,8 @@ def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, 
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
-    """The window size to compile special code for: (ko, ki), or (0, 0) if it has more than UNROLLED taps."""
-    return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
+    """The window size to compile special code for: (ko, ki), or (0, 0) if it is open or has over UNROLLED taps."""
+    return (ko, ki) if not is_open((ko, ki)) and ko * ki <= UNROLLED else (0, 0)
 
 
 def block_functions(direct: int) -> Functions:

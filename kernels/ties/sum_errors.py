@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.base.arrays import padded
-from graphq.base.sizes import later, recorded
+from graphq.base.sizes import is_open, later, recorded
 from graphq.kernels.lanes.fast_form import UNIT
-from graphq.kernels.numbers.sum_orders import DequantizedSum
+from graphq.kernels.numbers.sum_orders import BLOCKS, DequantizedSum
 
 ROUNDING = 0.41 * UNIT
 """The root mean square error of rounding, if the last bits and the logarithms of numbers are uniformly distributed."""
@@ -44,11 +44,16 @@ def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | t
     `weights` are integers [columns, k], in the order of the sum. With a `batch` above 1, they are the weights of
     `batch` matrices one after another, and the bound of a column holds for all matrices. If weights are not constant,
     `weights` is the tuple of k and the largest absolute value of a weight; the result then has one number per scale.
+    If an open size decides the length of chains, the bounds of constant weights hold for chains of any length.
     """
     low, high = min(low, 0), max(high, 0)  # padding is an activation of 0
     if isinstance(weights, tuple):
         bounds = later(_bounds_of_any, sum_, low, high, *weights)
         return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1), largest_sum(weights[0], sum_), np.inf)
+    if is_open(sum_.block):
+        found = [sum_error(sum_._replace(block=block), low, high, weights, batch) for block in BLOCKS]
+        return found[0]._replace(proved=np.max([x.proved for x in found], axis=0),
+                                 estimated=np.max([x.estimated for x in found], axis=0))
     columns, k = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (sum_.w_scale, np.abs(sum_.start)))

@@ -21,6 +21,7 @@ from graphq.base.sizes import (
     parts,
     plain,
     smallest,
+    surely_equal,
 )
 
 
@@ -83,6 +84,14 @@ def test_a_size_is_equal_to_itself_whatever_it_is():
     assert all(f(a, b) for f in (operator.eq, operator.le, operator.ge) for a, b in same)
     assert not any(f(a, b) for f in (operator.ne, operator.lt, operator.gt) for a, b in same) and not t.guards
     assert None not in (n, n) and n != "n"
+
+
+def test_types_are_compared_without_a_guard():
+    t = Trace()
+    n = t.leaf(8, "n")
+    assert surely_equal((n, (n * 2, 3), None), (n, (n * 2, 3), None)) and not t.guards
+    for x, y in ((n, 8), (n, n - n + 8), (n, Trace().leaf(8, "n")), ((n,), (n, 1)), (1, 2), (None, (n,))):
+        assert not surely_equal(x, y) and not surely_equal(y, x) and not t.guards
 
 
 def test_objects_are_made_again_later():

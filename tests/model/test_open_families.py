@@ -167,3 +167,20 @@ def test_models_and_thread_counts_share_a_process(name, tmp_path):
         data = np.random.default_rng(1).standard_normal(with_sizes(x, sizes)).astype(x.dtype.numpy)
         assert again(data).tobytes() == model(data).tobytes()
     assert len(again.plans.all()) == plans
+
+
+def test_one_plan_for_images_of_a_class():
+    """Sizes that equal a number of channels, change the chains of ties, or make a pool's window small are no others."""
+    rng = np.random.default_rng(2)
+    g = gq.Graph("images")
+    x = g.dequantize(g.input("x", dtype="u8", shape=(1, 16, None, None)), scales=[0.02], zps=[120])
+    w = g.dequantize(g.constant(rng.integers(-127, 128, (8, 16, 3, 3), dtype=np.int8)), scales=[0.01])
+    y = g.convolution(x, w, pads_begin=[1, 1], pads_end=[1, 1], **NCX, **OIX)
+    y = g.quantize(g.relu(y), scales=[0.1], zps=[10], dtype="u8")
+    g.output(g.reduce_mean(g.dequantize(y, scales=[0.1], zps=[10]), axes=[2, 3], keep_dims=True), name="y")
+    model = gq.compile(g)
+    for height, width in ((12, 10), (8, 8), (8, 3), (2, 2), (15, 8), (3, 15)):
+        data = rng.integers(0, 256, (1, 16, height, width), dtype=np.uint8)
+        want = gq.compile(g.specialize({"x": gq.TensorType(g.inputs[0].dtype, data.shape)}))(data)
+        np.testing.assert_array_equal(model(data), want)
+    assert len(model.plans.by_class[2, 2]) == 1
