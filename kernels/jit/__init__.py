@@ -3,27 +3,14 @@
 Other rooms import these names from here. The values that emitted code is written with are in `values`, the functions
 that Numba code calls in `intrinsics`.
 """
-from graphq.kernels.jit.code import (
-    IN_PIECES,
-    MASKED,
-    S32X16,
-    Loop,
-    Tails,
-    flushed,
-    interleave,
-    load_bytes,
-    load_first,
-    room_of,
-    store_first,
-    tail_mask,
-)
+from graphq.kernels.jit.code import S32X16, Loop, flushed, interleave, load_bytes, load_first, store_first, tail_mask
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Deferred, Intrinsic, emits, njit
 from graphq.kernels.jit.memory import LINE, address_of, aligned_empty, lasting_empty
 from graphq.kernels.jit.modules import Function, FunctionTable, Module, saved
 
 __all__ = [
-    "IN_PIECES", "LINE", "MASKED", "S32X16", "Deferred", "Function", "FunctionTable", "Functions", "Intrinsic", "Loop",
-    "Module", "Tails", "address_of", "aligned_empty", "emits", "flushed", "interleave", "lasting_empty", "load_bytes",
-    "load_first", "njit", "room_of", "saved", "store_first", "tail_mask",
+    "LINE", "S32X16", "Deferred", "Function", "FunctionTable", "Functions", "Intrinsic", "Loop", "Module",
+    "address_of", "aligned_empty", "emits", "flushed", "interleave", "lasting_empty", "load_bytes", "load_first",
+    "njit", "saved", "store_first", "tail_mask",
 ]

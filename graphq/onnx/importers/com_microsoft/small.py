@@ -65,13 +65,6 @@ def unique(c: Call) -> Outputs:
     return [y, numbers, counts]
 
 
-@imports("MulInteger", domain=MICROSOFT)
-def mul_integer(c: Call) -> Outputs:
-    """Import MulInteger: `(A - za) * (B - zb)` in s32, for operands A, za, B and zb; an absent zero point is 0."""
-    a, b = (_less_zero_point(c, k) for k in (0, 2))
-    return standard(c, "Mul", [a, b])
-
-
 def _less_zero_point(c: Call, k: int) -> Value:
     x, zp = c.graph.cast(c.input(k), dtype=s32), c.optional(k + 1)
     if zp is None:
@@ -211,6 +204,8 @@ imports_each({
                                       axis=c.attr("axis", 1)),
     "GatherND": lambda c: standard(c, "GatherND", [
         c.input(0), c.input(1) if c.input(1).dtype == s64 else c.graph.cast(c.input(1), dtype=s64)]),
+    # (A - za) * (B - zb) in s32, for operands A, za, B and zb; an absent zero point is 0
+    "MulInteger": lambda c: standard(c, "Mul", [_less_zero_point(c, k) for k in (0, 2)]),
     "NhwcMaxPool": lambda c: channels_first(
         c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0]),
     "QuickGelu": lambda c: swish(c, c.input(0), 1.702),
