@@ -8,7 +8,6 @@ from graphq.model.files import load_graph
 from graphq.model.kept import load_compiled
 from graphq.passes import PIPELINE
 from graphq.passes.pipeline import passes_of
-from graphq.validation.subgraphs import all_nodes
 
 ARGUMENTS: Arguments = (*MODEL, PRECISION, *NUMBERS)
 
@@ -24,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         passes = passes_of(None, options.precision, options.ranges, options.ties)
         found = fingerprint.fingerprint(graph, passes or PIPELINE)
-    loose = [n.graph.describe(n) for n in all_nodes(graph) if not n.op.portable]
+    loose = fingerprint.not_covered(graph)
     write(options, found, {"fingerprint": found, "numbers": fingerprint.NUMBERS, "not_covered": loose})
     for line in loose:
         print(f"bits may differ between machines: {line}", file=sys.stderr)

@@ -6,15 +6,18 @@ Steps that NumPy or ONNX's reference runs are an exception: they have the bits o
 """
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 
 import numpy as np
 
-from graphq.errors import GraphError
+from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph
+from graphq.model.row_wise import SIZES, with_sizes
 from graphq.passes import PIPELINE, PRECISIONS
 from graphq.passes.pipeline import names_of, passes_of
 from graphq.rewrite.rule import Pass
+from graphq.validation.subgraphs import all_nodes
 
 NUMBERS = 3
 """The version of graphq's numbers. tests/test_same_bits.py has digests of outputs for it."""
@@ -33,6 +36,13 @@ def fingerprint(graph: Graph, passes: Sequence[Pass]) -> str:
     for piece in _pieces(graph):
         digest.update(piece)
     return digest.hexdigest()[:32]
+
+
+def not_covered(graph: Graph) -> list[str]:
+    """The operations that a fingerprint does not cover: on another machine, NumPy may compute other bits."""
+    with suppress(GraphqError):  # as if sizes were known, because then most ONNX nodes become operations
+        graph = with_sizes(graph, (), *SIZES[0])
+    return [n.graph.describe(n) for n in all_nodes(graph) if not n.op.portable]
 
 
 def _pieces(graph: Graph) -> Iterator[bytes | memoryview]:

@@ -56,14 +56,8 @@ def ranges(unfused: Graph, passes: Sequence[Pass]) -> list[str]:
     if RangesByRow not in passes:
         return []
     left = [unfused.label(n.outputs[0]) for n in unfused.nodes if shares_range(n) or n.op.name == "dynamic_range"
-            or n.op.name in ("dynamic_quantize", "quantize_linear") and _is_computed(n.inputs[1])]
+            or n.op.name == "dynamic_quantize" and n.attrs["qtype"] == "per_tensor" and [*n.operands][1].node]
     return [f"ranges: by row, except for {listing(left, 'and')}" if left else "ranges: by row"]
-
-
-def _is_computed(scale: Value | None) -> bool:
-    """Whether a scale is one number for a whole tensor that operations compute, other than a dynamic_range."""
-    return scale is not None and scale.data is None and scale.shape in ((), (1,)) and scale.node is not None and \
-        scale.node.op.name != "dynamic_range"
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
@@ -195,7 +189,8 @@ def _note(node: Node) -> str:
     if node.op.name == "partition":
         return ""
     own = [str(node.meta["why"])] if "why" in node.meta else []
-    own += [] if node.op.portable else ["its bits may differ between machines"]
+    if not node.op.portable and all(v.type.known for v in node.operands):  # known sizes may make it an operation
+        own.append("its bits may differ between machines")
     return "\n".join(own + [f"in {name}: {n.graph.describe(n)}: {n.meta['why']}" for name, body in node.attrs.items()
                             if isinstance(body, Graph) for n in all_nodes(body) if "why" in n.meta])
 
