@@ -282,7 +282,7 @@ def lower_priority() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
-def run_when_idle() -> None:
+def run_idle() -> None:
     """Let this process run only on cores that no other process needs, where the system can do that."""
     with suppress(OSError, AttributeError):  # a container may forbid it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

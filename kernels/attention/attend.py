@@ -10,23 +10,9 @@ from collections.abc import Callable, Iterator
 
 from graphq.base.sizes import assumed, largest
 from graphq.kernels.attention.cache import WIDTHS
-from graphq.kernels.jit import Functions, Loop, emits, load_first, modules, store_first
+from graphq.kernels.jit import Functions, Loop, Type, emits, load_first, modules, store_first
 from graphq.kernels.jit.intrinsics import Record, transpose_tiles
-from graphq.kernels.jit.values import (
-    F32,
-    I8,
-    I16,
-    I32,
-    I64,
-    Builder,
-    Type,
-    Value,
-    c64,
-    constant,
-    larger,
-    smaller,
-    vector,
-)
+from graphq.kernels.jit.values import F32, I8, I16, I32, I64, Builder, Value, c64, constant, larger, smaller, vector
 from graphq.kernels.lanes.vector import Columns, widen
 from graphq.kernels.moves.rotate import rotation
 from graphq.kernels.numbers.attention import CAPPED

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphq.kernels.depthwise.packing import QUAD, Layout
-from graphq.kernels.jit import Functions, Loop, load_bytes
+from graphq.kernels.jit import Functions, Loop, Type, load_bytes
 from graphq.kernels.jit.intrinsics import repeated
-from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 from graphq.kernels.pixels.blocks import ADDRESSES, Fill, Spot, tap_locator, tile_functions
 from graphq.kernels.target.level import Level

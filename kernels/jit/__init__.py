@@ -8,9 +8,10 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Deferred, Intrinsic, emits, njit
 from graphq.kernels.jit.memory import LINE, address_of, aligned_empty, lasting_empty
 from graphq.kernels.jit.modules import Function, FunctionTable, Module, saved
+from graphq.kernels.jit.values import Operand, Type
 
 __all__ = [
-    "LINE", "S32X16", "Deferred", "Function", "FunctionTable", "Functions", "Intrinsic", "Loop", "Module",
-    "address_of", "aligned_empty", "emits", "flushed", "interleave", "lasting_empty", "load_bytes", "load_first",
-    "njit", "saved", "store_first", "tail_mask",
+    "LINE", "S32X16", "Deferred", "Function", "FunctionTable", "Functions", "Intrinsic", "Loop", "Module", "Operand",
+    "Type", "address_of", "aligned_empty", "emits", "flushed", "interleave", "lasting_empty", "load_bytes",
+    "load_first", "njit", "saved", "store_first", "tail_mask",
 ]

@@ -24,17 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
 
 from graphq.base.locks import Lock
-from graphq.base.platform import (
-    FORKS,
-    HOST,
-    INHERITS,
-    MACHINE,
-    SPAWN_FLAGS,
-    TARGET,
-    at_fork,
-    process_cores,
-    run_when_idle,
-)
+from graphq.base.platform import FORKS, HOST, INHERITS, MACHINE, SPAWN_FLAGS, TARGET, at_fork, process_cores, run_idle
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import llvm_lock
 from graphq.kernels.jit.cpu import target_features
@@ -405,7 +395,7 @@ def serve(descriptors: list[int], idle: bool = False) -> None:
     from graphq.kernels.jit import codegen, modules
 
     if idle:
-        run_when_idle()
+        run_idle()
     codegen.object_code(modules.Source(codegen.first_module, ()))
     gc.freeze()
     gc.set_threshold(100_000)  # collect garbage less often: it took 1/12 of the time

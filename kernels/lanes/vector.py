@@ -12,24 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from llvmlite import ir
 
-from graphq.kernels.jit import load_first, store_first, tail_mask
+from graphq.kernels.jit import Operand, Type, load_first, store_first, tail_mask
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, SLOT
-from graphq.kernels.jit.values import (
-    F16,
-    F32,
-    I1,
-    I8,
-    I16,
-    I32,
-    I64,
-    Builder,
-    Operand,
-    Type,
-    Value,
-    c64,
-    joined,
-    vector,
-)
+from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Value, c64, joined, vector
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, TABLE, Expr, acc, load, lower, walk
 from graphq.kernels.lanes.quantizing import RANGES

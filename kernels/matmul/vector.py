@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from graphq.kernels.jit import LINE, Intrinsic, Loop, emits
-from graphq.kernels.jit.values import I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit import LINE, Intrinsic, Loop, Type, emits
+from graphq.kernels.jit.values import I32, I64, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.epilogue_code import emitter_of
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.matmul.pack import PAIRED, PANEL, SORTED

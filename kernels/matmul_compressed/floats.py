@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
-from graphq.kernels.jit import LINE, Intrinsic, Loop, emits
+from graphq.kernels.jit import LINE, Intrinsic, Loop, Type, emits
 from graphq.kernels.jit.intrinsics import stack_memory
-from graphq.kernels.jit.values import I32, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.values import I32, Builder, Value, c64, constant, smaller, vector
 from graphq.kernels.lanes.vector import narrow, widen
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.kernel_table import Dtypes

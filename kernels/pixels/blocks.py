@@ -13,9 +13,9 @@ from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 from graphq.base.sizes import is_open, numbers, recorded
-from graphq.kernels.jit import Functions, Loop, Module, emits, modules
+from graphq.kernels.jit import Functions, Loop, Module, Operand, emits, modules
 from graphq.kernels.jit.intrinsics import SLOT, SLOTS, Record, call_block, load_s64, stack, stack_memory
-from graphq.kernels.jit.values import I64, Builder, Operand, Value, c64
+from graphq.kernels.jit.values import I64, Builder, Value, c64
 from graphq.kernels.lanes.epilogues import Epilogue
 from graphq.kernels.lanes.outputs import HEAD, finish, load_outputs, load_second_look
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, store_addresses

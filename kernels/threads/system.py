@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from graphq.base.platform import SYSTEM
-from graphq.kernels.jit import Intrinsic, emits, njit
-from graphq.kernels.jit.values import I32, I64, Builder, Type, Value, c64
+from graphq.kernels.jit import Intrinsic, Type, emits, njit
+from graphq.kernels.jit.values import I32, I64, Builder, Value, c64
 from graphq.kernels.target import isa
 
 

@@ -47,7 +47,7 @@ def test_cores_memory_and_priorities_without_the_calls_of_linux(without, monkeyp
     without(os, "sched_getaffinity", "sysconf", "sched_setscheduler", "setpriority", "register_at_fork")
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert platform.process_cores() == {0, 1, 2} and platform.machine_memory() == 1 << 40
-    platform.run_when_idle()
+    platform.run_idle()
     platform.at_fork(after_in_child=pytest.fail)
     monkeypatch.setattr(platform, "SYSTEM", "win32")
     platform.lower_priority()
