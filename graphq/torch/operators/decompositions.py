@@ -19,6 +19,7 @@ DECOMPOSED: dict[str, Callable[..., Any]] = {
     "aten._cdist_forward.default": lambda x, y, p, mode: torch.linalg.vector_norm(
         x.unsqueeze(-2) - y.unsqueeze(-3), p, -1),
     "aten._adaptive_avg_pool2d.default": lambda x, sizes: adaptive_pool(x, sizes, torch.mean),
+    "aten._adaptive_avg_pool3d.default": lambda x, sizes: adaptive_pool(x, sizes, torch.mean),
     "aten.adaptive_max_pool2d.default": lambda x, sizes: (adaptive_pool(x, sizes, torch.amax), None),
     "aten.addmv.default": lambda x, a, b, *, beta=1, alpha=1: beta * x + alpha * (a @ b),
     "aten.bucketize.Tensor": lambda x, bounds, *, out_int32=False, right=False:

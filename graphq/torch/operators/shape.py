@@ -65,6 +65,15 @@ def expand(c: AtenCall) -> Result:
         new, old, c["size"] or c.sizes(c["other"]), strict=True)])
 
 
+@imports("as_strided")
+def as_strided(c: AtenCall) -> Result:
+    """Import a view that changes only the strides of axes of size 1; others depend on how PyTorch stores the tensor."""
+    x, y = c.fake("input"), c.fake()
+    same = x.shape == y.shape and x.storage_offset() == y.storage_offset() and all(
+        n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), y.stride(), strict=True))
+    return c.x if same else c.refuse("the view depends on how its operand is stored: index or reshape it instead")
+
+
 def cut(c: AtenCall, x: Value, axis: int, start: Any, end: Any, step: int = 1) -> Value:
     """The elements from `start` up to `end` along an axis; `end` may be open."""
     start, end = 0 if start is None else start, END if end is None else end
