@@ -30,7 +30,7 @@ from graphq.kernels.matmul.family import product_step
 from graphq.kernels.matmul.lower import Matmul, matmul_fields
 from graphq.kernels.matmul.row_sums import plan_row_sums
 from graphq.kernels.matmul_compressed.pack import BITS, pack_floats, pack_integers, panel_bytes
-from graphq.kernels.matmul_compressed.tiles import ROUNDED, W_DTYPES
+from graphq.kernels.matmul_compressed.tiles import W_DTYPES
 from graphq.kernels.numbers.float_sums import BLOCK, SMALLEST_NORMAL, tile_sums
 from graphq.kernels.operands.space import broadcast_strides
 from graphq.kernels.target.products import shift
@@ -263,8 +263,7 @@ def matmul_compressed_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> Non
     operands = [of_rows(source, p.k * p.itemsize), of_rows(packed, 0), *more.values(),
                 *epilogue_operands(b, node, lowered)]
     space = space_of(b, lowered.out, operands, keep=1)
-    w_dtype = W_DTYPES[p.bits] if p.rounding == "f32" else ROUNDED[p.bits, p.rounding]
-    product_step(b, lowered, operands, space, words, more=more, k=p.k, w_dtype=w_dtype)
+    product_step(b, lowered, operands, space, words, more=more, k=p.k, w_dtype=W_DTYPES[p.bits, p.rounding])
 
 
 def quantized(g: PatternBuilder) -> PatternLike:

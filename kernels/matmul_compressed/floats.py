@@ -4,8 +4,8 @@
 
 u are the weights as unsigned integers, z their zero points. A group g is some neighboring rows k of weights with the
 same scales. The sums have the order of `numbers.float_sums`: blocks of at most 256 products, here of whole groups.
-Kernels in ROUNDED round f32(u - z) * scale to a narrower float. Two bf16 activations are multiplied at a
-time, in the order of float matmuls (`matmul.float`).
+Some kernels round f32(u - z) * scale to a narrower float (W_DTYPES). Two bf16 activations are multiplied at a time, in
+the order of float matmuls (`matmul.float`).
 
 To convert u, a tile writes the bits of u into the last bits of the f32 2**23. The result is 2**23 + u, and subtracting
 2**23 + z is exact. Compressed weights take about a fifth or a third of the memory traffic of f32 weights. This traffic
@@ -31,16 +31,14 @@ from graphq.kernels.operands.tile_frame import Frame
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Factor
 
-W_DTYPES = {4: "s4", 8: "s8groups"}
-"""The names of compressed weights in the kernel table, by the bits of a weight."""
-ROUNDED = {(bits, dtype): f"s{bits}{dtype}" for bits in W_DTYPES for dtype in ("f16", "bf16")}
-"""The names of compressed weights that kernels round to a narrower float, by bits and float dtype.
+W_DTYPES = {(4, "f32"): "s4", (8, "f32"): "s8groups",
+            **{(bits, dtype): f"s{bits}{dtype}" for bits in (4, 8) for dtype in ("f16", "bf16")}}
+"""The names of compressed weights in the kernel table, by the bits of a weight and the float that it is rounded to.
 
-The activations are f32 or have the narrower dtype.
+The activations are f32 or have the dtype of the rounding.
 """
-BITS = {**{name: bits for bits, name in W_DTYPES.items()}, **{name: bits for (bits, _), name in ROUNDED.items()}}
-ROUNDS = {name: dtype for (_, dtype), name in ROUNDED.items()}
-"""Maps from names of weights: to the bits of a weight (BITS), and to the narrower float of ROUNDED (ROUNDS)."""
+FORMS = {name: form for form, name in W_DTYPES.items()}
+"""The bits and the rounding of compressed weights, by name."""
 Steps: TypeAlias = Callable[[Value], Iterator[list[Factor]]]
 """A function that yields the weights of a line, step by step: a `Factor` for each vector of columns.
 
@@ -73,14 +71,14 @@ def rounded(b: Builder, x: Value, dtype: str, lanes: int) -> Value:
 def multiply(dtypes: Dtypes, level: Level) -> Floats:
     """Multiply as a level's float matmuls do."""
     (dtype, w_dtype), bf16 = dtypes, level.bf16
-    products, rounds = floats(dtype, level), ROUNDS.get(w_dtype)
+    products, (_, rounding) = floats(dtype, level), FORMS[w_dtype]
     lanes = PANEL // products.parts
     if dtype == "bf16" and bf16 is not None and not level.emulated:
         return Floats(products, vector(I32, lanes), 1, lambda b, rows: (bf16.rounded(b, *rows),), level.fma.at_once)
 
     def factor(b: Builder, rows: list[Value]) -> Factor:
         rows = rows[::-1]  # as in float matmuls, the product of a step's second row is added first
-        return tuple(rows if rounds is None else (rounded(b, x, rounds, lanes) for x in rows))
+        return tuple(rows if rounding == "f32" else (rounded(b, x, rounding, lanes) for x in rows))
 
     return Floats(products, products.kind, 4 // products.itemsize, factor, level.fma.at_once)
 
@@ -151,7 +149,7 @@ class _FloatTile(WeightTile):
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int, w_dtype: str, how: Floats) -> None:
         products, at_once = how.products, rows_at_once(rows, how.at_once)
-        super().__init__(b, f, rows, panels, BITS[w_dtype], PANEL // products.parts)
+        super().__init__(b, f, rows, panels, FORMS[w_dtype][0], PANEL // products.parts)
         self.how, self.kind, self.at_once, self.row_bytes = how, products.kind, at_once, LINE * panels
         self.step_rows, self.step_bytes = 4 // products.itemsize, how.vectors * LINE * panels
         self.unpacked = stack_memory(b, BLOCK // self.step_rows * self.step_bytes) if rows > at_once else None

@@ -25,26 +25,17 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.kernel_table import Dtypes, Kernel, register_kernel
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.plan import MATMUL_BLOCK
-from graphq.kernels.matmul_compressed.floats import (
-    BITS,
-    ROUNDED,
-    ROUNDS,
-    W_DTYPES,
-    WeightTile,
-    float_tile,
-    multiply,
-    rows_at_once,
-)
+from graphq.kernels.matmul_compressed.floats import FORMS, W_DTYPES, WeightTile, float_tile, multiply, rows_at_once
 from graphq.kernels.matmul_compressed.pack import HEAD
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 from graphq.kernels.target.isa import LEVELS
 from graphq.kernels.target.level import Level
 from graphq.kernels.target.products import Multiply, TileSizes, shift
 
-FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in W_DTYPES.values())
+FOUR_BITS, EIGHT_BITS = (tuple((a, w) for a in ("u8", "s8")) for w in (W_DTYPES[4, "f32"], W_DTYPES[8, "f32"]))
 DTYPES = (*FOUR_BITS, *EIGHT_BITS)
-FLOATS = tuple(("f32", w) for w in (*W_DTYPES.values(), *ROUNDED.values()))
-BF16 = tuple(("bf16", name) for name, dtype in ROUNDS.items() if dtype == "bf16")
+FLOATS = tuple(("f32", w) for w in W_DTYPES.values())
+BF16 = tuple(("bf16", w) for (_, rounding), w in W_DTYPES.items() if rounding == "bf16")
 AHEAD = 3072
 """How many bytes ahead of its loads a tile of one row prefetches weights.
 
@@ -163,7 +154,7 @@ def integer_tile(rows: int, panels: int, dtypes: Dtypes, how: Multiply) -> Intri
 
     @emits
     def tile(b: Builder, address: Value, index: Value) -> None:
-        _IntegerTile(b, Frame.read(address), rows, panels, BITS[dtypes[1]], dtypes[0], how).emit()
+        _IntegerTile(b, Frame.read(address), rows, panels, FORMS[dtypes[1]][0], dtypes[0], how).emit()
 
     return tile
 
@@ -176,7 +167,7 @@ def estimate_integers(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rat
     Measured on Zen 4, 24 x 1024 x 768 in groups of 128: 0.40 TOPS; 8-bit weights reach 0.43.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * BITS[kernel.dtypes[1]] / 20)
+    group = max((rows * panels + 1.25 * panels) * parts / rate, 4, panels * 8 * FORMS[kernel.dtypes[1]][0] / 20)
     return -(-m // rows) * panel_count(n) / panels * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 

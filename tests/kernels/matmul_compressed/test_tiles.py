@@ -13,7 +13,7 @@ from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul.kernel_table import KERNELS, select
 from graphq.kernels.matmul_compressed import tiles
-from graphq.kernels.matmul_compressed.floats import ROUNDS
+from graphq.kernels.matmul_compressed.floats import FORMS
 from graphq.kernels.matmul_compressed.pack import HEAD, pack_floats, pack_integers, panel_bytes
 from graphq.kernels.numbers.float_sums import tile_sums
 from graphq.kernels.target import isa
@@ -27,7 +27,8 @@ LAST = {(k.level, k.dtypes): k for k in ALL}
 # u8 is s8 without a xor: one tile shape of u8 suffices. Kernels of floats differ only in how they unpack weights. For
 # 8 bits, and for all rounded types except one, the largest tile and the tile of one row suffice. Emulated kernels
 # compile slowly: where native kernels run, the last tile, of one row, suffices. f32 has no instruction to emulate.
-ALIKE = {k for k in ALL if k.dtypes[1] in ROUNDS and k.dtypes != ("bf16", "s4bf16") or k.dtypes == ("f32", "s8groups")}
+ALIKE = {k for k in ALL if FORMS[k.dtypes[1]][1] != "f32" and k.dtypes != ("bf16", "s4bf16")
+         or k.dtypes == ("f32", "s8groups")}
 COMPRESSED = [k for k in ALL if k is FIRST[k.level, k.dtypes] or k.dtypes[0] != "u8" and (
     k not in ALIKE or k is LAST[k.level, k.dtypes])]
 RUNS = [pytest.param(k, False, id=k.name) for k in COMPRESSED if k.level in NATIVE]
@@ -76,7 +77,7 @@ def run(kernel, level, a, packed, n, threads=1, **words):
 @pytest.mark.parametrize("extreme", [False, True])
 def test_integers_equal_the_formula(kernel, emulated, extreme):
     low, high, dtype = (0, 255, np.uint8) if kernel.dtypes[0] == "u8" else (-128, 127, np.int8)
-    bits, rng = tiles.BITS[kernel.dtypes[1]], np.random.default_rng(1)
+    bits, rng = FORMS[kernel.dtypes[1]][0], np.random.default_rng(1)
     with isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level)) as level:
         for m, groups, group, n in SHAPES:
             a = rng.integers(low, high + 1, (m, groups * group), dtype=dtype)
@@ -98,12 +99,12 @@ def test_integers_equal_the_formula(kernel, emulated, extreme):
 def float_case(dtypes, m, groups, group, n):
     """Activations, packed weights, and the sums of the expanded weights."""
     a = np.random.default_rng(m).standard_normal((m, groups * group)).astype(STORAGE[dtypes[0]])
-    u, z, scales, _ = weights(groups, group, n, tiles.BITS[dtypes[1]])
+    u, z, scales, _ = weights(groups, group, n, FORMS[dtypes[1]][0])
     z[:, n // 2] = 300  # beyond the weights
     scales[0] *= -1
     expanded = (u.reshape(groups, group, n).astype(np.int64) - z[:, None]).astype(np.float32) * scales[:, None]
-    expanded = expanded.astype(STORAGE[ROUNDS.get(dtypes[1], "f32")])
-    return a, pack_floats(u, z, scales, tiles.BITS[dtypes[1]]), tile_sums(a, expanded.reshape(-1, n))
+    expanded = expanded.astype(STORAGE[FORMS[dtypes[1]][1]])
+    return a, pack_floats(u, z, scales, FORMS[dtypes[1]][0]), tile_sums(a, expanded.reshape(-1, n))
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), [p for p in RUNS if p.values[0].dtypes in FLOATS])
