@@ -3,16 +3,15 @@
 Levels take turns: tests of kernels compare all levels of a machine with the formula. Whoever moves a digest raises
 `NUMBERS` in graphq/model/fingerprint.py, and lists the change first in CHANGELOG.md.
 """
-import hashlib
 from itertools import cycle
 
 import numpy as np
 import pytest
+from bits import digest, feed
 from level_graphs import compressed, looked_up, numbers, padded, rows
 from levels import LEVELS
 
 import graphq as gq
-from graphq.model.digests import add_array
 
 
 def dense(x, act, out):
@@ -67,25 +66,6 @@ CASES = {
     "floats": (float_product, "a04c796c5438c194"),
     "elementwise": (lambda: elementwise("exp", "log", "sigmoid", "round", "sqrt", "tanh", "gelu"), "3e97e583ac76c1e3"),
 }
-
-
-def feed(value):
-    """Inputs that no version of NumPy changes: integers, or floats with special numbers among them."""
-    if value.dtype.kind == "int":
-        return numbers(value.shape, value.dtype.name, 3)
-    x = numbers(value.shape, "s8", 4).astype(np.float32) / np.float32(19)
-    if len(value.shape) == 1:
-        x[:6] = [-0.0, 1e-41, np.inf, -np.inf, np.nan, 88]
-    return x
-
-
-def digest(results):
-    """The digest of outputs in which all NaN are one NaN."""
-    results, found = results if isinstance(results, dict) else {"y": results}, hashlib.sha256()
-    for name, x in sorted(results.items()):
-        found.update(f"{name} ".encode())
-        add_array(found, x)
-    return found.hexdigest()[:16]
 
 
 @pytest.mark.parametrize(("case", "level"), [*zip(CASES, cycle(reversed(LEVELS)))], indirect=["level"])
