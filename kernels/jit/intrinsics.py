@@ -117,18 +117,6 @@ def columns_of(rows: Sequence[Value]) -> list[Value]:
     return transpose_tiles([rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
 
 
-def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
-    """Make a vector of the lanes at `places` (vector, lane), with one shuffle per vector after the first."""
-    n = vectors[0].type.count
-    out = vectors[0]
-    lanes = [lane if k == 0 else 0 for k, lane in places]
-    for v in range(1, len(vectors)):
-        # From the second shuffle on, the lanes that earlier shuffles took are in position already.
-        lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
-        out = out.shuffle(vectors[v], lanes)
-    return out
-
-
 def repeated(x: Value, multiplier: int, lanes: int) -> Value:
     """Make a vector of `lanes` lanes that repeats each lane of `x` `multiplier` times."""
     if lanes <= multiplier:

@@ -20,7 +20,7 @@ from llvmlite import ir
 
 from graphq.base.sizes import is_open
 from graphq.kernels.jit import Functions, Intrinsic, emits, load_first, njit, store_first
-from graphq.kernels.jit.intrinsics import Record, gathered, transpose_tiles
+from graphq.kernels.jit.intrinsics import Record, concatenated, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.operands.space import dense
 from graphq.plan.plan import Step, Target, plan_rows
@@ -85,12 +85,12 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
 
     If `partial`, only the first `count` lanes of each vector are valid.
     """
-    lanes = LANES[itemsize]
-    kind = vector(ir.IntType(8 * itemsize), lanes)
-    # for each element of the interleaved vectors: its stream, and its lane there
-    order = [(i % ways, i // ways) for i in range(ways * lanes)]
+    lanes, element = LANES[itemsize], ir.IntType(8 * itemsize)
+    kind = vector(element, lanes)
+    # for each element of the result, in order: its place in the vectors that are read, one behind the other
+    order = [i % ways * lanes + i // ways for i in range(ways * lanes)]
     if apart:
-        order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
+        order = [i * ways + k for k in range(ways) for i in range(lanes)]
 
     @emits
     def weave(b: Builder, source: Value, target: Value, stride: Value, count: Value) -> None:
@@ -100,10 +100,17 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
         left = [smaller(total - k * lanes, lanes) for k in range(ways)]
         read, write = (parts, streams) if apart else (streams, parts)
         reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
-        rows = [load_first(source + x, n, kind) if partial else (source + x).load(kind)
-                for x, n in zip(read, reads, strict=True)]
+        if apart and not partial:  # of one wide load or store, LLVM makes Arm's ld2 to ld4, or st2 to st4
+            joined = source.load(vector(element, ways * lanes))
+        else:
+            rows = [load_first(source + x, n, kind) if partial else (source + x).load(kind)
+                    for x, n in zip(read, reads, strict=True)]
+            joined = concatenated(rows + rows[:ways % 2])
+        if not apart and not partial:
+            joined.shuffle(joined, order).store(target)
+            return
         for k in range(ways):
-            y, x = gathered(rows, order[k * lanes:(k + 1) * lanes]), target + write[k]
+            y, x = joined.shuffle(joined, order[k * lanes:(k + 1) * lanes]), target + write[k]
             if partial:
                 store_first(y, x, writes[k])
             else:

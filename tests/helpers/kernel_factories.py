@@ -7,7 +7,6 @@ from graphq.kernels.jit.deferred import emits, njit
 from graphq.kernels.jit.intrinsics import (
     Record,
     columns_of,
-    gathered,
     load_s64,
     outer,
     repeated,
@@ -240,7 +239,6 @@ def multiplying_tiles(rows, signed):
 
 
 SHUFFLES = {"transposed": transpose_tiles, "columns": columns_of,
-            "gathered": lambda rows: [gathered(rows, [((5 * k + 1) % len(rows), 7 * k % 4) for k in range(8)])],
             "repeated": lambda rows: [repeated(x, 2, 8) for x in rows],
             "splat": lambda rows: [repeated(rows[0].lane(1), 8, 8)],
             "once": lambda rows: [repeated(x, 1, 4) for x in rows]}

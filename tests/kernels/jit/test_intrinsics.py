@@ -30,12 +30,6 @@ def test_columns_of_eight_rows():
     assert np.array_equal(got, rows.T)
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_lanes_of_several_vectors(count):
-    rows, got = shuffled("gathered", count, 8, (8,))
-    assert got.tolist() == [rows[(5 * k + 1) % count, 7 * k % 4] for k in range(8)]
-
-
 def test_lanes_again():
     rows, got = shuffled("repeated", 3, 4, (3, 8))
     assert np.array_equal(got, rows.repeat(2, axis=1))
