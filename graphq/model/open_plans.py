@@ -1,9 +1,10 @@
 """Make, keep and find the plans of a graph with open sizes, and a runner for each set of shapes that is called.
 
 A plan (`OpenPlan`) is made with open sizes (`base.sizes`), on one example of a class of sizes (`size_class`). It holds
-for all sizes of the class for which the guards of its trace have the same answers as in the example. Otherwise the
-first call with new sizes makes a new plan. A `Runner` runs a plan at one set of shapes: it has numbers for the sizes,
-and uses an arena (memory for values between steps). All runners share arenas.
+for all sizes at which the guards of its trace have the same answers as in the example. If no plan of their class holds,
+the first call with new sizes makes a new plan; a model from a file first tries the plans of other classes. A `Runner`
+runs a plan at one set of shapes: it has numbers for the sizes, and uses an arena (memory for values between steps). All
+runners share arenas.
 
 A graph has no open plan if inputs are marked constant, ranks are unknown, or shapes depend on data. Then each set of
 shapes gets its own plan or stages (`model.staged`), with the constants of the first call.
@@ -52,7 +53,7 @@ class OpenPlans(Plans):
     def _begin(self, unread: Sequence[Unread]) -> None:
         self.constants = ConstantInputs(p.name for p in self.signature.inputs if p.property == "constant")
         self.by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
-        self._unread = list(unread)
+        self._unread, self._from_file = list(unread), bool(unread)
         self.by_shapes: dict[Shapes, Runner | Staged] = {}
         self._making: dict[Sizes | Shapes, Lock] = {}
         self._order = Lock()
@@ -172,12 +173,24 @@ class OpenPlans(Plans):
 
     def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
         with budget(self.options.memory):
-            for plan in self._of_class(of):
-                made = plan.at(sizes, self._arenas, self.options.cache)
-                if made is not None:
-                    self._keep(of, plan)
-                    return made
+            for like in self._classes_like(of):
+                for plan in self._of_class(like):
+                    made = plan.at(sizes, self._arenas, self.options.cache)
+                    if made is not None:
+                        self._keep(like, plan)
+                        return made
         return None
+
+    def _classes_like(self, of: Sizes) -> list[Sizes]:
+        """The classes whose plans may run: `of`, and for a model from a file also others, the most similar first.
+
+        A call of such a model then makes no plan and waits for no compiler. Sizes of 0 and 1 must be equal.
+        """
+        if not self._from_file or self.grown is not None:
+            return [of]
+        others = [x for x in list(self.by_class)
+                  if all(a == b or not is_single(min(a, b)) for a, b in zip(x, of, strict=True))]
+        return sorted({of, *others}, key=lambda x: sum(abs(a - b) for a, b in zip(x, of, strict=True)))
 
     def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
         """Yield the existing plans of a class: first the plans in memory, then plans in a file, read one by one."""

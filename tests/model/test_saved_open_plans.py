@@ -6,7 +6,7 @@ import pytest
 from artifacts import opened, sealed
 
 import graphq as gq
-from graphq.kernels.jit import cache
+from graphq.kernels.jit import cache, modules
 from graphq.model import saved_file as format
 from graphq.plan.runtime import Runner
 
@@ -38,11 +38,26 @@ def test_plans_with_open_sizes(threads, tmp_path):
         assert np.array_equal(again(x), model(x)) and len(again.plans.all()) == before
         if threads == 2:
             assert again.explain() == f"{again.origin}\n{model.explain()}"
+    again.plans.grown = lambda plans: None  # as of a kept model, whose calls add plans
     x = rows(300)
     assert np.array_equal(again(x), model(x)) and len(again.plans.all()) > before
     packed = [b.data for p in again.plans.all() for b in p.plan.buffers if isinstance(b.data, np.ndarray)]
     large = [x for x in packed if x.nbytes >= 16 * 24]
     assert large and not any(x.flags.owndata for x in large)  # the new plan has the weights of the file, too
+
+
+def test_a_model_from_a_file_runs_at_sizes_of_other_classes_without_a_new_plan(tmp_path):
+    """Its call waits for no compiler. A size of 1 has plans of its own, which hold for no other size."""
+    model = gq.compile(open_graph())
+    model(rows(1))
+    model(rows(40))
+    model.save(tmp_path / "m")
+    wanted = {n: model(rows(n)) for n in (300, 5, 2000, 1, 40)}  # of plans of their own classes
+    assert len(model.plans.all()) == 5
+    again, compiled = gq.load_compiled(tmp_path / "m"), modules.statistics().compiled
+    for n, want in wanted.items():
+        assert np.array_equal(again(rows(n)), want)
+    assert len(again.plans.all()) == 2 and modules.statistics().compiled == compiled
 
 
 def test_a_load_reads_no_more_than_a_call_needs(tmp_path, monkeypatch):
