@@ -13,11 +13,13 @@ import numpy as np
 from graphq.dtypes import DType, f32, s8, u8
 from graphq.ir import Graph, Node, Value
 from graphq.ops.recurrent import shares_range
-from graphq.rewrite.fixpoint import Fixpoint
+from graphq.rewrite.fixpoint import Fixpoint, rounds
 from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var, set_attributes
 
 TINY = np.float32(2.0**-126)
 """The least scale of a row: the least normal f32 number. Rows of zeros get this scale."""
+TOLERANCE = 2.0**-5
+"""How far results may move: elements move by half a step, 2^-9 of the range, and sums by that of all their products."""
 ROW_ZERO = 128
 """The zero point of each row. The integers could be s8, but u8 is faster in products on x86."""
 
@@ -45,6 +47,8 @@ class IntegerProductByRow(Rewrite):
     q is x quantized to u8; its scale s and zero point z come from the range of the whole x. wz and ws are the zero
     point and the scale of the weights.
     """
+
+    tolerance = TOLERANCE
 
     def pattern(self, g: PatternBuilder, q: Var, s: Var, z: Var, w: Var, wz: Var, ws: Var) -> PatternLike:
         product = g.any_of("matmul_integer", "conv_integer")
@@ -78,6 +82,8 @@ class DequantizedByRow(Rewrite):
     q is quantized to u8; its scale s and zero point z come from the range of the whole tensor.
     """
 
+    tolerance = TOLERANCE
+
     def pattern(self, g: PatternBuilder, x: Var, w: Var, bias: Var) -> PatternLike:
         product = g.any_of("matmul", "convolution")
         return g.any_of(product(x, w, attrs=ANY), product(x, w, bias, attrs=ANY))
@@ -104,6 +110,7 @@ class DequantizedByRow(Rewrite):
             g.bias_add(y, bias, data_format=product.attrs["data_format"])
 
 
+@rounds(tolerance=TOLERANCE)
 def states_by_row(graph: Graph) -> int:
     """lstm(..., scales) -> lstm(..., scales, by_row=True): each row of the state that is quantized has its own range"""
     return set_attributes(graph, [n for n in graph.nodes_of(("lstm",)) if shares_range(n)], by_row=True)

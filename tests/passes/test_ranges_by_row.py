@@ -104,6 +104,13 @@ def test_a_row_is_the_same_alone(make):
         assert np.abs(together[2:] - by_tensor).max() < 0.02 * np.abs(by_tensor).max()
 
 
+@pytest.mark.parametrize("make", [integers, dequantized, integer_convolution, convolution, three_products])
+def test_a_compilation_may_check_the_pass(make):
+    """`verify="numeric"` compares results before and after each pass; this one may move them by roundings."""
+    model = gq.compile(make(), ranges="rows", verify="numeric", threads=1)
+    assert "dynamic_range" not in {n.op.name for n in model.graph.nodes}
+
+
 @pytest.mark.parametrize("ints", [False, True])
 def test_a_product_of_two_activations_runs_in_floats(ints):
     """The second operand has no rows; with the range of a tensor, it would depend on padding."""
