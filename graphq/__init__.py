@@ -13,8 +13,7 @@ from graphq.base.platform import untested as _untested
 from graphq.compile import compile
 from graphq.dtypes import DType
 from graphq.errors import CompileError, GraphError, GraphqError, InputError, KernelError, ParseError, VerifyError
-from graphq.ir import Graph, Node, TensorType, Value, to_text
-from graphq.ir.interpret import reference
+from graphq.ir import Graph, Node, TensorType, Value, reference, to_text
 from graphq.ir.operations import add_method
 from graphq.ir.text import parse
 from graphq.model import files

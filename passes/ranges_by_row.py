@@ -55,13 +55,15 @@ class IntegerProductByRow(Rewrite):
         sums = g.any_of(product(q, w, attrs=ANY), product(q, w, z, attrs=ANY), product(q, w, z, wz, attrs=ANY))
         return g.multiply(g.any_of("cast", "type_cast")(sums, attrs=ANY), g.multiply(s, ws))
 
-    def check(self, q: Value, s: Value, z: Value | None, match: Match) -> str | None:
+    def check(self, q: Value, s: Value, z: Value | None, w: Value, match: Match) -> str | None:
         if q.node is None or q.node.op.name != "dynamic_quantize":
             return ""
         if match.root.output.dtype != f32:
             return f"the product is {match.root.output.dtype}"
         if "conv_integer" in {n.op.name for n in match.nodes} and q.shape is None:
             return "the rank of the images is not known"
+        if w.shape is None or len(w.shape) < 2:
+            return COLUMNS
         return NOT_DYNAMIC if _quantized(q, s, z) is None else None
 
     def replace(self, g: Graph, q: Value, s: Value, z: Value | None, w: Value, wz: Value | None, ws: Value,
@@ -88,11 +90,13 @@ class DequantizedByRow(Rewrite):
         product = g.any_of("matmul", "convolution")
         return g.any_of(product(x, w, attrs=ANY), product(x, w, bias, attrs=ANY))
 
-    def check(self, x: Value, match: Match) -> str | None:
+    def check(self, x: Value, w: Value, match: Match) -> str | None:
         if x.node is None or x.node.op.name != "dynamic_dequantize":
             return ""
         if match.root.attrs.get("transpose_a") or x.shape is None:
             return "the rows must lie along the last axis"
+        if w.shape is None or len(w.shape) < 2:
+            return COLUMNS
         return NOT_DYNAMIC if match.root.output.dtype != f32 or _quantized(*x.node.inputs) is None else None
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
@@ -117,6 +121,9 @@ def states_by_row(graph: Graph) -> int:
 
 
 NOT_DYNAMIC = "the operand is not quantized by its own range"
+COLUMNS = "the second operand must have columns: reshape weights [n] to [n, 1]"
+RANGES = ("dynamic_range", "reduce_max", "reduce_min", "static_reshape")
+"""Operations, besides those on elements, that compute the range of a tensor."""
 
 
 def _quantized(q: Value | None, s: Value | None, z: Value | None = None) -> Value | None:
@@ -130,33 +137,41 @@ def _quantized(q: Value | None, s: Value | None, z: Value | None = None) -> Valu
 
 
 def _has_range_of(x: Value, parameters: Sequence[Value], dtype: DType) -> bool:
-    """Whether scale and zero point come from the range of the whole `x`, for integers of this dtype.
+    """Whether scale and zero point (default: 0) are those of the range of the whole `x`, for integers of this dtype.
 
-    They are computed by lane-wise operations from a dynamic_range, which is for u8, or from the largest or smallest
-    element or magnitude.
+    For samples of `x`, the scale must be that of max|x| or of max - min, within 2 %, and the integers must reach both
+    ends of the range within a step. So a range that is limited, halved, or of something else is not changed.
     """
-    reduced, seen, work = False, set[Value](), [*parameters]
-    while work:
-        v = work.pop()
-        if v in seen or v.data is not None:
-            continue
-        seen.add(v)
-        if v.node is not None and (v.node.op.elementwise or v.node.op.name == "static_reshape"):
-            work += v.node.operands
-        elif v.node is not None and _is_range(v.node, x, dtype):
-            reduced = True
-        else:
-            return False
-    return reduced and dtype in (s8, u8)
+    made = {None if v.node is None else v.node.op.name for v in parameters}
+    if dtype not in (s8, u8) or x.shape is None and made != {"dynamic_range"}:
+        return False
+    for size in (1.0, 50.0, 1e10):
+        for low, high in ((-1.0, 0.3), (-0.3, 1.0)):
+            sample = np.array([low, 0.01, high], np.float32) * np.float32(size)
+            found = [_sampled(v, x, sample.reshape(*[1] * (len(x.shape or (1,)) - 1), 3)) for v in parameters]
+            scale, zero = (*(None if v is None or v.size != 1 else float(v.reshape(())) for v in found), 0.0)[:2]
+            if scale is None or zero is None or not 0 < scale < np.inf:
+                return False
+            ends = (float(dtype.min) - zero) * scale / size, (float(dtype.max) - zero) * scale / size
+            steps = scale * 127 / size, scale * 255 / (size * (high - low))
+            if min(abs(n - 1) for n in steps) > 0.02 or ends[0] > low + scale / size or ends[1] < high - scale / size:
+                return False
+    return True
 
 
-def _is_range(node: Node, x: Value, dtype: DType) -> bool:
-    source, found = next(node.operands, None), node.outputs[0].type
-    if node.op.name == "dynamic_range":
-        return source is x and dtype == u8
-    if source is not x and source is not None and source.node is not None and source.node.op.name == "abs":
-        source = next(source.node.operands)
-    return source is x and node.op.name in ("reduce_max", "reduce_min") and found.known and found.size == 1
+def _sampled(v: Value, x: Value, sample: np.ndarray) -> np.ndarray | None:
+    """The value of `v` if `sample` is that of `x`; None if it is not computed from the range of `x` alone."""
+    if v is x or v.data is not None:
+        return sample if v is x else v.data
+    node = v.node
+    if node is None or not node.op.elementwise and node.op.name not in RANGES:
+        return None
+    operands = [o for v in node.operands if (o := _sampled(v, x, sample)) is not None]
+    if len(operands) < len([*node.operands]) or node.op.name == "static_reshape" and operands[0].size != 1:
+        return None
+    with np.errstate(all="ignore"):
+        found = node.op.reference(*operands, **node.attrs)
+    return np.asarray(found[v.index] if len(node.outputs) > 1 else found)
 
 
 RangesByRow = Fixpoint("RangesByRow", IntegerProductByRow(), DequantizedByRow(), states_by_row)

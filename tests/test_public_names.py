@@ -42,7 +42,8 @@ def test_compile_has_the_parameters_of_the_design():
 
 
 @pytest.mark.parametrize("function, defaults", [
-    (gq.Predictor, {"threads": None, "batch": None, "pad_to": None, "pad": None, "convert": False}),
+    (gq.Predictor, {"threads": None, "batch": None, "pad_to": None, "pad": None, "convert": False,
+                    "ranges": "tensor"}),
     (gq.load_compiled, {"isa": None, "threads": None}), (gq.load_onnx, {"memory": None}), (gq.save_onnx, {"opset": 21}),
     (gq.to_text, {"elide": None, "indent": ""}), (gq.Graph, {"name": "graph"}),
     (gq.CompiledGraph.profile, {"runs": 20, "peaks": False}),

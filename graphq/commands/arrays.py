@@ -10,9 +10,8 @@ import numpy as np
 from graphq.base.paths import numbered_batches, read_arrays
 from graphq.commands.shared import option
 from graphq.errors import GraphError, InputError, ParseError
-from graphq.ir import Graph, Value
+from graphq.ir import Graph, TensorType, Value
 from graphq.ir.interpret import check_array
-from graphq.ir.tensor_type import TensorType
 from graphq.validation.inputs import small_integers
 
 INPUTS = tuple(option(name, action="append", default=[], metavar=metavar, help=text) for name, metavar, text in (

@@ -31,9 +31,7 @@ from graphq.commands.peers import PEERS, alternate, as_written, cosine, differen
 from graphq.commands.shared import MODEL, NUMBERS, Arguments, comma_separated, compiled, option, save_graph, write
 from graphq.compile import Precision
 from graphq.errors import ParseError
-from graphq.ir import Graph
-from graphq.ir.interpret import named_outputs
-from graphq.ir.names import counted
+from graphq.ir import Graph, counted, named_outputs
 from graphq.kernels.threads.team import run_until_settled
 from graphq.model.files import load_graph
 

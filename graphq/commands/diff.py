@@ -15,9 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.commands.shared import MODEL, Arguments, option, write
-from graphq.ir import Graph, Node, Value
-from graphq.ir.names import counted
-from graphq.ir.text import attributes
+from graphq.ir import Graph, Node, Value, attributes, counted
 from graphq.model.files import load_graph
 
 ARGUMENTS: Arguments = (*MODEL, option("other", type=Path, metavar="OTHER", help="the model to compare with"))

@@ -22,9 +22,7 @@ from graphq.base.paths import named_object
 from graphq.base.progress import bars
 from graphq.commands.shared import ELIDE, MODEL, RANGES, Arguments, comma_separated, option, write
 from graphq.errors import ParseError, PassError
-from graphq.ir import Graph
-from graphq.ir.names import counted
-from graphq.ir.text import SHORT, to_text
+from graphq.ir import SHORT, Graph, counted, to_text
 from graphq.ir.verify import verify
 from graphq.model.files import load_graph
 from graphq.passes import PIPELINE, Pass, RangesByRow, find_pass, run_passes

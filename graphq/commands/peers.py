@@ -10,8 +10,7 @@ import numpy as np
 
 from graphq.base.progress import MOST, progress
 from graphq.errors import GraphqError, how_to_install
-from graphq.ir import Graph
-from graphq.ir.interpret import named_outputs, reference
+from graphq.ir import Graph, named_outputs, reference
 
 ORT, EXACT = "ONNX Runtime", "ONNX Runtime exact"
 OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"

@@ -26,8 +26,7 @@ from pathlib import Path
 from graphq.commands.passes import named_pass
 from graphq.commands.shared import MODEL, Arguments, option, save_graph, write
 from graphq.errors import GraphqError, ParseError
-from graphq.ir import Graph
-from graphq.ir.text import to_text
+from graphq.ir import Graph, to_text
 from graphq.model.files import load_graph
 from graphq.rewrite.rule import Pass
 from graphq.validation.printed import as_test

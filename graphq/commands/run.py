@@ -13,9 +13,7 @@ import numpy as np
 from graphq.commands.arrays import INPUTS, check_names, input_arrays, pairs
 from graphq.commands.shared import MODEL, TARGET, Arguments, compiled, option, write
 from graphq.dtypes import DType
-from graphq.ir import Value
-from graphq.ir.interpret import named_outputs, reference
-from graphq.ir.tensor_type import array_type
+from graphq.ir import Value, array_type, named_outputs, reference
 from graphq.kernels.threads.team import run_until_settled
 from graphq.model.files import load_graph
 

@@ -11,9 +11,7 @@ import numpy as np
 
 from graphq.compile import Precision, Ranges, Ties, compile
 from graphq.errors import ParseError
-from graphq.ir import Graph
-from graphq.ir.names import counted
-from graphq.ir.text import to_text
+from graphq.ir import Graph, counted, to_text
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.files import load_graph
 from graphq.model.kept import load_compiled

@@ -20,8 +20,7 @@ from graphq.base.arrays import Arrays
 from graphq.base.progress import progress
 from graphq.base.sizes import assumed, surely_equal
 from graphq.errors import CompileError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.interpret import SIZED_CONSTANT
+from graphq.ir import SIZED_CONSTANT, Graph, Node, Value
 from graphq.kernels.families import TIES, family_named, lower_partition
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.native import NATIVE

@@ -11,8 +11,7 @@ import numpy as np
 from graphq.base.paths import read_file
 from graphq.base.platform import MACHINE
 from graphq.errors import InputError, ParseError
-from graphq.ir import array_type
-from graphq.ir.interpret import named_outputs
+from graphq.ir import array_type, named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.fingerprint import NUMBERS
 
@@ -44,6 +43,8 @@ def verify(model: CompiledGraph, arrays: Mapping[str, np.ndarray], path: Path, *
     if values and wanted and wanted["values"] is None:
         raise InputError(f"{path}: has no inner values: write the file again with --values")
     found["outputs"] = _texts(named_outputs(model.outputs, model(arrays)))
+    if wanted and not wanted["outputs"].keys() <= found["outputs"].keys():
+        raise InputError(f"{path}: is for other outputs: {', '.join(wanted['outputs'])}: write a new file")
     graph = model.source
     made = {v.name: v for v in graph.values} | dict(zip(graph.output_names, graph.outputs, strict=True))
     names = list(wanted["values"]) if values and wanted else []
@@ -98,7 +99,8 @@ def read_digests(path: Path) -> dict[str, Any]:
     try:
         data = dict(json.loads(read_file(path, GROWTH)))
         texts = [*data["inputs"].values(), *data["outputs"].values(), *(data["values"] or {}).values()]
-        if data["format"] == FORMAT and isinstance(data["seed"], int | None) and all(isinstance(x, str) for x in texts):
+        kinds = isinstance(data["seed"], int | None) and isinstance(data["numbers"], int)
+        if data["format"] == FORMAT and kinds and all(isinstance(x, str) for x in (data["fingerprint"], *texts)):
             return data
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass

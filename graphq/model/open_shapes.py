@@ -9,8 +9,7 @@ import numpy as np
 from graphq.base.sizes import later, recorded
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphqError
-from graphq.ir import Graph, TensorType, Value, specialized
-from graphq.ir.interpret import GraphInput, Signature
+from graphq.ir import Graph, GraphInput, Signature, TensorType, Value, specialized
 from graphq.plan.plan import in_one_plan
 
 Sizes: TypeAlias = tuple[int, ...]

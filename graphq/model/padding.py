@@ -196,9 +196,11 @@ def _lanewise(node: Node, given: Sequence[Cells]) -> Cells:
     match node.op.name:
         case "multiply" | "logical_and":
             data = np.where(reduce(np.logical_or, [x == 0 for x in numbers]) & ~infinite, 0, data)
-        case "divide":
-            zero = np.isnan(numbers[1]) & (_sign([*node.operands][1]) < 1) | (numbers[1] == 0)
-            data = np.where(zero, np.inf, data)
+        case "acos" | "acosh" | "asin" | "atanh" | "divide" | "log" | "pow" | "reciprocal" | "sqrt":
+            k = int(node.op.name == "divide")
+            least = _least(node)
+            outside = np.isnan(numbers[k]) & (_sign([*node.operands][k]) < least) | (least == 1) & (numbers[k] == 0)
+            data = np.where(outside, np.inf, data)
         case "add" | "subtract":
             low = np.fmin(numbers[0], numbers[1] if node.op.name == "add" else np.inf)
             data = np.where(np.isnan(total) & (low <= LOW) & ~wild, low, data)
@@ -207,6 +209,13 @@ def _lanewise(node: Node, given: Sequence[Cells]) -> Cells:
             kept = np.where(np.isnan(c.data), kept, c.kept & np.where(chosen, x.kept, y.kept))
             data = np.where(np.isnan(c.data) & (x.data != y.data), data, np.where(chosen, x.data, y.data))
     return Cells(kept, data)
+
+
+def _least(node: Node) -> int:
+    """The sign (see `_sign`) that makes a result finite: of a divisor, or of the operand of a function."""
+    if node.op.name == "pow":
+        return 1 if node.attrs["beta"] < 0 else -1 if node.attrs["beta"].is_integer() else 0
+    return {"divide": 1, "log": 1, "reciprocal": 1, "sqrt": 0}.get(node.op.name, 2)
 
 
 def _sign(v: Value, depth: int = 8) -> int:
@@ -222,12 +231,14 @@ def _sign(v: Value, depth: int = 8) -> int:
         case "maximum":
             return max(signs)
         case "clamp":
-            return max(*signs, int(np.sign(v.node.attrs["min"])))
+            return max(*signs, int(np.sign(v.node.attrs["min"]))) if v.node.attrs["max"] > 0 else -1
         case "add":
             return max(signs) if min(signs) >= 0 else -1
         case "multiply" | "divide":
             return 0 if len({*v.node.inputs}) == 1 else min(0, *signs)
-        case "sqrt" | "cast" | "static_reshape" | "expand" | "reduce_max" | "reduce_mean" | "reduce_sum":
+        case "cast":
+            return min(signs[0], int(v.dtype.kind == "float"))  # small numbers become the integer 0
+        case "sqrt" | "static_reshape" | "expand" | "reduce_max" | "reduce_mean" | "reduce_sum":
             return signs[0]
     return -1
 

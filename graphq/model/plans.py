@@ -19,8 +19,7 @@ from graphq.base.programs import Program
 from graphq.base.progress import progress
 from graphq.base.sizes import Size, Trace, parts, trace_of
 from graphq.errors import CompileError, InputError
-from graphq.ir import Graph, counted
-from graphq.ir.interpret import Signature
+from graphq.ir import Graph, Signature, counted
 from graphq.kernels.target.level import Level
 from graphq.model.open_shapes import Places, Shapes, Sizes
 from graphq.model.staged import Staged, WithSymbols, symbolic

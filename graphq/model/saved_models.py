@@ -25,8 +25,7 @@ from graphq.base.progress import progress
 from graphq.base.sizes import parts
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphqError
-from graphq.ir import Graph, TensorType
-from graphq.ir.interpret import GraphInput, Signature
+from graphq.ir import Graph, GraphInput, Signature, TensorType
 from graphq.kernels.jit import cache, cpu
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved

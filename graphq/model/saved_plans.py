@@ -7,8 +7,7 @@ import numpy as np
 from graphq.base.programs import TraceRecord
 from graphq.base.sizes import Later, Size, assumed, smallest
 from graphq.errors import ParseError
-from graphq.ir import Op, TensorType
-from graphq.ir.interpret import Signature
+from graphq.ir import Op, Signature, TensorType
 from graphq.kernels.jit import Function, FunctionTable
 from graphq.kernels.threads.steps import MOST_PIECES
 from graphq.plan import plan as plans

@@ -23,8 +23,7 @@ from graphq.base.budget import expect
 from graphq.base.sizes import RECORDED, Later, Size, Trace, name_of, recorded
 from graphq.dtypes import DTYPES, DType, as_dtype
 from graphq.errors import GraphError
-from graphq.ir import OPS, Graph, Op, TensorType, check_dims, flat, lookup, rebuilt
-from graphq.ir.interpret import SIZED_CONSTANT
+from graphq.ir import OPS, SIZED_CONSTANT, Graph, Op, TensorType, check_dims, flat, lookup, rebuilt
 from graphq.kernels.jit import Function, FunctionTable, Module
 from graphq.plan.plan import Ref
 

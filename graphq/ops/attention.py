@@ -7,8 +7,7 @@ import numpy as np
 from graphq.base.sizes import largest, number
 from graphq.dtypes import bf16, f16, f32, s8, s32, s64, u8
 from graphq.errors import GraphError, InputError
-from graphq.ir import Dim, Graph, TensorType, Value, lookup, register_op
-from graphq.ir.interpret import known
+from graphq.ir import Dim, Graph, TensorType, Value, known, lookup, register_op
 from graphq.kernels.numbers import attention as numbers
 from graphq.ops.open_arrays import element
 from graphq.ops.rules import Array, expect_dtype, show

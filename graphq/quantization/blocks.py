@@ -6,8 +6,7 @@ import numpy as np
 from graphq.compile import compile
 from graphq.dtypes import s4, s8
 from graphq.errors import GraphError
-from graphq.ir import Graph, Value
-from graphq.ir.interpret import named_outputs
+from graphq.ir import Graph, Value, named_outputs
 from graphq.quantization.calibrate import Batches, checked_batches, in_unit
 from graphq.quantization.insert import kept, replace_operand
 from graphq.quantization.products import LinearLayer, products

@@ -13,8 +13,7 @@ from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
-from graphq.ir import Graph, TensorType, Value, check_names
-from graphq.ir.interpret import named_outputs
+from graphq.ir import Graph, TensorType, Value, check_names, named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_statistics

@@ -8,8 +8,7 @@ from graphq.base.progress import MOST, progress
 from graphq.compile import compile
 from graphq.dtypes import f32
 from graphq.errors import GraphError, GraphqError, InputError
-from graphq.ir import GRAPH_ORDER, Graph, Value
-from graphq.ir.interpret import named_outputs
+from graphq.ir import GRAPH_ORDER, Graph, Value, named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.ops.quant import DEQUANTIZES
 from graphq.quantization.calibrate import Batch, Batches, checked_batches

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphq.compile import compile
-from graphq.ir import Graph, Value
-from graphq.ir.interpret import named_outputs
+from graphq.ir import Graph, Value, named_outputs
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.between import stored_between
 from graphq.quantization.bodies import copied, raise_inputs

@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from graphq.errors import GraphqError
-from graphq.ir import Graph, Node, Value, listing
-from graphq.ir.interpret import SIZED_CONSTANT
+from graphq.ir import SIZED_CONSTANT, Graph, Node, Value, listing
 from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import refuses
 from graphq.kernels.family.record import MAX_EPILOGUE

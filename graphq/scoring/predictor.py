@@ -12,8 +12,8 @@ from graphq.base.paths import path_of
 from graphq.base.platform import resolve_threads
 from graphq.compile import Ranges, compile
 from graphq.errors import CompileError, GraphError, InputError
-from graphq.ir import Graph, TensorType
-from graphq.ir.interpret import check_array, named_outputs
+from graphq.ir import Graph, TensorType, named_outputs
+from graphq.ir.interpret import check_array
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.kept import load_compiled
 from graphq.model.plans import Options

@@ -5,8 +5,7 @@ import numpy as np
 
 from graphq.dtypes import bf16, f16, f32
 from graphq.errors import GraphError, GraphqError
-from graphq.ir import Graph, Use
-from graphq.ir.interpret import named_outputs, reference
+from graphq.ir import Graph, Use, named_outputs, reference
 from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
 from graphq.validation.subgraphs import all_nodes
 

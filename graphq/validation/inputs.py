@@ -13,8 +13,7 @@ import numpy as np
 
 from graphq.dtypes import DType, f8_e8m0, s8
 from graphq.errors import GraphError, GraphqError
-from graphq.ir import Graph, TensorType, listing
-from graphq.ir.interpret import reference
+from graphq.ir import Graph, TensorType, listing, reference
 from graphq.validation.subgraphs import all_nodes
 
 SAME = (2, 3, 1, 8, 16, 32, 64, 224)

@@ -155,13 +155,21 @@ def test_given_inputs_and_saved_models(checked, tmp_path):
     ({"numbers": 0}, [], "is for other numbers: 0, not "), ({"format": "x"}, [], "not a file of `graphq verify`"),
     ({"outputs": []}, [], "not a file of "), ({"inputs": 5}, [], "not a file of "),
     ({"outputs": {"y": 1}}, [], "not a file of "), ({"seed": "x"}, [], "not a file of "),
-    ({}, ["--seed=-1"], "is for other inputs: "),
+    ({}, ["--seed=-1"], "is for other inputs: "), ({"numbers": "3"}, [], "not a file of "),
+    ({"fingerprint": 3}, [], "not a file of "), ({"outputs": {"other": ""}}, [], "is for other outputs: other: "),
     ({"inputs": {"x": "f32[1,b] "}}, [], "--shape x: "), ({"outputs": {}}, [], None)])
 def test_what_a_check_refuses(checked, tmp_path, change, arguments, said):
     checked()
     changed(tmp_path, lambda d: d.update(change))
     code, text = checked(*arguments)
     assert (code, "\n" in text) == (2 if said else 1, False) and (said or "2 differ") in text
+
+
+@pytest.mark.parametrize("key", ["numbers", "fingerprint", "seed", "values"])
+def test_a_file_that_lacks_an_entry(checked, tmp_path, key):
+    checked()
+    changed(tmp_path, lambda d: d.pop(key))
+    assert checked() == (2, "graphq: d.json: not a file of `graphq verify`; name a new file to write one")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "3", "[" * 100_000, '{"format": "graphq.digests/1"}', "\xff"])

@@ -123,3 +123,17 @@ def test_it_covers_nodes_that_become_operations(tmp_path, capsys):
 def test_it_is_the_same_on_every_machine():
     """If it changes without need, users take equal outputs for different ones."""
     assert of() == "9052aa5b57a0f4eb4cb177e7922cc3c0"
+
+
+def test_it_names_products_of_f64_that_sizes_decide(tmp_path, capsys):
+    """A call computes them when it knows the length, and then they are a constant."""
+    onnx = pytest.importorskip("onnx")
+    onnx.save(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[1,L,2] x) => (float[1,L,2] y) <double[1,2] w = {0.1, 0.3}> {
+            shape = Shape<start = 1, end = 2>(x) zero = Constant<value_int = 0>() one = Constant<value_int = 1>()
+            none = Constant<value_ints = [0]>() last = Constant<value_ints = [-1]>()
+            length = Squeeze(shape, none) places = Range(zero, length, one)
+            real = Cast<to = 11>(places) column = Unsqueeze(real, last)
+            table = MatMul(column, w) narrow = Cast<to = 1>(table) y = Add(x, narrow) }"""), tmp_path / "net.onnx")
+    assert main(["fingerprint", str(tmp_path / "net.onnx"), "--json"]) == 0
+    assert any("onnx_node MatMul(" in x for x in json.loads(capsys.readouterr().out)["not_covered"])

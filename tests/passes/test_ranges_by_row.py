@@ -111,6 +111,47 @@ def test_a_compilation_may_check_the_pass(make):
     assert "dynamic_range" not in {n.op.name for n in model.graph.nodes}
 
 
+def computed(scale, dtype="s8", weights=W):
+    """A range that the file computes itself: `scale` makes it of the largest magnitude, the graph and the value."""
+    g = gq.Graph()
+    x = g.input("x", shape=(None, 5, 64), dtype="f32")
+    largest = g.reduce_max(g.abs(x), axes=[0, 1, 2], keep_dims=False)
+    s, z = scale(g, largest, x), g.constant(np.zeros((), np.int8))
+    q = g.dynamic_quantize(x, s, z, dtype=dtype)
+    g.output(g.matmul(g.dynamic_dequantize(q, s, z), g.dequantize(g.constant(weights), scales=[0.1])), name="y")
+    return g
+
+
+@pytest.mark.parametrize("scale", [
+    lambda g, m, x: g.divide(m, np.float32(127)), lambda g, m, x: g.multiply(m, np.float32(1 / 128)),
+    lambda g, m, x: g.divide(g.maximum(m, np.float32(1e-5)), np.float32(127.5))])
+def test_computed_ranges(scale):
+    model = gq.compile(computed(scale), ranges="rows", threads=1)
+    assert model.rows_mix is None and "\nranges: by row\n" in model.explain()
+
+
+@pytest.mark.parametrize("scale", [
+    lambda g, m, x: g.divide(g.minimum(m, np.float32(6)), np.float32(127)),
+    lambda g, m, x: g.divide(g.clamp(m, min=1e-3, max=6), np.float32(127)),
+    lambda g, m, x: g.divide(m, np.float32(254)), lambda g, m, x: g.divide(m, np.float32(7)),
+    lambda g, m, x: g.square(g.divide(m, np.float32(127))),
+    lambda g, m, x: g.add(g.multiply(m, np.float32(0)), np.float32(0.05)),
+    lambda g, m, x: g.divide(g.reduce_max(g.abs(g.relu(x)), axes=[0, 1, 2], keep_dims=False), np.float32(127)),
+    lambda g, m, x: g.divide(g.abs(g.reduce_min(x, axes=[0, 1, 2], keep_dims=False)), np.float32(127))])
+def test_ranges_of_something_else_are_kept_and_named(scale):
+    """A limited, halved, fixed range, or that of less than all elements, is not that of the whole tensor."""
+    model, file = (gq.compile(computed(scale), ranges=r, threads=1) for r in ("rows", "tensor"))
+    x = 9 * RNG.standard_normal((2, 5, 64)).astype(np.float32)
+    assert np.array_equal(model(x=x), file(x=x)) and "\nranges: by row, except for %" in model.explain()
+
+
+def test_weights_without_columns_are_named():
+    g = computed(lambda g, m, x: g.divide(m, np.float32(127)), weights=W[:, 0].copy())
+    model = gq.compile(g, ranges="rows", threads=1)
+    x = RNG.standard_normal((2, 5, 64)).astype(np.float32)
+    assert np.array_equal(model(x=x), gq.compile(g, threads=1)(x=x)) and "except for %" in model.explain()
+
+
 @pytest.mark.parametrize("ints", [False, True])
 def test_a_product_of_two_activations_runs_in_floats(ints):
     """The second operand has no rows; with the range of a tensor, it would depend on padding."""

@@ -10,8 +10,7 @@ from graphq.base.arrays import Content
 from graphq.base.sizes import assumed
 from graphq.dtypes import DType
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, Value
-from graphq.ir.interpret import SIZED_CONSTANT, known
+from graphq.ir import SIZED_CONSTANT, Graph, Node, Value, known
 from graphq.onnx.importers.importer import RENAMED
 from graphq.onnx.protos.fallback import since_version, used_names
 

@@ -8,8 +8,7 @@ import numpy as np
 from graphq.base.sizes import later, number, recorded
 from graphq.dtypes import boolean, f32, s8, u8
 from graphq.errors import GraphError
-from graphq.ir import Value, lookup
-from graphq.ir.interpret import add_known
+from graphq.ir import Value, add_known, lookup
 from graphq.onnx.importers.composed import one, standard
 from graphq.onnx.importers.conv import expect_fit, spatial, windows
 from graphq.onnx.importers.importer import Call, Outputs, imports

@@ -9,8 +9,7 @@ from graphq.base.budget import reserve
 from graphq.base.sizes import Later, assumed, later
 from graphq.dtypes import s64, u64
 from graphq.errors import GraphError
-from graphq.ir import Value
-from graphq.ir.interpret import add_known, known
+from graphq.ir import Value, add_known, known
 from graphq.onnx.importers.composed import one, places, standard
 from graphq.onnx.importers.importer import Call, Outputs, Refused, imports, imports_each
 from graphq.onnx.protos.tensors import dense, dtype_of
