@@ -6,7 +6,8 @@
 
 The encoder is a small one with random weights, unless `--model` names an ONNX file. It takes input_ids (words become
 their checksums, or with `--tokenizer tokenizer.json` the numbers that the package tokenizers gives), may take
-attention_mask, and other inputs are zeros. A model that gives a vector for each token is pooled to the mean.
+attention_mask, and other inputs are zeros. Texts are cut to 256 tokens. A model that gives a vector for each token is
+pooled to the mean.
 
 Texts are sorted by length and padded to few lengths, and the server computes texts of several requests together. Both
 are safe, because `ranges="rows"` gives each token its own range, and `model.rows_mix` and `model.padding_mixes` are
@@ -91,7 +92,8 @@ class Encoder:
 
     def __init__(self, model: gq.CompiledGraph, tokenize: Tokenize) -> None:
         self.tokenize, self.names = tokenize, list(model.inputs)
-        self.predictor = gq.Predictor(model, batch=32, pad="buckets")
+        fixed = [x.shape[0] for x in model.inputs.values() if x.shape and x.shape[0] is not None]
+        self.predictor = gq.Predictor(model, batch=None if fixed else 32, pad="buckets", convert=True)
         for what, reason in (("batched", model.rows_mix), ("padded", model.padding_mixes)):
             if reason is not None:
                 print(f"texts are not {what}: {reason}", file=sys.stderr)
@@ -120,20 +122,27 @@ class Together:
         return result.result()
 
     def work(self) -> None:
-        """Answer requests until the process ends. An error of a batch is raised for each of its requests."""
+        """Answer requests until the process ends. After an error, each request of the batch runs alone."""
         while True:
             batch = [self.waiting.get()]
             while not self.waiting.empty() and sum(len(texts) for texts, _ in batch) < MOST_TEXTS:
                 batch.append(self.waiting.get())
             try:
                 vectors = self.encoder([text for texts, _ in batch for text in texts])
-            except Exception as error:
-                for _, result in batch:
-                    result.set_exception(error)
+            except Exception:
+                for request in batch:
+                    self.alone(*request)
                 continue
             for texts, result in batch:
                 result.set_result(vectors[:len(texts)])
                 vectors = vectors[len(texts):]
+
+    def alone(self, texts: list[str], result: Future[np.ndarray]) -> None:
+        """Answer one request, so that an error is that of its own texts."""
+        try:
+            result.set_result(self.encoder(texts))
+        except Exception as error:
+            result.set_exception(error)
 
 
 def server(encoder: Encoder, port: int) -> ThreadingHTTPServer:
@@ -162,7 +171,10 @@ def server(encoder: Encoder, port: int) -> ThreadingHTTPServer:
             if not isinstance(texts, list) or not 0 < len(texts) <= MOST_TEXTS \
                     or not all(isinstance(text, str) for text in texts):
                 return 400, {"error": f"the body must be {{\"texts\": [1 to {MOST_TEXTS} strings]}}"}
-            return 200, {"vectors": together(texts).tolist()}
+            try:
+                return 200, {"vectors": together(texts).tolist()}
+            except (gq.GraphqError, ValueError) as error:  # a ValueError: text that cannot be encoded
+                return 422, {"error": str(error)}
 
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)
 
@@ -183,13 +195,22 @@ def main() -> None:
         return print(f"wrote {options.write}")
     if options.texts is None and options.serve is None:
         parser.error("give a file with texts, --serve PORT or --write FILE.onnx")
-    model = gq.compile(options.model or encoder(), ranges="rows", threads=options.threads)
-    run = Encoder(model, tokenizer(options.tokenizer))
+    try:
+        model = gq.compile(options.model or encoder(), ranges="rows", threads=options.threads)
+        run = Encoder(model, tokenizer(options.tokenizer))
+    except gq.GraphqError as error:
+        parser.error(str(error))
     if options.serve is not None:
         made = server(run, options.serve)
         print(f"http://127.0.0.1:{made.server_port}, fingerprint {model.fingerprint}", flush=True)
         return made.serve_forever()
-    vectors = run(Path(options.texts).read_text("utf-8").splitlines())
+    texts = Path(options.texts).read_text("utf-8").splitlines()
+    if not texts:
+        parser.error(f"{options.texts} has no lines")
+    try:
+        vectors = run(texts)
+    except gq.GraphqError as error:
+        parser.error(str(error))
     np.save(options.out, vectors)
     print(f"{options.out}: {len(vectors)} vectors of {vectors.shape[1]}, model {model.fingerprint}")
 

@@ -154,6 +154,7 @@ def test_embeddings(tmp_path):
         url = process.stdout.readline().partition(",")[0]
         answers = [post(url, {"texts": some})[1]["vectors"] for some in (texts, texts[::-1], *([t] for t in texts))]
         refused = [post(url, body)[0] for body in (b"[" * 99999, b"{}", {"texts": [1]}, {"texts": []})]
+        refused += [post(url, {"texts": ["\ud800"]})[0]]  # not a character
         process.kill()
     got = np.array([*answers[0], *answers[1][::-1], *(one[0] for one in answers[2:])], np.float32)
-    assert np.array_equal(got, np.concatenate([want] * 3)) and refused == [400] * 4
+    assert np.array_equal(got, np.concatenate([want] * 3)) and refused == [400] * 4 + [422]
