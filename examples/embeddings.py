@@ -37,6 +37,7 @@ LONGEST = 256
 MOST_TEXTS, MOST_BYTES = 256, 1 << 20
 
 Tokenize = Callable[[str], Sequence[int]]
+Request = tuple[list[str], Future[np.ndarray]]
 
 
 def encoder() -> gq.Graph:
@@ -112,7 +113,7 @@ class Together:
     """Run an encoder in one thread on the texts of all requests that wait."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.waiting = encoder, queue.SimpleQueue[tuple[list[str], Future[np.ndarray]]]()
+        self.encoder, self.waiting = encoder, queue.SimpleQueue[Request]()
         threading.Thread(target=self.work, daemon=True).start()
 
     def __call__(self, texts: list[str]) -> np.ndarray:
@@ -122,27 +123,26 @@ class Together:
         return result.result()
 
     def work(self) -> None:
-        """Answer requests until the process ends. After an error, each request of the batch runs alone."""
+        """Answer requests until the process ends."""
         while True:
             batch = [self.waiting.get()]
             while not self.waiting.empty() and sum(len(texts) for texts, _ in batch) < MOST_TEXTS:
                 batch.append(self.waiting.get())
-            try:
-                vectors = self.encoder([text for texts, _ in batch for text in texts])
-            except Exception:
-                for request in batch:
-                    self.alone(*request)
-                continue
+            self.answer(batch)
+
+    def answer(self, batch: list[Request]) -> None:
+        """Answer a batch of requests together. After an error, answer each alone, so that it gets its own error."""
+        try:
+            vectors = self.encoder([text for texts, _ in batch for text in texts])
+        except Exception as error:  # of any class: a request without an answer would wait for ever
+            if len(batch) == 1:
+                return batch[0][1].set_exception(error)
+            for request in batch:
+                self.answer([request])
+        else:
             for texts, result in batch:
                 result.set_result(vectors[:len(texts)])
                 vectors = vectors[len(texts):]
-
-    def alone(self, texts: list[str], result: Future[np.ndarray]) -> None:
-        """Answer one request, so that an error is that of its own texts."""
-        try:
-            result.set_result(self.encoder(texts))
-        except Exception as error:
-            result.set_exception(error)
 
 
 def server(encoder: Encoder, port: int) -> ThreadingHTTPServer:

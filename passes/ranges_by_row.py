@@ -19,7 +19,7 @@ from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite
 TINY = np.float32(2.0**-126)
 """The least scale of a row: the least normal f32 number. Rows of zeros get this scale."""
 TOLERANCE = 2.0**-5
-"""How far results may move: elements move by half a step, 2^-9 of the range, and sums by that of all their products."""
+"""How far results may move: elements by half a step, 2^-9 of the range, and sums by what their elements move."""
 ROW_ZERO = 128
 """The zero point of each row. The integers could be s8, but u8 is faster in products on x86."""
 
@@ -137,13 +137,12 @@ def _quantized(q: Value | None, s: Value | None, z: Value | None = None) -> Valu
 
 
 def _has_range_of(x: Value, parameters: Sequence[Value], dtype: DType) -> bool:
-    """Whether scale and zero point (default: 0) are those of the range of the whole `x`, for integers of this dtype.
+    """Whether scale and zero point (default: 0) spread the integers of this dtype over the range of the whole `x`.
 
-    For samples of `x`, the scale must be that of max|x| or of max - min, within 2 %, and the integers must reach both
-    ends of the range within a step. So a range that is limited, halved, or of something else is not changed.
+    For samples of `x`, the scale must be max|x| / 127 or (max - min) / 255 within 2 %, and the integers must reach both
+    ends of the range within a step. A limited or halved range, or the range of another value, does not pass.
     """
-    made = {None if v.node is None else v.node.op.name for v in parameters}
-    if dtype not in (s8, u8) or x.shape is None and made != {"dynamic_range"}:
+    if dtype not in (s8, u8):
         return False
     for size in (1.0, 50.0, 1e10):
         for low, high in ((-1.0, 0.3), (-0.3, 1.0)):
@@ -160,7 +159,7 @@ def _has_range_of(x: Value, parameters: Sequence[Value], dtype: DType) -> bool:
 
 
 def _sampled(v: Value, x: Value, sample: np.ndarray) -> np.ndarray | None:
-    """The value of `v` if `sample` is that of `x`; None if it is not computed from the range of `x` alone."""
+    """The value of `v` if `x` has the value `sample`; None if `v` is not computed from the range of `x` alone."""
     if v is x or v.data is not None:
         return sample if v is x else v.data
     node = v.node

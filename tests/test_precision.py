@@ -87,9 +87,9 @@ def test_each_product_is_one_of_rounded_numbers():
     assert same(gq.compile(g, precision="bf16")(x=a), wanted)
 
 
-def test_other_lengths_of_an_open_model_and_no_rows(width):
+def test_other_lengths_of_an_open_model_and_no_rows(level):
     g, _ = attention()
-    model = gq.compile(g, precision="bf16", isa=width, threads=2)
+    model = gq.compile(g, precision="bf16", isa=level, threads=2)
     for rows in (9, 1, 40, 130, 0):
         feeds = {"x": numbers(2, rows, 24)}
         assert same(model(feeds), gq.compile(g, precision="bf16", isa="scalar", threads=1)(feeds))

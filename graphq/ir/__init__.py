@@ -1,16 +1,7 @@
 """Graphs: building, text form, copies, verifier and reference interpreter. Other rooms import these names from here."""
 from graphq.ir.copies import add_copy, check_names, flat, rebuilt, returning, specialized
 from graphq.ir.graph import Dim, Graph, Node, Op, Operand, Property, TensorType, Use, Value
-from graphq.ir.interpret import (
-    SIZED_CONSTANT,
-    GraphInput,
-    Signature,
-    add_known,
-    evaluate,
-    known,
-    named_outputs,
-    reference,
-)
+from graphq.ir.interpret import SIZED_CONSTANT, GraphInput, Signature, add_known, known, named_outputs, reference
 from graphq.ir.names import FILE_NAMES, Labels, Origin, choice, counted, listing, new_name, quote, suggestion
 from graphq.ir.node import GRAPH_ORDER, ONNX_NAME
 from graphq.ir.op import OPS, Curve, keywords, lookup, normalize, register_op, spelled, walk_ops
@@ -21,7 +12,7 @@ __all__ = [
     "FILE_NAMES", "GRAPH_ORDER", "ONNX_NAME", "OPS", "SHORT", "SIZED_CONSTANT", "Curve", "Dim", "Graph", "GraphInput",
     "Labels", "Node", "Op", "Operand", "Origin", "Property", "Signature", "TensorType", "Use", "Value", "add_copy",
     "add_known", "array_type", "attributes", "check_dims", "check_names", "check_size", "choice", "counted",
-    "evaluate", "flat", "keywords", "known", "listing", "lookup", "named_outputs", "new_name", "normalize", "quote",
+    "flat", "keywords", "known", "listing", "lookup", "named_outputs", "new_name", "normalize", "quote",
     "rebuilt", "reference", "register_op", "returning", "shapes_agree", "specialized", "spelled", "suggestion",
     "to_text", "walk_ops",
 ]

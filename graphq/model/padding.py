@@ -13,7 +13,7 @@ import numpy as np
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.model.plans import Padding
-from graphq.model.row_wise import agree, axes_of, columns_matter, with_sizes
+from graphq.model.row_wise import agree, axes_of, columns_matter, sizes_decide, with_sizes
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes import PIPELINE, Pass
 
@@ -58,7 +58,7 @@ def padding_of(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> Padding:
     for name in names if reason is None else ():
         fewer = tuple(z for z in zeros if z != name)
         zeros = fewer if _why(short, long, fewer) is None else zeros
-    reason = reason or _why(short, longer, zeros)
+    reason = reason or _why(short, longer, zeros) or sizes_decide(graph)
     axes = ((name, k) for name, v, w in zip(long.output_names, long.outputs, short.outputs, strict=True)
             for k, size in enumerate(v.shape or ()) if reason is None and size != w.type.dims[k])
     return Padding(reason, zeros, tuple(axes))

@@ -24,6 +24,8 @@ OTHER = 32
 """The size that the analysis assumes for open axes after the second."""
 SIZES = (13, OTHER), (211, OTHER), (13, 131)
 """The sizes that the analysis assumes for open axes 0 and 1. Few other dimensions of models have 13, 131 or 211."""
+COMPARES = "clamp equal greater greaterequal greaterorequal less lessequal lessorequal max maximum min minimum".split()
+"""Operations of graphq and ONNX, in lower case, without _, by which other sizes may give another graph."""
 
 
 class RowAxis(NamedTuple):
@@ -61,7 +63,22 @@ def why_rows_mix(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> str | None:
                 node.op.name == "constant" and not agree(node.attrs["value"], twin.attrs["value"]).all():
             of = many.describe(node or twin or other)
             return f"sizes of inputs decide what the graph computes, from here on: {of}"
-    return _why(few) or _why(many) or _why(long)
+    return sizes_decide(graph) or _why(few) or _why(many) or _why(long)
+
+
+def sizes_decide(graph: Graph) -> str | None:
+    """Why other sizes than the analyses try may give another graph: one is compared with a number outside 11 to 131."""
+    sizes = set[Value]()  # and what is computed from sizes alone
+    for node in graph.nodes:
+        name = (node.attrs.get("op_type") or node.attrs.get("function") or node.op.name).lower().replace("_", "")
+        if name == "shape" or (given := [v for v in node.operands if v.data is None]) and sizes.issuperset(given):
+            sizes.update(node.outputs)
+            numbers = [v.data.item() for v in node.operands if v.data is not None and v.data.size == 1]
+            numbers += [node.attrs[k] for k in ("min", "max") if k in node.attrs]
+            one = name in COMPARES and node.outputs[0].shape in ((), (1,))
+            if one and any(1 < n < 11 or 131 < n < 2**31 for n in numbers):
+                return f"sizes of inputs decide what the graph computes, from here on: {graph.describe(node)}"
+    return None
 
 
 def agree(x: np.ndarray, y: np.ndarray) -> np.ndarray:

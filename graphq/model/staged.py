@@ -23,7 +23,8 @@ from graphq.base.budget import budget
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.sizes import Trace
 from graphq.errors import CompileError, GraphqError
-from graphq.ir import Graph, Node, Value, add_copy, evaluate, named_outputs
+from graphq.ir import Graph, Node, Value, add_copy, named_outputs
+from graphq.ir.interpret import evaluate
 from graphq.ops.quant import DEQUANTIZES
 from graphq.plan.plan import CONTROL, STAGES
 

@@ -14,7 +14,8 @@ import numpy as np
 from graphq.base.budget import expect
 from graphq.dtypes import boolean, s64
 from graphq.errors import GraphError
-from graphq.ir import Graph, TensorType, Value, evaluate, lookup, register_op
+from graphq.ir import Graph, TensorType, Value, lookup, register_op
+from graphq.ir.interpret import evaluate
 from graphq.ops.rules import ONE, Array, normal_axis
 
 ASKED = 1 << 24

@@ -17,7 +17,7 @@ from graphq.ir import ONNX_NAME, Graph, TensorType, Value, lookup
 from graphq.onnx.importers.importer import MALFORMED
 from graphq.onnx.module_names import names_of_calls
 from graphq.torch.calling import CALLING, Calling
-from graphq.torch.operators.decompositions import decomposed, signature, table
+from graphq.torch.operators.decompositions import call_key, decomposed, table
 from graphq.torch.operators.importer import OPERATORS, AtenCall, Importer, array_of, dtype_of, operator_name
 
 CHANGES = tuple(kind for kind in OutputKind if kind.name.endswith("_MUTATION"))
@@ -178,7 +178,7 @@ class _Conversion:
         """The results of a call by simpler operators."""
         if not node.all_input_nodes and torch.Tag.nondeterministic_seeded not in node.target.tags:
             return self._constant(node.target(*node.args, **node.kwargs), node.name)
-        key = signature(node)
+        key = call_key(node)
         if key not in self.traced:
             self.traced[key] = decomposed(node, self.mode)
         module = self.traced[key]

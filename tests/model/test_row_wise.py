@@ -6,6 +6,7 @@ import onnx.parser
 import pytest
 
 import graphq as gq
+from graphq.model.padding import padding_of
 from graphq.model.row_wise import why_rows_mix
 
 
@@ -398,11 +399,20 @@ def test_what_is_said_is_what_running_tells(statement):
     "t = Reshape(x, a) u = Softmax <axis = 1> (t) y = Reshape(u, b)",
     "s = Shape <start = 1, end = 2> (x) t = ReduceSum <keepdims = 0> (s) l = Greater(t, c) y = If (l) "
     "<then_branch = g () => (float[n,m,13] z) { r = ReduceMean <axes = [0]> (x) z = Sub(x, r) }, "
-    "else_branch = h () => (float[n,m,13] z) { z = Identity(x) }>"], ids=range(4))
+    "else_branch = h () => (float[n,m,13] z) { z = Identity(x) }>",
+    "s = Shape <start = 1, end = 2> (x) l = Greater(s, d) k = Where(l, p, q) y = Mul(x, k)",
+    "s = Shape <end = 1> (x) l = LessOrEqual(d, s) k = Cast <to = 1> (l) y = Mul(x, k)",
+    "s = Shape <start = 1, end = 2> (x) t = Max(s, d) f = Cast <to = 1> (t) k = Sub(f, f) y = Add(x, k)",
+    "s = Shape <end = 1> (x) f = Cast <to = 1> (s) l = Less(f, v) k = Cast <to = 1> (l) y = Mul(x, k)"], ids=range(8))
 def test_sizes_that_decide_what_the_graph_computes(body):
-    """The number of rows as a number, a reshape that fits some numbers of rows, and a branch for long rows."""
-    shape = "n,m,13" if "If" in body else "n,13"
+    """The number of rows as a number, a reshape that fits some numbers of rows, branches and numbers by comparisons.
+
+    The analysis tries no row of 512 positions, no 512 rows, and no 5 rows.
+    """
+    shape = "n,m,13" if "start = 1" in body else "n,13"
     model = onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["" : 17]> agraph (float[{shape}] x) => (float[{shape}] y) '
-        f"<int64[2] a = {{13, -1}}, int64[2] b = {{-1, 13}}, int64 c = {{100}}> {{ {body} }}")
-    assert why_rows_mix(gq.load_onnx(model)) is not None
+        f"<int64[2] a = {{13, -1}}, int64[2] b = {{-1, 13}}, int64 c = {{100}}, int64[1] d = {{512}}, "
+        f"float[1] p = {{2}}, float[1] q = {{1}}, float[1] v = {{5}}> {{ {body} }}")
+    graph = gq.load_onnx(model)
+    assert why_rows_mix(graph) is not None and padding_of(graph).mixes is not None

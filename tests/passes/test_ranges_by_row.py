@@ -139,7 +139,7 @@ def test_computed_ranges(scale):
     lambda g, m, x: g.divide(g.reduce_max(g.abs(g.relu(x)), axes=[0, 1, 2], keep_dims=False), np.float32(127)),
     lambda g, m, x: g.divide(g.abs(g.reduce_min(x, axes=[0, 1, 2], keep_dims=False)), np.float32(127))])
 def test_ranges_of_something_else_are_kept_and_named(scale):
-    """A limited, halved, fixed range, or that of less than all elements, is not that of the whole tensor."""
+    """A limited, halved or fixed range, or the range of some elements, is not the range of the whole tensor."""
     model, file = (gq.compile(computed(scale), ranges=r, threads=1) for r in ("rows", "tensor"))
     x = 9 * RNG.standard_normal((2, 5, 64)).astype(np.float32)
     assert np.array_equal(model(x=x), file(x=x)) and "\nranges: by row, except for %" in model.explain()

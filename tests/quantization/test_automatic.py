@@ -184,12 +184,11 @@ def test_weights_of_seven_bits_where_there_is_no_vnni_and_they_lose_little(monke
         assert automatic(graph, batches).setting.scheme.weight_bits == 8
 
 
-def test_weights_of_eight_bits_where_seven_gain_nothing(monkeypatch):
-    """Only kernels that sort weights gain by seven bits; whatever the level, the search asks for nothing else."""
-    assert not any(isa.level_named(name).sorts for name in ("scalar", "avx_vnni", "avx512_vnni"))
+@pytest.mark.parametrize("level", ["scalar", "avx_vnni", "avx512_vnni"])
+def test_weights_of_eight_bits_where_seven_gain_nothing(level, monkeypatch):
     graph, batches = perceptron()
     monkeypatch.setattr(tuned, "TARGET", 1.0)
-    with at_level("avx_vnni", monkeypatch):
+    with at_level(level, monkeypatch):
         assert {s.scheme.weight_bits for s in automatic(graph, batches).losses} == {8}
 
 

@@ -22,8 +22,8 @@ DECOMPOSED: dict[str, Callable[..., Any]] = {
     "aten._adaptive_avg_pool3d.default": lambda x, sizes: adaptive_pool(x, sizes, torch.mean),
     "aten.adaptive_max_pool2d.default": lambda x, sizes: (adaptive_pool(x, sizes, torch.amax), None),
     "aten.addmv.default": lambda x, a, b, *, beta=1, alpha=1: beta * x + alpha * (a @ b),
-    "aten.bucketize.Tensor": lambda x, bounds, *, out_int32=False, right=False:
-        places(bounds, x, right, out_int32),
+    "aten.bucketize.Tensor": lambda x, bounds, *, out_int32=False, right=False: places(
+        bounds, x, right, out_int32),
     "aten.dist.default": lambda x, y, p=2: torch.linalg.vector_norm((x - y).flatten(), p),
     "aten.exp2.default": lambda x: torch.pow(2.0, x),
     "aten.expm1.default": lambda x: torch.exp(x) - 1,
@@ -82,7 +82,7 @@ def decomposed(node: fx.Node, mode: Any) -> fx.GraphModule | None:
     return None if any(n.target is target for n in module.graph.nodes) else module
 
 
-def signature(node: fx.Node) -> str:
+def call_key(node: fx.Node) -> str:
     """A text for a call, equal for calls of equal decompositions: the operator, the operands' types, the numbers."""
     places = {n: k for k, n in enumerate(node.all_input_nodes)}
     types = [(v.dtype, v.shape, v.stride()) if isinstance(v, Tensor) else v for v in (n.meta["val"] for n in places)]

@@ -52,7 +52,7 @@ def convolution(c: AtenCall) -> Result:
 @imports("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices "
          "avg_pool1d avg_pool2d avg_pool3d")
 def pool(c: AtenCall) -> Result:
-    """Import a maximum pool, or an average pool; ONNX counts the indices of all images, and PyTorch those of one."""
+    """Import a maximum pool, or an average pool; ONNX counts indices from the first image, PyTorch from each image."""
     count = int(c.op[c.op.index("pool") + 4])
     batch = len(c.dims(c.x)) == count + 2
     x, kernel = c.x if batch else c.Unsqueeze(c.x, [0]), each(c["kernel_size"], count)
