@@ -5,14 +5,12 @@ Graphviz computes the layout. It gets only the ids and sizes of boxes, and no te
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from importlib import import_module
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 from unicodedata import east_asian_width
-
-import numpy as np
 
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Node
@@ -127,9 +125,6 @@ WIDTH, HEIGHT = 6.1, 13
 MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
-CLEAR = 3
-"""The pixels between the text of a title and an edge."""
-
 LONGEST = 36
 """The most characters of a line; `shortened` cuts longer texts."""
 
@@ -142,15 +137,16 @@ Lines = Callable[[Box], Sequence[str]]
 def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
     """The drawing of an outline: `lines` gives the text of a box, `kind` the CSS class for its color.
 
-    Boxes have their ids in `data-n`, edges the two ids that they connect in `data-e`. Raises GraphqError if pygraphviz
-    is not installed.
+    Boxes have their ids in `data-n`, edges the two ids that they connect in `data-e`. Titles of
+    boxes that contain boxes come after all edges, and `picture.css` gives their letters an outline in the page's color,
+    so that an edge below a title does not hide it. Raises GraphqError if pygraphviz is not installed.
     """
     boxes = list(outline.walk())
     texts = {box.id: list(lines(box)) for box in boxes}
     short = shortened(x for text in texts.values() for x in text)
     texts = {id: [short[x] for x in text] for id, text in texts.items()}
     sizes = {id: _size(text) for id, text in texts.items()}
-    layout, titled = _with_titles(outline, boxes, sizes)
+    layout = lay_out(outline, sizes)
     shapes: dict[bool, list[str]] = {True: [], False: []}
     titles = []
     for box in boxes:
@@ -159,7 +155,7 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
         rectangle = f'<rect width="{place.width:.0f}" height="{place.height:.0f}"/>'
         shapes[outer].append(_group(box, place, kind(box), rectangle + ("" if outer else text)))
         if outer:
-            titles.append(_group(box, titled[box.id], "title", text))
+            titles.append(_group(box, place, "title", text))
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}" data-w="{width:.0f}" data-h="{height:.0f}">'
@@ -234,47 +230,6 @@ def _cut(line: str, parts: Sequence[str], begins: Counter[str], ends: Counter[st
 def _size(lines: Sequence[str]) -> tuple[float, float]:
     columns = max((sum(1 + (east_asian_width(c) in "WF") for c in line) for line in lines), default=0)
     return WIDTH * columns + 2 * MARGIN, HEIGHT * len(lines) + MARGIN
-
-
-def _with_titles(outline: Outline, boxes: Sequence[Box],
-                 sizes: Mapping[str, tuple[float, float]]) -> tuple[GraphLayout, dict[str, Rectangle]]:
-    """The layout, and places for the titles of outer boxes where no edge runs.
-
-    A second layout gives more room to boxes that are too narrow for their titles. If that is still too little, the
-    title is at the left.
-    """
-    room = {box.id: (2 * sizes[box.id][0], sizes[box.id][1]) for box in boxes if box.inside}
-    for _ in range(2):
-        layout = lay_out(outline, {**sizes, **room})
-        edges = _along(layout.edges.values())
-        found = {id: _beside_edges(layout.places[id], sizes[id], edges) for id in room}
-        if None not in found.values():
-            break
-        room |= {id: (3 * width, height) for id, (width, height) in room.items() if found[id] is None}
-    return layout, {id: place or layout.places[id] for id, place in found.items()}
-
-
-def _beside_edges(place: Rectangle, size: tuple[float, float], edges: np.ndarray) -> Rectangle | None:
-    """The leftmost place for a title of this size at the top of a box where no edge runs; None if there is none."""
-    width, height = size
-    right = place.x + place.width
-    x, y = edges
-    crossings = x[(place.y <= y) & (y <= place.y + height) & (place.x < x) & (x < right)]
-    ends = [place.x + MARGIN - CLEAR, *np.sort(crossings).tolist(), right - MARGIN + CLEAR]
-    free = (a + CLEAR - MARGIN for a, b in pairwise(ends) if b - a >= width - 2 * MARGIN + 2 * CLEAR)
-    left = next(free, None)
-    return None if left is None else replace(place, x=left)
-
-
-def _along(edges: Iterable[Sequence[tuple[float, float]]]) -> np.ndarray:
-    """Points along all edges, at most about four pixels apart: an array of their x and one of their y."""
-    found = [np.empty((2, 0))]
-    for points in edges:
-        for k in range(0, len(points) - 1, 3):
-            curve = np.array(points[k:k + 4])
-            t = np.linspace(0, 1, 2 + int(np.abs(np.diff(curve, axis=0)).sum() / 4))
-            found.append(curve.T @ np.array([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t ** 3]))
-    return np.concatenate(found, axis=1)
 
 
 def _lines(lines: Sequence[str]) -> str:
