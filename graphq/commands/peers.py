@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphq.base.progress import MOST, progress
+from graphq.base.progress import progress
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph, named_outputs, reference
 
@@ -113,7 +113,7 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float,
     `clock` measures the runs: `time.process_time` leaves out the time that other processes take.
     """
     times: list[list[float]] = [[] for _ in calls]
-    for _ in progress(range(ROUNDS), "rounds", MOST):
+    for _ in progress(range(ROUNDS), "rounds"):
         for call, out in zip(calls, times, strict=True):
             time.sleep(PAUSE)
             call()

@@ -8,7 +8,6 @@ import argparse
 from pathlib import Path
 
 from graphq.base.budget import size_text
-from graphq.base.progress import LOOP, MOST, job_part
 from graphq.commands.shared import MODEL, Arguments, option, save_graph, write
 from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph
@@ -101,8 +100,7 @@ def run(options: argparse.Namespace) -> None:
         choice = automatic(graph, batches, scheme, weight_bits=options.weight_bits)
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
-        with job_part("calibration", LOOP):
-            made = quantize(graph, batches, scheme)
+        made = quantize(graph, batches, scheme)
     if _quantizes(made) == _quantizes(graph):
         if scheme.exclude:
             raise GraphError(f"--exclude leaves no matmul or convolution of {options.file} to quantize")
@@ -120,8 +118,7 @@ def run(options: argparse.Namespace) -> None:
         lines[:0] = ["time (share of f32's, estimated) and loss (1 - cosine with f32) of settings (*: chosen):",
                      str(choice)]
     elif batches is not None:
-        with job_part("speed", MOST):
-            measured = speed(made, graph, batches)
+        measured = speed(made, graph, batches)
         lines[:0], report["speed"] = [*left_text(report), str(measured)], measured.json()
     write(options, "\n".join(lines), report)
 

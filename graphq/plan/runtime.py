@@ -19,7 +19,7 @@ import numpy as np
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
 from graphq.base.platform import process_cores
-from graphq.base.progress import MOST, progress
+from graphq.base.progress import progress
 from graphq.base.sizes import is_open
 from graphq.errors import CompileError
 from graphq.ir import TensorType
@@ -122,7 +122,7 @@ class NativePlan:
         """Wait until the functions are compiled, and write their addresses into the template."""
         for _, function in self.functions:  # begin all compilations before waiting for one
             function.want()
-        for at, function in progress(self.functions, "kernels", MOST) if self.functions else ():
+        for at, function in progress(self.functions, "kernels") if self.functions else ():
             self.template[at] = index(function)
         self.functions = []
 
@@ -242,7 +242,7 @@ class Runner:
 
         try:
             team.run_until_settled(run)
-            found = [run() for _ in progress(range(runs), "runs", MOST)]
+            found = [run() for _ in progress(range(runs), "runs")]
         finally:
             instance.arena = None
             self._arenas.give_back(arena)

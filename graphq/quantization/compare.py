@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.base.progress import MOST, progress
+from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.dtypes import f32
 from graphq.errors import GraphError, GraphqError, InputError
@@ -229,7 +229,7 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
     highest, noise = max(map(loss, range(len(batches)))), -np.inf
     costs = dict.fromkeys(names, np.inf)
     for k in range(len(batches)):
-        for name in progress([n for n in names if costs[n] > noise], "products", MOST):
+        for name in progress([n for n in names if costs[n] > noise], "products"):
             costs[name] = min(costs[name], highest - loss(k, **{f"{SWITCH}{name}": np.ones((), np.bool_)}))
         noise = max(-cost for cost in costs.values())
     return costs

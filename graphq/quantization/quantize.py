@@ -3,7 +3,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from graphq.base.progress import LOOP, MOST, job_part
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.quantization import dynamic
@@ -120,15 +119,12 @@ def automatic(graph: Graph, batches: Batches, scheme: Scheme | None = None, *,
         raise GraphError(f"automatic: the scheme's method must be 'automatic', got {scheme.method!r}")
     weight_bits = 7 if scheme.weight_bits == 7 else weight_bits
     plain = replace(scheme, method="mse", preset="balanced", max_loss=None, max_time=None, weight_bits=weight_bits or 8)
-    with job_part("statistics", LOOP):
-        work = Search(graph, batches, plain)
+    work = Search(graph, batches, plain)
     setting = work.run(scheme, narrow=weight_bits is None)
-    with job_part("estimate", LOOP):
-        made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
-        losses, failed, curve = work.losses, work.failed, work.curve
-    with job_part("speed", MOST):
-        del work  # free its compiled models
-        gained = speed(made, graph, data)
+    made, estimate, data, unheld = work.made(setting), work.estimate(setting), work.batches, work.unheld(setting)
+    losses, failed, curve = work.losses, work.failed, work.curve
+    del work  # free its compiled models
+    gained = speed(made, graph, data)
     facts = _facts(made, setting.scheme, unheld)
     made.meta = {**made.meta, "quantization": {
         "setting": str(setting), **facts, "cosine": 1 - losses[setting], "estimate": estimate.json(),

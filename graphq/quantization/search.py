@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.base.progress import LOOP, job_part, progress
+from graphq.base.progress import progress
 from graphq.errors import GraphError
 from graphq.quantization import tuned
 from graphq.quantization.estimate import GOOD
@@ -63,19 +63,15 @@ class Search(Trials):
         point has the loss or the time that the scheme asks for.
         """
         scheme = scheme or Scheme(method="automatic")
-        with job_part("ranges", LOOP):
-            starts = [self.local(), *map(self.uniform, RANGES)]
-        with job_part("settings", LOOP):
-            setting = self.best(starts)
-        with job_part("frontier", LOOP):
-            self.curve = self.frontier(setting)
-        with job_part("between layers", LOOP):
-            point, most = self.choose(scheme)
-            setting = self.between_products(point.setting, most)
-            of_seven = with_scheme(setting, weight_bits=7)
-            if narrow and self.level.sorts and self.loss(of_seven, most) <= most:
-                setting = of_seven
-            setting = self.possible(setting)
+        starts = [self.local(), *map(self.uniform, RANGES)]
+        setting = self.best(starts)
+        self.curve = self.frontier(setting)
+        point, most = self.choose(scheme)
+        setting = self.between_products(point.setting, most)
+        of_seven = with_scheme(setting, weight_bits=7)
+        if narrow and self.level.sorts and self.loss(of_seven, most) <= most:
+            setting = of_seven
+        setting = self.possible(setting)
         chosen = Point(setting, self.price.time(setting), self.loss(setting))
         self.curve = [chosen if p is point else p for p in self.curve]
         return setting
