@@ -9,7 +9,8 @@ from graphq.dtypes import DType, as_dtype, bf16, boolean, f8_e8m0, f16, f32, f64
 from graphq.errors import GraphError, InputError
 from graphq.ir import TensorType, register_op
 from graphq.kernels.lanes.expression import const, op
-from graphq.ops.rules import FLOATS, Array, broadcast, expect_dtype, expect_same_dtype, larger, quiet, smaller
+from graphq.ops import rules
+from graphq.ops.rules import Array
 
 CASTABLE = (f32, bf16, f16, f64, s64, s32, s16, s8, u64, u32, u16, u8, boolean)
 
@@ -20,7 +21,7 @@ def infer_cast(src: TensorType, *, dtype: DType) -> TensorType:
 
 
 @register_op(infer=infer_cast, elementwise=True)
-@quiet
+@rules.quiet
 def cast(src: Array, *, dtype: DType) -> Array:
     """`src` as `dtype` (ONNX Cast). Floats round to nearest even, integers towards zero; booleans are `src != 0`.
 
@@ -65,13 +66,13 @@ def bit_cast(src: Array, *, dtype: DType) -> Array:
     return src.view(dtype.numpy) if dtype.bits >= 8 else (src.view(np.uint8) & (2**dtype.bits - 1)).view(dtype.numpy)
 
 
-NUMBERS = tuple(t for t in CASTABLE if t not in (*FLOATS, boolean))
+NUMBERS = tuple(t for t in CASTABLE if t not in (*rules.FLOATS, boolean))
 """The dtypes that a function of `arithmetic` accepts by default: integers and f64."""
 
 INTEGERS = tuple(t for t in NUMBERS if t != f64)
 
 TAKES = {**dict.fromkeys(("and", "or", "xor", "shift_left", "shift_right"), INTEGERS),
-         **dict.fromkeys(("modulo", "remainder"), (*FLOATS, *NUMBERS))}
+         **dict.fromkeys(("modulo", "remainder"), (*rules.FLOATS, *NUMBERS))}
 """The functions that accept other dtypes: functions of bits only integers, remainders (ONNX Mod) all numbers."""
 
 
@@ -83,16 +84,16 @@ def _quotient(a: Array, b: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": _quotient, "maximum": larger,
-    "minimum": smaller, "modulo": np.mod, "remainder": np.fmod, "and": np.bitwise_and, "or": np.bitwise_or,
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": _quotient, "maximum": rules.larger,
+    "minimum": rules.smaller, "modulo": np.mod, "remainder": np.fmod, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "shift_left": np.left_shift, "shift_right": np.right_shift}
 
 
 def infer_pair(src_0: TensorType, src_1: TensorType, allowed: tuple[DType, ...], result: DType | None) -> TensorType:
     """Both operands have one dtype of `allowed`; shapes broadcast as in NumPy. None: the result has the same dtype."""
-    expect_dtype("src_0", src_0, allowed)
-    expect_same_dtype(src_0=src_0, src_1=src_1)
-    return TensorType(result or src_0.dtype, broadcast(src_0.shape, src_1.shape))
+    rules.expect_dtype("src_0", src_0, allowed)
+    rules.expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(result or src_0.dtype, rules.broadcast(src_0.shape, src_1.shape))
 
 
 def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> TensorType:
@@ -101,7 +102,7 @@ def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> 
 
 
 @register_op(infer=infer_arithmetic, elementwise=True)
-@quiet
+@rules.quiet
 def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder", "and", "or", "xor",
         "shift_left", "shift_right"]) -> Array:
@@ -118,10 +119,10 @@ def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
 
 def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> TensorType:
     """`cond` is boolean, `src_0` and `src_1` have the same dtype of CASTABLE, and all three shapes broadcast."""
-    expect_dtype("cond", cond, (boolean,))
-    expect_dtype("src_0", src_0, CASTABLE)
-    expect_same_dtype(src_0=src_0, src_1=src_1)
-    return TensorType(src_0.dtype, broadcast(cond.shape, src_0.shape, src_1.shape))
+    rules.expect_dtype("cond", cond, (boolean,))
+    rules.expect_dtype("src_0", src_0, CASTABLE)
+    rules.expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(src_0.dtype, rules.broadcast(cond.shape, src_0.shape, src_1.shape))
 
 
 @register_op(infer=infer_choose, elementwise=True, onnx="Where")
@@ -132,44 +133,33 @@ def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
 
 infer_comparison = partial(infer_pair, allowed=CASTABLE, result=boolean)
 infer_logical = partial(infer_pair, allowed=(boolean,), result=boolean)
-
-
-def infer_not(src: TensorType) -> TensorType:
-    """`src` and the result are boolean."""
-    expect_dtype("src", src, (boolean,))
-    return src
-
-
-def infer_test(src: TensorType, **attrs: bool) -> TensorType:
-    """`src` is a float tensor, and the result is boolean."""
-    expect_dtype("src", src, FLOATS)
-    return TensorType(boolean, src.shape)
+infer_not, infer_test = rules.unary_rule((boolean,)), rules.unary_rule(result=boolean)
 
 
 @register_op(infer=infer_comparison, commutative=True, elementwise=True, lanes=lambda a, b: op("eq", a, b),
              onnx="Equal")
-@quiet
+@rules.quiet
 def equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
     return np.asarray(src_0 == src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a > b, onnx="Greater")
-@quiet
+@rules.quiet
 def greater(src_0: Array, src_1: Array) -> Array:
     """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
     return np.asarray(src_0 > src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a < b, onnx="Less")
-@quiet
+@rules.quiet
 def less(src_0: Array, src_1: Array) -> Array:
     """`src_0 < src_1` (ONNX Less). False when either is NaN."""
     return np.asarray(src_0 < src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True, lanes=lambda a, b: a <= b, onnx="LessOrEqual")
-@quiet
+@rules.quiet
 def less_equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
     return np.asarray(src_0 <= src_1)

@@ -16,7 +16,7 @@ from graphq.dtypes import boolean, s64
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Value, lookup, register_op
 from graphq.ir.interpret import evaluate
-from graphq.ops.rules import ONE, Array, normal_axis
+from graphq.ops.rules import ONE, Array, normal_axis, with_axis
 
 ASKED = 1 << 24
 """A loop does not check the memory limit before its states and values exceed twice this number of bytes."""
@@ -198,7 +198,7 @@ def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_
                               ("reverse_outputs", reverse_outputs, len(results) - states)):
         if len(given) != want:
             raise GraphError(f"{name} must be {want} values, got {len(given)}")
-    parts = [without_axis(t, axis) for t, axis in zip(srcs[states:states + scanned], input_axes, strict=True)]
+    parts = [with_axis(t, axis) for t, axis in zip(srcs[states:states + scanned], input_axes, strict=True)]
     check_body(body, [*srcs[:states], *parts, *srcs[states + scanned:]], states)
     lengths = {t.shape[normal_axis(a, t.shape)] for t, a in zip(srcs[states:], input_axes, strict=False)
                if t.shape is not None} - {None}
@@ -207,14 +207,6 @@ def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_
     length = lengths.pop() if lengths else None
     carried = [common_type(t, out) for t, out in zip(srcs[:states], results, strict=False)]
     return (*carried, *(_whole(t, axis, length) for t, axis in zip(results[states:], output_axes, strict=True)))
-
-
-def without_axis(t: TensorType, axis: int) -> TensorType:
-    """The type without one axis, as a scan's body sees a scanned operand."""
-    if t.shape is None:
-        return t
-    k = normal_axis(axis, t.shape)
-    return TensorType(t.dtype, (*t.shape[:k], *t.shape[k + 1:]))
 
 
 def _whole(t: TensorType, axis: int, length: int | None) -> TensorType:

@@ -1,6 +1,6 @@
 """The operations convolution and conv_transpose."""
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Literal
 
@@ -95,9 +95,7 @@ def convolution(src: Array, weights: Array, bias: Array | None = None, *, stride
     """
     x = window.to_channels_first(src, data_format).astype(np.float32, copy=False)
     w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
-    pads = [window.padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
-            in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
-    y = correlate(x, w, tuple(strides), tuple(dilations), pads, groups)
+    y = correlate(x, w, strides, dilations, pads_begin, pads_end, auto_pad, groups)
     y = window.from_channels_first(with_bias(y, bias), data_format)
     return rules.rounded(y, src.dtype if dtype is None else dtype.numpy)
 
@@ -107,12 +105,13 @@ def with_bias(y: Array, bias: Array | None) -> Array:
     return y if bias is None else y + bias.astype(np.float32).reshape(-1, *[1] * (y.ndim - 2))
 
 
-def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: window.Pads,
-              groups: int, result: type = np.float32) -> Array:
+def correlate(x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int], pads_begin: Sequence[int],
+              pads_end: Sequence[int], auto_pad: str, groups: int, result: type = np.float32) -> Array:
     """The convolution of x [n, c, ...] with w [o, c / groups, ...], by matmuls in f64, rounded to `result` once."""
     count, taps = len(strides), w.shape[2:]
-    x = window.padded(x, pads)
     spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
+    x = window.padded(x, [window.padding(auto_pad, *axis) for axis in zip(
+        x.shape[2:], spans, strides, pads_begin, pads_end, strict=True)])
     windows = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, count + 2)))
     windows = windows[(slice(None), slice(None), *[slice(None, None, s) for s in (*strides, *dilations)])]
     n, c, *sizes = windows.shape[:count + 2]

@@ -10,7 +10,7 @@ from graphq.kernels.numbers.observed import u8_range
 from graphq.ops import rules
 from graphq.ops.conv import correlate, infer_convolution
 from graphq.ops.rules import Array, Shape
-from graphq.ops.window import AutoPad, padding
+from graphq.ops.window import AutoPad
 
 
 def infer_matmul(src: TensorType, weights: TensorType, bias: TensorType | None = None, *, transpose_a: bool,
@@ -102,7 +102,7 @@ def infer_bias_add(src: TensorType, bias: TensorType, *, data_format: str) -> Te
         raise GraphError(f"'bias' must be [{channels}], the channels at axis {axis} of {src} in {data_format}, "
                          f"got {bias}")
     known = channels if channels is not None else elements
-    return TensorType(src.dtype, (*src.shape[:axis], known, *src.shape[axis + 1:]))
+    return rules.with_axis(src, axis, known)
 
 
 @register_op(infer=infer_bias_add, elementwise=True, lanes=lambda src, bias: src + bias, bound="sum", layout="anchor")
@@ -195,9 +195,7 @@ def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None
     `src` is [n, c, ...]. Padding has the value of the zero point.
     """
     x, w = _less(src, src_zero_point, 0), _less(weights, weights_zero_point, 0)
-    pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
-            in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
-    return _wrapped(correlate(x, w, tuple(strides), tuple(dilations), pads, groups, np.float64))
+    return _wrapped(correlate(x, w, strides, dilations, pads_begin, pads_end, auto_pad, groups, np.float64))
 
 
 def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:

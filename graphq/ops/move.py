@@ -8,18 +8,15 @@ from graphq.base.sizes import largest
 from graphq.dtypes import DType, s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType, array_type, listing, register_op
-from graphq.ops.rules import FLOATS, Array, Shape, broadcast, expect_dtype, infer_unary, normal_axes, normal_axis, show
+from graphq.ops import rules
+from graphq.ops.rules import Array, Shape, show
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
     """The dimensions of `indices` replace the dimension `axis` of `src`."""
-    expect_dtype("indices", indices, (s32, s64))
-    if src.shape is None:
-        return TensorType(src.dtype, None)
-    k = normal_axis(axis, src.shape)
-    if indices.shape is None:
-        return TensorType(src.dtype, None)
-    return TensorType(src.dtype, (*src.shape[:k], *indices.shape, *src.shape[k + 1:]))
+    rules.expect_dtype("indices", indices, (s32, s64))
+    found = rules.with_axis(src, axis, *(indices.shape or ()))
+    return TensorType(src.dtype, None) if indices.shape is None else found
 
 
 @register_op(infer=infer_gather, rows="gathered", onnx="Gather")
@@ -48,7 +45,7 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
     if src.shape is None:
         return src
     out: list[Dim] = list(src.shape)
-    for k, *limits in zip(normal_axes(axes, src), starts, ends, steps, strict=True):
+    for k, *limits in zip(rules.normal_axes(axes, src), starts, ends, steps, strict=True):
         if (size := src.shape[k]) is not None:
             start, end, step = bounds(size, *limits)
             out[k] = largest(0, -((start - end) // step))  # len(range(start, end, step))
@@ -110,7 +107,7 @@ def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
     """The result's shape is the shape of `src` broadcast with `shape`."""
     if any(d < 0 for d in shape):
         raise GraphError(f"shape must have dimensions >= 0, got {list(shape)}")
-    return TensorType(src.dtype, broadcast(src.shape, shape))
+    return TensorType(src.dtype, rules.broadcast(src.shape, shape))
 
 
 @register_op(infer=infer_expand, rows="broadcast", onnx="Expand")
@@ -135,7 +132,7 @@ def infer_concat(*srcs: TensorType, axis: int) -> TensorType:
     if not shapes:
         return srcs[0]
     rank = len(shapes[0])
-    at = normal_axis(axis, shapes[0])
+    at = rules.normal_axis(axis, shapes[0])
     if any(len(s) != rank for s in shapes):
         raise GraphError(f"operands must have the same rank, got {listing(map(show, shapes), 'and')}")
     out: list[Dim] = []
@@ -158,21 +155,13 @@ def concat(*srcs: Array, axis: int) -> Array:
     return np.concatenate(srcs, axis=axis)
 
 
-@register_op(infer=infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
+@register_op(infer=rules.infer_unary, layout="lane_wise", rows="kept", onnx="Identity")
 def reorder(src: Array) -> Array:
     """`src` itself (oneDNN Reorder). oneDNN changes the memory layout, but no element."""
     return src
 
 
-def infer_gen_index(src: TensorType, *, axis: int) -> TensorType:
-    """The result is s32 and has the shape of `src`."""
-    expect_dtype("src", src, FLOATS)
-    if src.shape is not None:
-        normal_axis(axis, src.shape)
-    return TensorType(s32, src.shape)
-
-
-@register_op(infer=infer_gen_index, layout="along_axis")
+@register_op(infer=rules.unary_rule(result=s32), layout="along_axis")
 def gen_index(src: Array, *, axis: int) -> Array:
     """Each element's index along `axis` (oneDNN GenIndex)."""
     k = axis % src.ndim

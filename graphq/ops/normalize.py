@@ -62,9 +62,7 @@ def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorT
     for name, t in parameters.items():
         _check_elements(name, t.shape, (channels,), f"the channels of {src} in {data_format}")
         channels = t.shape[0] if channels is None and t.shape is not None else channels
-    if src.shape is None or axis is None:
-        return src
-    return TensorType(src.dtype, (*src.shape[:axis], channels, *src.shape[axis + 1:]))
+    return src if axis is None else rules.with_axis(src, axis, channels)
 
 
 @register_op(infer=infer_batch_norm_inference, layout="anchor", rows="images")
@@ -241,11 +239,8 @@ def infer_softmax(src: TensorType, *, axis: int, mode: str, dtype: DType | None,
     if mode == "stepwise" and (src.dtype == f32 or keep_stats or dtype not in (None, src.dtype)):
         raise GraphError(f"mode stepwise is for f16 and bf16, without another dtype or statistics, got {src}")
     out = TensorType(rules.output_dtype(src.dtype, dtype, OUTPUTS), src.shape)
-    stats = None
-    if src.shape is not None:
-        k = rules.normal_axis(axis, src.shape)
-        stats = (*src.shape[:k], 1, *src.shape[k + 1:])
-    return (out, TensorType(f32, stats)) if keep_stats else out
+    stats = TensorType(f32, rules.with_axis(src, axis, 1).shape)
+    return (out, stats) if keep_stats else out
 
 
 @register_op(infer=infer_softmax, exact=False, layout="softmax", rows="along")
@@ -276,14 +271,7 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero", "
     return (out, rules.rounded(top + np.log(total), np.dtype(np.float32))) if keep_stats else out
 
 
-def infer_log_softmax(src: TensorType, *, axis: int) -> TensorType:
-    """`src` is a float tensor with the axis `axis`, and the result has the type of `src`."""
-    if src.shape is not None:
-        rules.normal_axis(axis, src.shape)
-    return rules.infer_unary(src)
-
-
-@register_op(infer=infer_log_softmax, exact=False, layout="softmax", rows="along")
+@register_op(infer=rules.infer_unary, exact=False, layout="softmax", rows="along")
 @rules.quiet
 def log_softmax(src: Array, *, axis: int = -1) -> Array:
     """`src - max - log(sum(exp(src - max)))` along `axis`, in f64, rounded to f32 once (oneDNN LogSoftmax)."""

@@ -7,8 +7,9 @@ import numpy as np
 from graphq.dtypes import f32, s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType, register_op
+from graphq.ops import rules
 from graphq.ops.arithmetic import CASTABLE
-from graphq.ops.rules import ONE, Array, Shape, expect_dtype, expect_same_dtype, normal_axis, quiet, show
+from graphq.ops.rules import Array, show
 
 INDICES = (s32, s64)
 COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -16,13 +17,11 @@ COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index: bool) -> TensorType:
     """The result is s64. The axis has size 1, or is left out without `keep_dims`."""
-    expect_dtype("src", src, CASTABLE)
-    if src.shape is None:
-        return TensorType(s64, None)
-    k = normal_axis(axis, src.shape)
-    if src.shape[k] == 0:
+    rules.expect_dtype("src", src, CASTABLE)
+    found = rules.with_axis(src, axis, *((1,) if keep_dims else ()))
+    if src.shape is not None and src.shape[axis] == 0:
         raise GraphError(f"axis {axis} of {src} has no elements")
-    return TensorType(s64, (*src.shape[:k], *((1,) if keep_dims else ()), *src.shape[k + 1:]))
+    return TensorType(s64, found.shape)
 
 
 def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, last: bool) -> Array:
@@ -45,15 +44,12 @@ def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_in
 
 def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[TensorType, TensorType]:
     """The results are `k` elements along the axis, and their s64 indices."""
-    expect_dtype("src", src, CASTABLE)
-    shape: Shape = None
-    if src.shape is not None:
-        at = normal_axis(axis, src.shape)
-        size = src.shape[at]
-        if k < 0 or size is not None and k > size:
-            raise GraphError(f"k must be in [0, {size}] for axis {axis} of {src}, got {k}")
-        shape = (*src.shape[:at], k, *src.shape[at + 1:])
-    return TensorType(src.dtype, shape), TensorType(s64, shape)
+    rules.expect_dtype("src", src, CASTABLE)
+    found = rules.with_axis(src, axis, k)
+    size = None if src.shape is None else src.shape[axis]
+    if src.shape is not None and (k < 0 or size is not None and k > size):
+        raise GraphError(f"k must be in [0, {size}] for axis {axis} of {src}, got {k}")
+    return found, TensorType(s64, found.shape)
 
 
 @register_op(infer=infer_top_k, rows="along", onnx="TopK")
@@ -67,16 +63,8 @@ def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[
     return np.take_along_axis(src, first, axis), first
 
 
-def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool) -> TensorType:
-    """The result has the type of `src`."""
-    expect_dtype("src", src, CASTABLE)
-    if src.shape is not None:
-        normal_axis(axis, src.shape)
-    return src
-
-
-@register_op(infer=infer_cum_sum, rows="along", onnx="CumSum")
-@quiet
+@register_op(infer=rules.unary_rule(CASTABLE), rows="along", onnx="CumSum")
+@rules.quiet
 def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
     """Cumulative sums along `axis`, in the dtype of `src` (ONNX CumSum).
 
@@ -86,8 +74,8 @@ def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = F
     return _cumulative(np.cumsum, 0, src, axis, exclusive, reverse)
 
 
-@register_op(infer=infer_cum_sum, rows="along", onnx="CumProd")
-@quiet
+@register_op(infer=rules.unary_rule(CASTABLE), rows="along", onnx="CumProd")
+@rules.quiet
 def cum_prod(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
     """Cumulative products along `axis`, in the dtype of `src` (ONNX CumProd); attributes as in `cum_sum`."""
     return _cumulative(np.cumprod, 1, src, axis, exclusive, reverse)
@@ -103,7 +91,7 @@ def _cumulative(f: Callable[..., Array], start: int, src: Array, axis: int, excl
 
 def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
     """The result has the shape of `indices`. `indices` and `src` have the same rank."""
-    expect_dtype("indices", indices, INDICES)
+    rules.expect_dtype("indices", indices, INDICES)
     _check_elements(src, indices, axis)
     return TensorType(src.dtype, indices.shape)
 
@@ -111,7 +99,7 @@ def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) ->
 def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
     if src.shape is None:
         return
-    k = normal_axis(axis, src.shape)
+    k = rules.normal_axis(axis, src.shape)
     if indices.shape is not None and (len(indices.shape) != len(src.shape) or any(
             a is not None and b is not None and a > b
             for d, (a, b) in enumerate(zip(indices.shape, src.shape, strict=False)) if d != k)):
@@ -145,7 +133,7 @@ def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
 
 def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) -> TensorType:
     """The result's shape: the indices' shape without its last dimension, then the dimensions that are not indexed."""
-    expect_dtype("indices", indices, INDICES)
+    rules.expect_dtype("indices", indices, INDICES)
     if src.shape is None or indices.shape is None:
         return TensorType(src.dtype, None)
     depth: Dim = indices.shape[-1] if indices.shape else None
@@ -174,14 +162,14 @@ def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
 def infer_scatter_elements(src: TensorType, indices: TensorType, updates: TensorType, *, axis: int,
                            reduction: str) -> TensorType:
     """The result has the type of `src`. Updates have the shape of the indices."""
-    expect_dtype("indices", indices, INDICES)
-    expect_same_dtype(src=src, updates=updates)
+    rules.expect_dtype("indices", indices, INDICES)
+    rules.expect_same_dtype(src=src, updates=updates)
     _check_elements(src, indices, axis)
     return src
 
 
 @register_op(infer=infer_scatter_elements, onnx="ScatterElements")
-@quiet
+@rules.quiet
 def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
                      reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
     """`src` with `updates` at `indices` along `axis` (ONNX ScatterElements), combined in order by `reduction`."""
@@ -209,8 +197,8 @@ def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: st
 
 def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, *, reduction: str) -> TensorType:
     """The result has the type of `src`."""
-    expect_dtype("indices", indices, INDICES)
-    expect_same_dtype(src=src, updates=updates)
+    rules.expect_dtype("indices", indices, INDICES)
+    rules.expect_same_dtype(src=src, updates=updates)
     depth = indices.shape[-1] if indices.shape else None
     if indices.shape == () or depth == 0 or src.shape is not None and depth is not None and depth > len(src.shape):
         raise GraphError(f"indices {indices} do not fit {src}")
@@ -218,7 +206,7 @@ def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, 
 
 
 @register_op(infer=infer_scatter_nd, onnx="ScatterND")
-@quiet
+@rules.quiet
 def scatter_nd(src: Array, indices: Array, updates: Array, *,
                reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
     """`src` with `updates` (elements or slices) at index tuples, combined by `reduction` (ONNX ScatterND)."""
@@ -252,8 +240,8 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
     for name, t, dtype in (("boxes", boxes, f32), ("scores", scores, f32), ("most", most, s64),
                            ("iou_threshold", iou_threshold, f32), ("score_threshold", score_threshold, f32)):
         if t is not None:
-            expect_dtype(name, t, (dtype,))
-            if name not in ("boxes", "scores") and t.shape not in ONE:
+            rules.expect_dtype(name, t, (dtype,))
+            if name not in ("boxes", "scores") and t.shape not in rules.ONE:
                 raise GraphError(f"'{name}' must be one number, got {t}")
     if boxes.shape is not None and scores.shape is not None:
         b, s = boxes.shape, scores.shape
@@ -264,7 +252,7 @@ def infer_non_max_suppression(boxes: TensorType, scores: TensorType, most: Tenso
 
 
 @register_op(infer=infer_non_max_suppression, onnx="NonMaxSuppression")
-@quiet
+@rules.quiet
 def non_max_suppression(boxes: Array, scores: Array, most: Array | None = None, iou_threshold: Array | None = None,
                         score_threshold: Array | None = None, *, center_point_box: bool = False) -> Array:
     """Non-maximum suppression: drop each box that overlaps a better box of its class by more than `iou_threshold`.

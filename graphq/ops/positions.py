@@ -7,7 +7,7 @@ from graphq.dtypes import s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import TensorType, register_op, shapes_agree
 from graphq.ops.arithmetic import CASTABLE
-from graphq.ops.rules import Array, Shape, expect_dtype, expect_same_dtype, normal_axis
+from graphq.ops.rules import Array, expect_dtype, expect_same_dtype, normal_axis, with_axis
 
 
 def infer_non_zero(src: TensorType) -> TensorType:
@@ -25,11 +25,8 @@ def non_zero(src: Array) -> Array:
 def infer_unique(src: TensorType, *, axis: int | None, sorted: bool) -> tuple[TensorType, ...]:
     """The number of unique elements or slices is known at run time."""
     expect_dtype("src", src, CASTABLE)
-    shape: Shape = (None,)
-    if axis is not None:
-        k = 0 if src.shape is None else normal_axis(axis, src.shape)
-        shape = src.shape and (*src.shape[:k], None, *src.shape[k + 1:])
-    return TensorType(src.dtype, shape), *[TensorType(s64, (None,))] * 3
+    found = TensorType(src.dtype, (None,)) if axis is None else with_axis(src, axis, None)
+    return found, *[TensorType(s64, (None,))] * 3
 
 
 @register_op(infer=infer_unique, onnx="Unique")

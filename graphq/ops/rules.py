@@ -76,6 +76,14 @@ def normal_axes(axes: Sequence[int], src: TensorType) -> list[int]:
     return normal
 
 
+def with_axis(t: TensorType, axis: int, *dims: Dim) -> TensorType:
+    """The type with the dimensions `dims` in place of one axis. Raises GraphError if the axis does not exist."""
+    if t.shape is None:
+        return t
+    k = normal_axis(axis, t.shape)
+    return TensorType(t.dtype, (*t.shape[:k], *dims, *t.shape[k + 1:]))
+
+
 def channel_axis(data_format: str, shape: tuple[Dim, ...]) -> int:
     """The channel axis: 1 in NCX, the last in NXC. Raises GraphError if the shape has no such axis."""
     if len(shape) < (2 if data_format == "NCX" else 1):
@@ -133,13 +141,26 @@ def combine(auto_broadcast: str, *shapes: Shape) -> Shape:
     return broadcast(*shapes) if auto_broadcast == "numpy" else equal_shapes(*shapes)
 
 
-def infer_unary(src: TensorType, **attrs: Any) -> TensorType:
-    """`src` is f32, bf16 or f16, and the result has the type of `src`. Float attributes are finite as f32."""
-    for name, value in attrs.items():
-        if isinstance(value, float):
-            finite_f32(name, value)
-    expect_dtype("src", src, FLOATS)
-    return src
+def unary_rule(allowed: tuple[DType, ...] = FLOATS, result: DType | None = None) -> Callable[..., TensorType]:
+    """Make the `infer` of an op with the operand `src`, whose dtype is one of `allowed`, and a result of its shape.
+
+    The result has the dtype `result`, or the dtype of `src`. Float attributes are finite as f32. An attribute `axis`
+    must be an axis of `src`.
+    """
+
+    def infer(src: TensorType, *, axis: int | None = None, **attrs: Any) -> TensorType:
+        for name, value in attrs.items():
+            if isinstance(value, float):
+                finite_f32(name, value)
+        expect_dtype("src", src, allowed)
+        if axis is not None and src.shape is not None:
+            normal_axis(axis, src.shape)
+        return src if result is None else TensorType(result, src.shape)
+
+    return infer
+
+
+infer_unary = unary_rule()
 
 
 def binary_rule(*, mixed: bool = False, integer: bool = False,

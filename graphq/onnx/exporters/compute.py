@@ -15,6 +15,7 @@ from graphq.onnx.importers.importer import MICROSOFT
 from graphq.onnx.importers.norm import REDUCTIONS
 from graphq.onnx.protos.fallback import since_version
 from graphq.onnx.protos.tensors import element_of
+from graphq.ops.conv import weight_axes
 
 FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
@@ -154,18 +155,12 @@ def convolution(w: GraphWriter, node: Node) -> None:
         count = rank(weights) - 2
         attrs["output_padding"] = list(node.attrs["output_padding"] or [0] * count)[:count]
     name = w.name(weights)
-    order = _axes(form, "IO" if transposed else "OI", rank(weights))
-    if order != list(range(rank(weights))):
+    out, into, *spatial = weight_axes(form, rank(weights) - 2)
+    order = [into, out, *spatial] if transposed else [out, into, *spatial]
+    if order != sorted(order):
         name = w.add("Transpose", [name], perm=order)
     bias = [w.name(node.inputs[2])] if len(node.inputs) > 2 else []
     _channels(w, node, "ConvTranspose" if transposed else "Conv", [name, *bias], attrs)
-
-
-def _axes(form: str, lead: str, r: int) -> list[int]:
-    """The axes of weights in format `form`: first the axes that `lead` names, then the spatial axes."""
-    spatial = form.index("X")
-    axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
-    return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]
 
 
 @exports("max_pool", "avg_pool")

@@ -10,7 +10,8 @@ from graphq.ir import Graph, TensorType, Value
 from graphq.onnx.importers.importer import Call, Outputs, Scope, import_graph, imports
 from graphq.onnx.protos.fallback import used_names
 from graphq.onnx.protos.tensors import array_of
-from graphq.ops.control import common_type, without_axis
+from graphq.ops.control import common_type
+from graphq.ops.rules import with_axis
 
 
 @imports("If")
@@ -59,7 +60,7 @@ def scan(c: Call) -> Outputs:
     states = values[:len(values) - scanned]
     outputs = len(body.output) - len(states)
     axes = list(c.attr("scan_input_axes", [0] * scanned))
-    parts = [without_axis(v.type, axis) for v, axis in zip(values[len(states):], axes, strict=True)]
+    parts = [with_axis(v.type, axis) for v, axis in zip(values[len(states):], axes, strict=True)]
 
     def build(types: Sequence[TensorType]) -> tuple[Graph, list[TensorType]]:
         graph = _body(c, body, [*types, *parts], captured)
