@@ -66,7 +66,7 @@ DIFFERENT = {
 if tuple(map(int, ort.__version__.split(".")[:2])) < (1, 32):
     DIFFERENT["STFT"] = r"float32\[2, 40, 2\]"  # of complex signals
 
-BY_REFERENCE = dict.fromkeys("""Col2Im MaxUnpool DeformConv Det Hardmax Mod Pow Range
+BY_REFERENCE = dict.fromkeys("""DeformConv Det Hardmax Mod Pow Range
     ReduceLogSumExp Resize RoiAlign Upsample
     ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.Binarizer ai.onnx.ml.FeatureVectorizer ai.onnx.ml.Imputer
     ai.onnx.ml.LinearClassifier ai.onnx.ml.Normalizer ai.onnx.ml.SVMClassifier ai.onnx.ml.SVMRegressor

@@ -102,6 +102,12 @@ REFUSED = [  # the version, the graph, what is said
      r"a frame of 4 samples is longer than the signal f32\[1,3,1\]"),
     (17, "(float[4,3] x, int64[4] n) => (float[4,3] y) { y = ReverseSequence <time_axis = 1> (x, n) }",
      r"time_axis and batch_axis must be 0 and 1 of f32\[4,3\], got 1 and 1"),
+    (18, "(float[1,5,4] x) => (float[1,n,2,2] y) <int64[2] i = {2, 2}, int64[2] b = {2, 1}>"
+         " { y = Col2Im <pads = [0, 1, 1, 0]> (x, i, b) }", r"input 0 must be \[1,4,6\], got f32"),
+    (18, "(float[1,3,4] x) => (float[1,1,2] y) <int64[1] i = {2}, int64[1] b = {3}> { y = Col2Im (x, i, b) }",
+     r"a block of \[3\] pixels is larger than the padded image of \[2\]"),
+    (17, "(float x) => (float[5,n] y) <int64 b = {2}, int64 n = {8}, int64 r = {0}, float h = {3}>"
+         " { y = MelWeightMatrix (b, n, r, h, h) }", "the sample rate, must be positive, got 0"),
     (17, "(float[2,1] x) => (int64[2] y, float[2,2] z) { y, z = ai.onnx.ml.LinearClassifier <classlabels_ints = [0, 1],"
          " coefficients = [1.0], intercepts = [0.5]> (x) }", "one row of coefficients for two labels"),
     (17, "(int64[2,1] x) => (float[2,1] y) { y = ai.onnx.ml.SVMRegressor <coefficients = [1.0]> (x) }",

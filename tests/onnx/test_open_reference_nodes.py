@@ -45,7 +45,7 @@ CASES = {
 
 BY_REFERENCE = {"elementwise", "twice and with another branch", "channels last",
                 "sizes without which ONNX infers nothing", "a shape from values",
-                "larger windows", "a computed shape from values", "an importer that leaves the node to the reference"}
+                "a computed shape from values", "an importer that leaves the node to the reference"}
 """The cases with a node that ONNX's reference runs; graphq's references run the others."""
 
 

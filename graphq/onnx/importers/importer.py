@@ -47,7 +47,6 @@ REFUSED: dict[str, str] = {
 """Operators that are refused, and why. ONNX's reference runs a Loop, Scan or If that works on sequences or strings."""
 
 BY_REFERENCE: dict[str, str] = {
-    **dict.fromkeys(("Col2Im", "MaxUnpool", "MelWeightMatrix"), "graphq has no operation"),
     "DeformConv": "offsets of samples are known at run time", "Det": "no kernel factors matrices",
     "ImageDecoder": "a library decodes images", "RoiAlign": "regions are known at run time",
     "TfIdfVectorizer": "n-grams are looked up one by one",

@@ -4,6 +4,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from graphq.base.sizes import later, number, recorded
 from graphq.dtypes import boolean, f32, s8, u8
@@ -12,6 +13,7 @@ from graphq.ir import Value, add_known, lookup
 from graphq.onnx.importers.composed import one, standard
 from graphq.onnx.importers.conv import expect_fit, spatial, windows
 from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.shape import limited
 from graphq.ops.interpolate import scaled
 from graphq.ops.rules import FLOATS
 from graphq.ops.window import padding
@@ -155,6 +157,45 @@ def _first_places(dims: Sequence[int]) -> np.ndarray:
     """The index of the first element of each channel of each image, s64 [n, c, 1, ...]."""
     count = dims[0] * dims[1]
     return (np.arange(count, dtype=np.int64) * prod(dims[2:])).reshape(*dims[:2], *[1] * (len(dims) - 2))
+
+
+@imports("MaxUnpool")
+def max_unpool(c: Call) -> Outputs:
+    """Import MaxUnpool: scatter the elements to their places in an image of zeros.
+
+    Places count the elements of the image that kernel, strides and pads give; `output_shape` adds zeros at its ends.
+    """
+    x, g, kernel = c.input(0), c.graph, c.attr("kernel_shape")
+    attrs = windows(c, len(kernel))
+    sizes = [(n - 1) * s + k - a - b for n, s, k, a, b in zip(
+        x.type.dims[2:], attrs["strides"], kernel, attrs["pads_begin"], attrs["pads_end"], strict=True)]
+    dims = limited((*x.type.dims[:2], *sizes), x.dtype.numpy)
+    elements, places = (g.static_reshape(v, shape=[-1]) for v in (x, c.input(1)))
+    image = g.scatter_elements(g.expand(g.add_constant(one(x, 0)), shape=[prod(dims)]), places, elements)
+    more = [b - a for a, b in zip(dims, c.numbers(2) if c.has(2) else dims, strict=True)]
+    return g.pad(g.static_reshape(image, shape=dims), pads_begin=[0] * len(dims), pads_end=more)
+
+
+@imports("Col2Im")
+def col2im(c: Call) -> Outputs:
+    """Import Col2Im: add each element of a block to its pixel of the padded image, and cut the padding off."""
+    x, g, sizes, block, (n, rows, _) = c.input(0), c.graph, c.array(1), c.array(2).tolist(), c.input(0).type.dims
+    attrs, places = windows(c, len(sizes)), np.dtype(np.int64)
+    begin, dilations = attrs["pads_begin"], attrs["dilations"]
+    image = limited(tuple((sizes + begin + attrs["pads_end"]).tolist()), places)
+    spans = [(k - 1) * d + 1 for k, d in zip(block, dilations, strict=True)]
+    if any(k > size for k, size in zip(spans, image, strict=True)):
+        c.refuse(f"a block of {spans} pixels is larger than the padded image of {list(image)}")
+    pixels = sliding_window_view(np.arange(prod(image)).reshape(image), spans)
+    pixels = pixels[*(slice(None, None, step) for step in (*attrs["strides"], *dilations))]
+    count, channels = prod(limited(pixels.shape, places)), rows // prod(block)
+    c.expect(0, (n, channels * prod(block), count // prod(block)))
+    flat = g.static_reshape(x, shape=[n, channels, count])
+    moved = g.expand(pixels.reshape(-1, prod(block)).T.reshape(-1), shape=flat.type.dims)
+    zeros = g.expand(g.add_constant(one(x, 0)), shape=[n, channels, prod(image)])
+    sums = g.scatter_elements(zeros, moved, flat, axis=2, reduction="add")
+    return g.slice(g.static_reshape(sums, shape=[n, channels, *image]), axes=range(2, 2 + len(image)), starts=begin,
+                   ends=(sizes + begin).tolist(), steps=[1] * len(image))
 
 
 @imports("LpPool")

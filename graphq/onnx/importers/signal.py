@@ -1,10 +1,12 @@
-"""Importers of transforms of signals: STFT as a convolution, and DFT as a matrix product."""
+"""Importers of transforms of signals: STFT as a convolution, DFT as a matrix product, and MelWeightMatrix."""
 import math
 
 import numpy as np
 
 from graphq.dtypes import f32
 from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.shape import limited
+from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.rules import normal_axis
 
 MOST = 1 << 24
@@ -72,3 +74,22 @@ def dft(c: Call) -> Outputs:
     whole = g.static_reshape(spectra, shape=[*(dims[k] for k in order), outputs, table.shape[-1]])
     back = [*range(axis), len(dims) - 2, *range(axis, len(dims) - 2), len(dims) - 1]
     return g.static_transpose(whole, order=back)
+
+
+@imports("MelWeightMatrix")
+def mel_weight_matrix(c: Call) -> Outputs:
+    """Import MelWeightMatrix: a triangle of weights for each band of frequencies, as a constant.
+
+    Edges of the bands are equally far apart in log(1 + hertz / 700). Triangles have at least one bin on each side.
+    """
+    bands, length, rate, lowest, highest = (c.array(k).item() for k in range(5))
+    if rate < 1:
+        c.refuse(f"input 2, the sample rate, must be positive, got {rate}")
+    dtype = dtype_of(c.attr("output_datatype", 1), "attribute 'output_datatype'").numpy
+    bins = limited((length // 2 + 1, bands), np.dtype(np.float64))[0]
+    first, last = (math.log1p(hertz / 700) for hertz in (lowest, highest))
+    edges = (length + 1) * 700 * np.expm1(first + np.arange(bands + 2) * (last - first) / (bands + 2)) // rate
+    peak, rows = edges[1:-1], np.arange(bins)[:, None]
+    left, right = np.minimum(edges[:-2], peak - 1), np.maximum(edges[2:], peak + 1)
+    weights = np.minimum((rows - left) / (peak - left), (right - rows) / (right - peak))
+    return c.graph.add_constant(np.maximum(weights, 0).astype(dtype))
