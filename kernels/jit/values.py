@@ -285,6 +285,14 @@ class Builder:
         """Call a function or inline assembly."""
         return Value(self, self.ir.call(raw(function), raw(args)))
 
+    def merged(self, *paths: tuple[ir.Block, Sequence[Value]]) -> list[Value]:
+        """The values of the path that led here; `paths` has the last block of each path, and the values there."""
+        out: list[Value] = [self.phi(x.type) for x in paths[0][1]]
+        for block, values in paths:
+            for phi, x in zip(out, values, strict=True):
+                phi.add_incoming(x, block)
+        return out
+
     def fixed(self, x: Value, register: str, side_effect: bool = False) -> Value:
         """The value `x`, as the result of empty assembly. LLVM does not know that it is the same value.
 

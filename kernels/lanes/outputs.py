@@ -83,25 +83,6 @@ def load_second_look(epilogue: Epilogue, level: Level, cache: bool, *,
     return modules.load("second_look", factory, of_pixels, paired, level=level.base, cache=cache, first=True).look_again
 
 
-@njit
-def look_again(args: int, batch: int, row: int, column: int, rows: int, columns: int, sums: int, stride: int,
-               entries: int, count: int, frame: int) -> None:
-    """Recompute outputs near rounding ties, listed in `count` entries. The other arguments are fields of LOOK."""
-    look = stack(LOOK_BYTES)
-    x = view_look(look)
-    x.args = args
-    x.batch = batch
-    x.row = row
-    x.column = column
-    x.rows = rows
-    x.columns = columns
-    x.sums = sums
-    x.stride = stride
-    x.entries = entries
-    x.frame = frame
-    call_block(view_head(args).second_look, look, count)
-
-
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
 EPILOGUE_FUNCTIONS = Record(*NAMES, "lanes")
@@ -121,7 +102,19 @@ def finish(args: int, batch: int, row: int, column: int, rows: int, columns: int
     if count < 0:
         count = write(args, batch, row, column, rows, columns, sums, stride, entries)
     if count:
-        look_again(args, batch, row, column, rows, columns, sums, stride, entries, count, frame)
+        look = stack(LOOK_BYTES)
+        x = view_look(look)
+        x.args = args
+        x.batch = batch
+        x.row = row
+        x.column = column
+        x.rows = rows
+        x.columns = columns
+        x.sums = sums
+        x.stride = stride
+        x.entries = entries
+        x.frame = frame
+        call_block(view_head(args).second_look, look, count)
 
 
 def epilogue_functions(epilogue: Epilogue, lanes: int) -> Functions:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from llvmlite import ir
 
-from graphq.kernels.jit import Operand, Type, load_first, store_first, tail_mask
+from graphq.kernels.jit import Loop, Operand, Type, load_first, store_first, tail_mask
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, SLOT
 from graphq.kernels.jit.values import F16, F32, I1, I8, I16, I32, I64, Builder, Value, c64, joined, vector
 from graphq.kernels.lanes import elementary
@@ -218,6 +218,43 @@ class Columns:
             x.store(place)
         else:
             store_first(x, place, self.left)
+
+
+Turn: TypeAlias = Callable[[list[Columns], list[Value]], list[Value]]
+"""A function of some vectors of columns and the carried values; it returns the new carried values."""
+
+
+def over_columns(b: Builder, count: Value, lanes: int, carried: Sequence[Value], turn: Turn, beside: int = 1
+                 ) -> list[Value]:
+    """Emit a loop over vectors of columns: `beside` vectors at a time, then one at a time. The last is masked.
+
+    Each iteration replaces the values `carried` by the result of `turn`. Returns the last values.
+    """
+    whole = count // lanes
+    together = whole // beside
+    with Loop(b, together, carried) as loop:
+        first = loop.k * (beside * lanes)
+        loop.update(turn([Columns(b, lanes, first + n * lanes) for n in range(beside)], loop.values))
+    if beside > 1:
+        done = together * beside
+        with Loop(b, whole - done, loop.values) as loop:
+            loop.update(turn([Columns(b, lanes, (done + loop.k) * lanes)], loop.values))
+    done = whole * lanes
+    left = count - done
+    with Loop(b, (left > 0).zext(I64), loop.values) as last:
+        last.update(turn([Columns(b, lanes, done, left)], last.values))
+    return last.values
+
+
+def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False, to: int = 1) -> Value:
+    """Fold a vector to `to` elements (a scalar if `to` is 1), in the order of `numbers.rows.folded`."""
+    while x.type.count > to:
+        half = x.type.count // 2
+        if half == 1:
+            return take(x.lane(0), x.lane(1))
+        places = [range(k, 2 * half, 2) if pairs else range(k * half, k * half + half) for k in range(2)]
+        x = take(*(x.shuffle(x, list(p)) for p in places))
+    return x
 
 
 @dataclass(frozen=True)

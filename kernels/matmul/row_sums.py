@@ -1,9 +1,12 @@
 """Sum each row of activations over k: epilogues need these sums to correct for the zero points of weights."""
 from __future__ import annotations
 
-from graphq.kernels.jit import S32X16, Functions, Intrinsic, Loop, emits, load_bytes, njit, tail_mask
+import operator
+
+from graphq.kernels.jit import S32X16, Functions, Intrinsic, Loop, emits, load_bytes, njit
 from graphq.kernels.jit.intrinsics import Record, load_s64, store_s32
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
+from graphq.kernels.lanes.vector import Columns, fold, over_columns
 from graphq.kernels.target.products import shift
 from graphq.plan.plan import Step, Target, plan_rows
 
@@ -26,23 +29,15 @@ def byte_sums(x: Value, signed: bool) -> Value:
 
 @emits
 def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
-    flips, lines = flip.trunc(I8).splat(64), k // 64
+    flips = flip.trunc(I8).splat(64)
 
-    def sums(total: Value, line: Value) -> Value:
-        return total + byte_sums(line.as_type(S32X16), signed=False)
+    def turn(vectors: list[Columns], have: list[Value]) -> list[Value]:
+        (columns,) = vectors
+        line = columns.where(columns.load(source, I8, 1) ^ flips, 0)
+        return [have[0] + byte_sums(line.as_type(S32X16), signed=False)]
 
-    with Loop(b, lines, [constant(S32X16, 0)]) as loop:
-        line = (source + loop.k * 64).load(flips.type)
-        loop.update([sums(loop.values[0], line ^ flips)])
-    done = lines * 64
-    left = k - done
-    with Loop(b, (left > 0).zext(I64), loop.values) as last:
-        line = load_bytes(source + done, left) ^ flips
-        last.update([sums(last.values[0], tail_mask(64, left).select(line, 0))])
-    total = last.values[0]
-    for half in (8, 4, 2, 1):
-        total = b.add(*(total.shuffle(total, list(range(start, start + half))) for start in (0, half)))
-    return total.lane(0).sext(I64)
+    (total,) = over_columns(b, k, 64, [constant(S32X16, 0)], turn)
+    return fold(total, operator.add).sext(I64)
 
 
 @emits

@@ -291,9 +291,7 @@ def _write(b: Builder, f: Frame, epilogue: Epilogue, tile: _Tile, values: list[V
         fast.emit_registers(rows)
         assert fast.entries is not None
         count, inside = b.load(fast.entries.count), b.block
-    number = b.phi(I64)
-    number.add_incoming(c64(-1), before)
-    number.add_incoming(count, inside)
+    (number,) = b.merged((before, [c64(-1)]), (inside, [count]))
     number.store(entries, 8)
 
 
@@ -375,28 +373,17 @@ class _BlockSums(_TileSums):
         with b.if_then(full):
             self.store(f, self.totals(b, f, state))
             inside = b.block
-        out = []
-        for value, fresh in zip(state, [*self.zeros, c64(self.products.block), c64(0)], strict=True):
-            out.append(b.phi(value.type))
-            out[-1].add_incoming(value, before)
-            out[-1].add_incoming(fresh, inside)
-        return out
+        return b.merged((before, state), (inside, [*self.zeros, c64(self.products.block), c64(0)]))
 
     def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
         """Emit the addition of a block's sums to the totals. The first block is added to +0, so no total is -0."""
-        sums: list[list[Value]] = []
-        blocks = []
+        paths = []
         with b.if_else(state[-1].ne(0)) as branches:
             for branch, first in zip(branches, (True, False), strict=True):
                 with branch:
                     before = self.zeros if first else [
                         (f.acc + place).load(self.products.kind, self.size) for place in self.places]
                     added = [x + y for x, y in zip(before, state, strict=False)]
-                    sums.append(added if first else [self.products.total(b, x) for x in added])
-                    blocks.append(b.block)
-        out = []
-        for pair in zip(*sums, strict=True):
-            out.append(b.phi(self.products.kind))
-            for value, block in zip(pair, blocks, strict=True):
-                out[-1].add_incoming(value, block)
-        return out
+                    sums = added if first else [self.products.total(b, x) for x in added]
+                    paths.append((b.block, sums))
+        return b.merged(*paths)

@@ -16,7 +16,7 @@ from graphq.base.sizes import largest
 from graphq.kernels.jit import Functions, Loop, emits, modules
 from graphq.kernels.jit.intrinsics import Record
 from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, larger, smaller, vector
-from graphq.kernels.lanes.vector import Columns
+from graphq.kernels.lanes.vector import Columns, fold, over_columns
 from graphq.plan.plan import Step, Target, plan_rows
 
 LANES = 64
@@ -39,26 +39,15 @@ def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     wide = vector(F32, LANES)
     zero, none = constant(wide, 0), constant(vector(I32, LANES), 0)
 
-    def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
+    def turn(vectors: list[Columns], so_far: list[Value]) -> list[Value]:
+        (x,), (top, low, nan) = (columns.load(source, F32, 4) for columns in vectors), so_far
         # The comparisons ignore a NaN in x, so `nan` records it: in 32 bits, as CPUs without masks compare.
         return [larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x).sext(none.type)]
 
-    whole = count // LANES
-    with Loop(b, whole, [zero, zero, none]) as loop:
-        loop.update(further((source + loop.k * (4 * LANES)).load(wide), *loop.values))
-    done = whole * LANES
-    last = Columns(b, LANES, done, count - done).load(source, F32, 4)
-    top, low, nan = further(last, *loop.values)
-    lanes = LANES
-    while lanes > 1:
-        lanes //= 2
-        upper = list(range(lanes, 2 * lanes))
-        top, low, nan = (f(x.shuffle(x, range(lanes)), x.shuffle(x, upper))
-                         for f, x in ((larger, top), (smaller, low), (operator.or_, nan)))
-    top, low = (x.lane(0) for x in (top, low))
-    any_nan = nan.lane(0).ne(0)
+    found = over_columns(b, count, LANES, [zero, zero, none], turn)
+    top, low, nan = (fold(x, take) for x, take in zip(found, (larger, smaller, operator.or_), strict=True))
     for k, x in enumerate((top, low)):
-        any_nan.select(float("nan"), x).store(target + 4 * k)
+        nan.ne(0).select(float("nan"), x).store(target + 4 * k)
 
 
 def extremes_block() -> Functions:

@@ -5,14 +5,12 @@ threads, because counts are integers and extremes do not depend on the order of 
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from graphq.base.sizes import largest
 from graphq.ir import Node
-from graphq.kernels.jit import Functions, Loop, emits, modules
+from graphq.kernels.jit import Functions, emits, modules
 from graphq.kernels.jit.intrinsics import Record, load_s32, store_s32
-from graphq.kernels.jit.values import I32, Builder, Value, constant, vector
-from graphq.kernels.lanes.vector import Columns
+from graphq.kernels.jit.values import I32, Builder, Value, constant, larger, smaller, vector
+from graphq.kernels.lanes.vector import Columns, fold, over_columns
 from graphq.kernels.numbers.observed import BINS, INFINITY, NAN, SHIFT
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref, Step, Target, pieces, threads_for
@@ -48,28 +46,17 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
     """
     wide = vector(I32, LANES)
     none = [constant(wide, INFINITY), constant(wide, NEGATIVE_INFINITY)]
-    signs = ("<", ">")
+    takes = smaller, larger
 
-    def further(bits: Value, so_far: Sequence[Value], columns: Columns | None = None) -> list[Value]:
+    def turn(vectors: list[Columns], so_far: list[Value]) -> list[Value]:
+        (columns,) = vectors
+        bits = columns.load(source, I32, 4)
         bits = (bits & 0x7FFFFFFF > INFINITY).select(NAN, bits)
         key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-        keys = [key if columns is None else columns.where(key, x) for x in none]
-        return [b.icmp_signed(sign, k, x).select(k, x) for sign, k, x in zip(signs, keys, so_far, strict=True)]
+        return [take(columns.where(key, x), have) for take, x, have in zip(takes, none, so_far, strict=True)]
 
-    whole = count // LANES
-    with Loop(b, whole, none) as loop:
-        loop.update(further((source + loop.k * (4 * LANES)).load(wide), loop.values))
-    done = whole * LANES
-    last = Columns(b, LANES, done, count - done)
-    ends = further(last.load(source, I32, 4), loop.values, last)
-    for k, (sign, x) in enumerate(zip(signs, ends, strict=True)):
-        lanes = LANES
-        while lanes > 1:
-            lanes //= 2
-            low, high = (x.shuffle(x, range(start, start + lanes)) for start in (0, lanes))
-            x = b.icmp_signed(sign, low, high).select(low, high)
-        x, old = x.lane(0), (extremes + 4 * k).load(I32)
-        b.icmp_signed(sign, x, old).select(x, old).store(extremes + 4 * k)
+    for k, (take, x) in enumerate(zip(takes, over_columns(b, count, LANES, none, turn), strict=True)):
+        take(fold(x, take), (extremes + 4 * k).load(I32)).store(extremes + 4 * k)
 
 
 def histogram_block(counting: int) -> Functions:

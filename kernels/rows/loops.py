@@ -15,40 +15,16 @@ from graphq.kernels.jit import Loop
 from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, larger, vector
 from graphq.kernels.lanes.epilogue_code import BESIDE
 from graphq.kernels.lanes.expression import Expr
-from graphq.kernels.lanes.vector import Columns, emit, emit_each
+from graphq.kernels.lanes.vector import Columns, emit, emit_each, fold, over_columns
 from graphq.kernels.numbers import rows
 
 INFINITY = float("inf")
-
-Turn = Callable[[list[Columns], list[Value]], list[Value]]
-"""A function of some vectors of columns and the carried values; it returns the new carried values."""
-
 
 class RowEmitter:
     """A row of f32 in memory, and the loops over it that `b` emits."""
 
     def __init__(self, b: Builder, address: Value, n: Value) -> None:
         self.b, self.address, self.n = b, address, n
-
-    def lanes(self, carried: Sequence[Value], turn: Turn, beside: int = 1) -> list[Value]:
-        """Emit a loop over vectors of 16 columns: `beside` vectors at a time, then one at a time. The last is masked.
-
-        Each iteration replaces the values `carried` by the result of `turn`. Returns the last values.
-        """
-        b, whole = self.b, self.n // rows.LANES
-        together = whole // beside
-        with Loop(b, together, carried) as loop:
-            first = loop.k * (beside * rows.LANES)
-            loop.update(turn([Columns(b, rows.LANES, first + n * rows.LANES) for n in range(beside)], loop.values))
-        if beside > 1:
-            done = together * beside
-            with Loop(b, whole - done, loop.values) as loop:
-                loop.update(turn([Columns(b, rows.LANES, (done + loop.k) * rows.LANES)], loop.values))
-        done = whole * rows.LANES
-        left = self.n - done
-        with Loop(b, (left > 0).zext(I64), loop.values) as last:
-            last.update(turn([Columns(b, rows.LANES, done, left)], last.values))
-        return last.values
 
     def extreme(self, first: float, take: Callable[[Value, Value], Value]) -> Value:
         """Fold all elements by `take(new, so far)`, in the order of rows.EXTREME_LANES; `first` is the start value."""
@@ -102,17 +78,6 @@ def _operand(values: Sequence[Value], load: Expr) -> Value:
     return values[load.value[0]]
 
 
-def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False, to: int = 1) -> Value:
-    """Fold a vector to `to` elements (a scalar if `to` is 1), in the order of `numbers.rows.folded`."""
-    while x.type.count > to:
-        half = x.type.count // 2
-        if half == 1:
-            return take(x.lane(0), x.lane(1))
-        places = [range(k, 2 * half, 2) if pairs else range(k * half, k * half + half) for k in range(2)]
-        x = take(*(x.shuffle(x, list(p)) for p in places))
-    return x
-
-
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
     low = constant(vector(F32, rows.LANES), -INFINITY)
 
@@ -120,7 +85,7 @@ def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
         (columns,) = group
         return [larger(columns.where(columns.load(row.address, F32, 4), low), have[0])]
 
-    highest = fold(row.lanes([low], turn)[0], lambda x, y: larger(y, x))
+    highest = fold(over_columns(b, row.n, rows.LANES, [low], turn)[0], lambda x, y: larger(y, x))
     if inf_as_zero:
         highest = highest.eq(-INFINITY).select(0.0, highest)
     return highest
@@ -139,7 +104,7 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = No
             total = total + columns.where(e, zero)
         return [total]
 
-    lanes = row.lanes([zero], turn, BESIDE)[0]
+    lanes = over_columns(b, row.n, rows.LANES, [zero], turn, BESIDE)[0]
     return fold(fold(lanes, operator.add, to=rows.GROUP), operator.add, pairs=True)
 
 
@@ -173,20 +138,17 @@ def _mean(b: Builder, row: RowEmitter) -> Value:
         x = columns.load(row.address, F32, 4).to_float(vector(F64, rows.LANES))
         return [have[0] + columns.where(x, zero)]
 
-    total = fold(row.lanes([zero], turn)[0], operator.add)
+    total = fold(over_columns(b, row.n, rows.LANES, [zero], turn)[0], operator.add)
     return (total / row.n.to_float(F64)).to_float(F32)
 
 
 def _sum(b: Builder, row: RowEmitter, term: Expr) -> Value:
     """Emit the sum of `term`, which is 0 for 0, over all elements. Zeros at the end of the row change no bit of it."""
-    def add(x: Value, have: Value) -> Value:
-        return have + computed(b, term, rows.GROUP, x)
+    def turn(group: list[Columns], have: list[Value]) -> list[Value]:
+        return [have[0] + computed(b, term, rows.GROUP, columns.load(row.address, F32, 4)) for columns in group]
 
-    total = row.groups(constant(vector(F32, rows.GROUP), 0.0), add)
-    done = row.n // rows.GROUP * rows.GROUP
-    with Loop(b, (row.n > done).zext(I64), [total]) as last:
-        last.update([add(Columns(b, rows.GROUP, done, row.n - done).load(row.address, F32, 4), last.values[0])])
-    return fold(last.values[0], operator.add)
+    zero = constant(vector(F32, rows.GROUP), 0.0)
+    return fold(over_columns(b, row.n, rows.GROUP, [zero], turn)[0], operator.add)
 
 
 def _ordered_sum(b: Builder, row: RowEmitter) -> Value:

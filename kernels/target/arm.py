@@ -84,11 +84,7 @@ def flushing(b: Builder, emit: Emit, plain: Emit) -> list[Value]:
     b.call_named("llvm.aarch64.set.fpcr", ir.VoidType(), before)
     with b.if_then((status & UNDERFLOW).ne(0), likely=False):
         again, plain_block = plain(), b.block
-    out = [b.phi(x.type) for x in results]
-    for phi, x, y in zip(out, results, again, strict=True):
-        phi.add_incoming(x, flushing_block)
-        phi.add_incoming(y, plain_block)
-    return out
+    return b.merged((flushing_block, results), (plain_block, again))
 
 
 def tbl(b: Builder, parts: Sequence[Value], index: Value) -> Value:
