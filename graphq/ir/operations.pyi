@@ -323,9 +323,11 @@ class Operations:
         is added in f32. Then the result is rounded to `dtype` (None: the dtype of `src`).
         """
 
-    def dropout(self, src: Number, seed: Number, offset: Number, probability: Number, /, *,
-                name: str | None = None) -> Value:
+    def dropout(self, src: Number, seed: Number, offset: Number, probability: Number, /, *, keep_mask: bool = False,
+                name: str | None = None) -> Any:
         """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
+
+        With `keep_mask`, the second output is oneDNN's optional mask, u8: 1 for kept elements, else 0.
 
         The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
         with the 64-bit key `seed` and the counter (offset, b), b = i - i % 4. If the offset is 0, element i gets word 2

@@ -8,7 +8,7 @@ the file.
 Nodes of a loaded graph keep the file's id and name in `node.meta`, and `graph.meta["onednn"]` keeps the document.
 Saving repeats everything from the document that no pass has changed, such as strides, property types and attributes at
 their defaults. In files, the dtype of an output expresses the attribute `dtype`, and a second output of SoftMax
-expresses `keep_stats`.
+or Dropout expresses `keep_stats` or `keep_mask`.
 """
 import logging
 import os

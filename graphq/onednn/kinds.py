@@ -22,7 +22,7 @@ KINDS = tuple("""
 _ALIASES = {"Softmax": "SoftMax"}  # spelling in oneDNN's documentation -> spelling in files
 
 # The attribute that a file expresses by the number of an operation's outputs.
-_BY_OUTPUTS = {"softmax": "keep_stats"}
+_BY_OUTPUTS = {"dropout": "keep_mask", "softmax": "keep_stats"}
 
 # Attributes (operation, name) of graphq that files do not contain.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}

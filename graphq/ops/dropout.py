@@ -1,13 +1,14 @@
 """The operation dropout, with oneDNN's random numbers."""
 import numpy as np
 
-from graphq.dtypes import f32
+from graphq.dtypes import f32, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType, register_op
 from graphq.ops.rules import FLOATS, ONE, Array, expect_dtype, quiet, rounded
 
 
-def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:
+def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType, *,
+                  keep_mask: bool) -> TensorType | tuple[TensorType, TensorType]:
     """`src` is a float tensor; `seed` and `offset` are integers of 32 or 64 bits, and `probability` is an f32."""
     expect_dtype("src", src, FLOATS)
     expect_dtype("probability", probability, (f32,))
@@ -17,13 +18,16 @@ def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probabi
     for name, t in (("seed", seed), ("offset", offset), ("probability", probability)):
         if t.shape not in ONE:
             raise GraphError(f"'{name}' must be one number, [] or [1], got {t}")
-    return src
+    return (src, TensorType(u8, src.shape)) if keep_mask else src
 
 
 @register_op(infer=infer_dropout, rows="kept")
 @quiet
-def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array:
+def dropout(src: Array, seed: Array, offset: Array, probability: Array, *,
+            keep_mask: bool = False) -> Array | tuple[Array, Array]:
     """`src / (1 - p)` if a random number in [0, 1) is above the probability p, else 0 (oneDNN Dropout).
+
+    With `keep_mask`, the second output is oneDNN's optional mask, u8: 1 for kept elements, else 0.
 
     The random numbers are oneDNN's (3.13, measured). Element i in row-major order gets word i % 4 of Philox 4x32-10
     with the 64-bit key `seed` and the counter (offset, b), b = i - i % 4. If the offset is 0, element i gets word 2
@@ -34,7 +38,8 @@ def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array
     limit = min(max(np.float64(p) * 2**32, -1.0), 2.0**32)
     kept = (words > limit).reshape(src.shape) if limit >= 0 else np.ones(src.shape, np.bool_)
     scale = np.float32(1) / (np.float32(1) - p)
-    return rounded(np.where(kept, src.astype(np.float32) * scale, np.float32(0)), src.dtype)
+    y = rounded(np.where(kept, src.astype(np.float32) * scale, np.float32(0)), src.dtype)
+    return (y, kept.astype(np.uint8)) if keep_mask else y
 
 
 def random_words(count: int, seed: int, offset: int) -> Array:

@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 
+import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ops.dropout import _philox, random_words
@@ -56,6 +57,24 @@ def test_as_onednn(run, seed, offset, kept):
     got = draw(run, np.ones((2, 2, 2, 4), np.float32), seed, offset, 0.5)
     assert "".join("1" if v else "0" for v in got.ravel()) == kept
     assert set(got.ravel().tolist()) == {0, 2}
+
+
+def test_the_mask_is_the_second_output(tmp_path):
+    """It is 1 for kept elements, also for those that are 0. A file expresses it by a second output of Dropout."""
+    g = gq.Graph()
+    x, seed, offset, p = (g.input(name, shape=shape, dtype=dtype) for name, shape, dtype in (
+        ("x", (4, 8), "bf16"), ("seed", (), "s64"), ("offset", (), "s64"), ("p", (), "f32")))
+    for name, value in zip(("y", "mask"), g.dropout(g.relu(x), seed, offset, p, keep_mask=True), strict=True):
+        g.output(value, name=name)
+    gq.save_onednn_json(g, tmp_path / "g.json")
+    loaded = gq.load_onednn_json(tmp_path / "g.json")
+    assert [v.type for v in loaded.outputs] == [v.type for v in g.outputs]
+    for seed, offset, kept in KEPT[:2]:
+        feeds = {"seed": np.int64(seed), "offset": np.int64(offset), "p": np.float32(0.5)}
+        for each in (-1, 1):
+            y, mask = gq.compile(loaded)(x=np.full((4, 8), each, DTYPES["bf16"].numpy), **feeds).values()
+            assert mask.dtype == np.uint8 and "".join(map(str, mask.ravel())) == kept
+            assert (y == max(each, 0) * 2 * mask).all()
 
 
 @pytest.mark.parametrize("p, want", [(0, 3), (1, 0), (-0.5, 2), (1.5, 0)])

@@ -26,7 +26,7 @@ BY_KIND = {"Softmax" if op.kind == "SoftMax" else op.kind: op for op in OPS.valu
 # Inputs of ours under another name: an attribute has theirs, or it is one of oneDNN's list, or no name at all.
 RENAMED = {"axes": "axes_tensor", "sizes": "sizes_tensor", "src_i": "srcs", "variance (\\sigma^2)": "variance"}
 # Attributes that oneDNN's files state by the type or number of outputs, or (group_axis) by the number of scales.
-OURS = {"in_order", "dtype", "keep_stats", "dtypes", "shapes", "group_axis"}
+OURS = {"in_order", "dtype", "keep_mask", "keep_stats", "dtypes", "shapes", "group_axis"}
 # Where the documentation and oneDNN 3.13 disagree, the library is followed.
 DIFFERS = {("ConvTranspose", "weights_format")}
 # Required by oneDNN, with a default here: save_onednn_json writes them.
