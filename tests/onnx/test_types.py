@@ -1,6 +1,7 @@
 """ONNX's types: each element, dimensions, and what is no tensor."""
 import numpy as np
 import pytest
+from one_onnx_node import run
 from onnx import TensorProto, TypeProto, helper
 
 from graphq.dtypes import DTYPES, f32, s64, u8
@@ -60,6 +61,22 @@ def test_elements_of_six_bits(name):
     raw = sum(code << 6 * k for k, code in enumerate(codes)).to_bytes(4, "little")
     got = array_of(TensorProto(data_type=element, dims=[5], raw_data=raw), None, "x")
     assert got.dtype == ELEMENTS[element].numpy and got.view(np.uint8).tolist() == codes
+
+
+@pytest.mark.parametrize("saturate, want", [(0, [np.inf, -np.inf, 1.5]), (1, [57344, -57344, 1.5])])
+def test_casts_to_the_same_float_of_8_bits_saturate(saturate, want):
+    """ONNX's table of Cast has the greatest number for infinities, whatever the operand's type."""
+    x = np.array([np.inf, -np.inf, 1.5], DTYPES["f8_e5m2"].numpy)
+    got = run("Cast", x, opset=19, native=bool(saturate), to=TensorProto.FLOAT8E5M2, saturate=saturate)
+    assert got.dtype == x.dtype and got.tolist() == want
+
+
+def test_optional_tensors_have_the_type_of_the_tensor():
+    of_tensor, of_sequence = (helper.make_optional_type_proto(proto) for proto in (
+        helper.make_tensor_type_proto(TensorProto.FLOAT, [2, None]), helper.make_sequence_type_proto(TypeProto())))
+    assert tensor_type(of_tensor, "x") == TensorType(f32, (2, None))
+    with pytest.raises(GraphError, match="x: must be a tensor, got sequence_type"):
+        tensor_type(of_sequence, "x")
 
 
 def test_what_is_no_tensor():

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.dtypes import DType, bf16, boolean, f16, f32, s8, s16, s32, s64, u8, u16
+from graphq.dtypes import DType, bf16, boolean, f8_e5m2, f16, f32, s8, s16, s32, s64, u8, u16
 from graphq.ir import Value, lookup
 from graphq.onnx.importers.composed import by_f32, one, standard
 from graphq.onnx.importers.importer import Call, Importer, Outputs, aligned, imports, imports_each, operation_of
@@ -143,7 +143,7 @@ def identity(c: Call) -> Outputs:
 
 def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
     """Cast `x` to `dtype`; None if floats of 8 bits are not to saturate, or powers of two not to be rounded up."""
-    if dtype == x.dtype:
+    if dtype == x.dtype != f8_e5m2:  # a cast from f8_e5m2 to itself saturates infinities
         return x
     if dtype in CASTS.get(x.dtype, ()):
         return c.graph.type_cast(x, dtype=dtype)

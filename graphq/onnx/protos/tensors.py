@@ -50,9 +50,12 @@ def element_of(dtype: DType) -> int:
 def tensor_type(proto: TypeProto, where: str) -> TensorType:
     """Convert the type of a tensor; symbolic dimensions, and PaddlePaddle's -1, become unknown dimensions.
 
-    Raises GraphError if the type is not a tensor type, or if graphq lacks the element type.
+    An optional tensor has the tensor's type, because each input of a graph is given. Raises GraphError if the type is
+    not a tensor type, or if graphq lacks the element type.
     """
     kind = proto.WhichOneof("value")
+    if kind == "optional_type":
+        return tensor_type(proto.optional_type.elem_type, where)
     if kind != "tensor_type":
         raise GraphError(f"{where}: must be a tensor, got {kind or 'no type'}")
     tensor = proto.tensor_type
