@@ -12,7 +12,7 @@ from graphq.dtypes import DType, f32, s4, s8, s16, u4, u8, u16
 from graphq.ir import Graph, Node, Value
 from graphq.ops.pool import max_pool
 from graphq.ops.quant import dequantize, quantize
-from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var
+from graphq.rewrite.rule import ANY, Match, PatternBuilder, PatternLike, Rewrite, Var, set_attributes
 
 INTEGERS = (s8, u8, s16, u16)
 
@@ -44,13 +44,8 @@ def positive_axis(graph: Graph) -> int:
             continue
         else:
             normal = axis % len(shape)
-        if normal == axis:
-            continue
-        with graph.before(node):
-            new = _again(graph, node, axis=normal)
-        graph.replace_uses(node.output, new)
-        graph.prune([node])
-        count += 1
+        if normal != axis:
+            count += set_attributes(graph, [node], axis=normal)
     return count
 
 
@@ -66,12 +61,8 @@ class UniformChannelsArePerTensor(Rewrite):
 
     def replace(self, g: Graph, match: Match) -> Value:
         a = match.root.attrs
-        return _again(g, match.root, qtype="per_tensor", axis=1, scales=a["scales"][:1],
-                      zps=None if a["zps"] is None else a["zps"][:1])
-
-
-def _again(g: Graph, node: Node, **changed: object) -> Value:
-    return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]
+        first = {name: None if a[name] is None else a[name][:1] for name in ("scales", "zps")}
+        return g.add_node(match.root.op, match.root.inputs, {**a, **first, "qtype": "per_tensor", "axis": 1})[0]
 
 
 class DequantizeByGroups(Rewrite):

@@ -20,7 +20,7 @@ from graphq.errors import GraphError, GraphqError, InputError, VerifyError
 from graphq.ir.graph import Graph, Node
 from graphq.ir.node import Value
 from graphq.ir.op import REQUIRED, Attribute, Op
-from graphq.ir.tensor_type import Dim, TensorType
+from graphq.ir.tensor_type import TensorType, shapes_agree
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -223,7 +223,7 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
         raise GraphError(f"{graph.describe(node)}: the reference returns {len(outs)} arrays")
     arrays = [np.asarray(y, dtype=v.dtype.numpy) for v, y in zip(node.outputs, outs, strict=True)]
     for v, y in zip(node.outputs, arrays, strict=True):
-        if not fits(v.type.shape, y.shape):
+        if not shapes_agree(v.type.shape, y.shape):
             raise GraphError(f"{graph.describe(node)}: the reference returns shape {list(y.shape)}")
     return arrays
 
@@ -310,12 +310,6 @@ def check_array(name: str, type: TensorType, array: Any, *, word: str = "input")
     if x.dtype != type.dtype.numpy:
         raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype, or "
                          "Predictor(..., convert=True))")
-    if not fits(type.shape, x.shape):
+    if not shapes_agree(type.shape, x.shape):
         raise InputError(f"{where}, got shape {list(x.shape)}")
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)
-
-
-def fits(shape: tuple[Dim, ...] | None, dims: tuple[int, ...]) -> bool:
-    """Whether an array of dimensions `dims` fits a shape. Unknown dimensions, and an unknown rank, fit any array."""
-    return shape is None or len(dims) == len(shape) and all(
-        [d is None or d == n for d, n in zip(shape, dims, strict=True)])

@@ -67,7 +67,7 @@ def array_type(array: np.ndarray) -> TensorType:
 def shapes_agree(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None, *, ones: bool = False) -> bool:
     """Whether all dimensions that are known in both shapes are equal. With `ones`, a 1 in `a` fits any dimension."""
     return a is None or b is None or len(a) == len(b) and all(
-        x is None or y is None or x == y or ones and x == 1 for x, y in zip(a, b, strict=True))
+        [x is None or y is None or x == y or ones and x == 1 for x, y in zip(a, b, strict=True)])
 
 
 def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...] | None:

@@ -17,7 +17,8 @@ from graphq.base.locks import Lock, lazy_property
 from graphq.base.paths import path_of
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType, check_names, counted, returning
-from graphq.ir.interpret import check_array, check_inputs, fits, named_inputs, pack_outputs
+from graphq.ir.interpret import check_array, check_inputs, named_inputs, pack_outputs
+from graphq.ir.tensor_type import shapes_agree
 from graphq.kernels.jit import address_of
 from graphq.kernels.target.level import Level
 from graphq.model.open_plans import OpenPlans
@@ -346,7 +347,7 @@ class CompiledGraph:
             out = []
             for name, shape, known, dtype in self._checks:
                 x = given.get(name)
-                if not (_is_plain(x, dtype) and (x.shape == shape if known else fits(shape, x.shape))):
+                if not (_is_plain(x, dtype) and (x.shape == shape if known else shapes_agree(shape, x.shape))):
                     break
                 out.append(x)
             else:

@@ -1,5 +1,5 @@
 """The operations matmul and bias_add, ONNX's integer matmul and convolution, and the range for dynamic quantization."""
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -171,18 +171,15 @@ def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero
 
 
 def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: TensorType | None = None,
-                       weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
-                       pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
-                       auto_pad: str, groups: int) -> TensorType:
+                       weights_zero_point: TensorType | None = None, **attrs: Any) -> TensorType:
     """Shapes are as in a channels-first convolution. Weights may have a zero point for each output channel."""
     _check("src", src, src_zero_point)
     _check("weights", weights, weights_zero_point)
     if src_zero_point is not None and src_zero_point.shape not in rules.ONE:
         raise GraphError(f"the zero point of 'src' must be one number, got {src_zero_point}")
     _fits(weights.shape, weights_zero_point, 0, "weights")
-    out = infer_convolution(_as_f32(src), _as_f32(weights), strides=strides, pads_begin=pads_begin, pads_end=pads_end,
-                            dilations=dilations, auto_pad=auto_pad, groups=groups, data_format="NCX",
-                            weights_format="OIX", dtype=None)
+    out = infer_convolution(_as_f32(src), _as_f32(weights), **attrs, data_format="NCX", weights_format="OIX",
+                            dtype=None)
     return TensorType(s32, out.shape)
 
 

@@ -11,9 +11,9 @@ from graphq.ops import window
 from graphq.ops.rules import FLOATS, Array, expect_dtype, larger, quiet, rounded
 
 
-def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
-                   pads_end: tuple[int, ...], kernel: tuple[int, ...], rounding_type: str, auto_pad: str,
-                   dilations: tuple[int, ...] | None, data_format: str) -> TensorType:
+def infer_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
+               kernel: tuple[int, ...], rounding_type: str, auto_pad: str, data_format: str,
+               dilations: tuple[int, ...] | None = None, **_: bool) -> TensorType:
     """An output axis has (size + pads - span) / stride + 1 elements, rounded down or up. pads_end may be negative."""
     expect_dtype("src", src, FLOATS)
     dilations = (1,) * len(kernel) if dilations is None else dilations
@@ -25,7 +25,7 @@ def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
     return TensorType(src.dtype, window.in_format((n, c, *out), data_format))
 
 
-@register_op(infer=infer_max_pool, layout="anchor", rows="images")
+@register_op(infer=infer_pool, layout="anchor", rows="images")
 @quiet
 def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: window.AutoPad = "none",
@@ -40,15 +40,7 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
     return rounded(window.from_channels_first(x, data_format), src.dtype)
 
 
-def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
-                   pads_end: tuple[int, ...], kernel: tuple[int, ...], exclude_pad: bool, in_order: bool,
-                   rounding_type: str, auto_pad: str, data_format: str) -> TensorType:
-    """The type rule of max_pool for windows without dilations."""
-    return infer_max_pool(src, strides=strides, pads_begin=pads_begin, pads_end=pads_end, kernel=kernel,
-                          rounding_type=rounding_type, auto_pad=auto_pad, dilations=None, data_format=data_format)
-
-
-@register_op(infer=infer_avg_pool, layout="anchor", rows="images")
+@register_op(infer=infer_pool, layout="anchor", rows="images")
 @quiet
 def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              exclude_pad: bool, in_order: bool = False, rounding_type: Literal["floor", "ceil"] = "floor",

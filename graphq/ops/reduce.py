@@ -4,13 +4,14 @@ reduce_max and reduce_min are exact. reduce_sum, _l1, _l2 and _prod run in f64 a
 runs in f32 and adds in the order of `graphq.kernels.numbers.mean_sums`. The order matters, because the mean of
 quantized elements often lies halfway between two integers, and f32 rounding errors decide the result.
 """
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 
 from graphq.dtypes import f32, s32, s64
 from graphq.errors import GraphError
-from graphq.ir import TensorType, register_op
+from graphq.ir import Op, TensorType, register_op
 from graphq.kernels.numbers import observed
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.ops.rules import FLOATS, Array, Body, expect_dtype, normal_axes, normal_axis, quiet, rounded
@@ -46,34 +47,35 @@ def _along(src: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorTyp
     return TensorType(src.dtype, tuple(d for k, d in enumerate(src.shape) if k not in reduced))
 
 
-def over_axes(f: Body) -> Body:
-    """Make the reference of a reduction from `f`, a function that reduces at least one axis.
+def reduction(*, exact: bool = True) -> Callable[[Body], Op]:
+    """Make a decorator that declares an op; the decorated function reduces at least one axis.
 
-    The result is rounded to the dtype of `src`; without axes it is `src`. Raises GraphError if axes in `axes_tensor`
-    are out of range.
+    The op's result is rounded to the dtype of `src`; without axes it is `src`. The reference raises GraphError if axes
+    in `axes_tensor` are out of range.
     """
 
-    def run(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
-            keep_dims: bool = False) -> Array:
-        if axes_tensor is not None:
-            axes = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
-            if len(set(axes)) < len(axes):
-                raise GraphError(f"axes must be different, got {axes_tensor.tolist()} for shape {list(src.shape)}")
-        return rounded(f(src, axes, keep_dims), src.dtype) if axes else src
+    def declare(f: Body) -> Op:
+        def run(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
+                keep_dims: bool = False) -> Array:
+            if axes_tensor is not None:
+                axes = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
+                if len(set(axes)) < len(axes):
+                    raise GraphError(f"axes must be different, got {axes_tensor.tolist()} for shape {list(src.shape)}")
+            return rounded(f(src, axes, keep_dims), src.dtype) if axes else src
 
-    run.__name__, run.__doc__ = f.__name__, f.__doc__
-    return quiet(run)
+        run.__name__, run.__doc__ = f.__name__, f.__doc__
+        return register_op(infer=infer_reduce, exact=exact, layout="reduced", rows="along")(quiet(run))
+
+    return declare
 
 
-@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="along")
-@over_axes
+@reduction(exact=False)
 def reduce_sum(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The sum over `axes` (oneDNN ReduceSum), 0 if there are no elements. Without axes the result is `src`."""
     return src.sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="along")
-@over_axes
+@reduction()
 def reduce_mean(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The mean over `axes` (oneDNN ReduceMean) in f32, NaN if there are no elements."""
     reduced = sorted(a % src.ndim for a in axes)
@@ -84,22 +86,19 @@ def reduce_mean(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     return np.expand_dims(means, reduced) if keep_dims else means
 
 
-@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="along")
-@over_axes
+@reduction(exact=False)
 def reduce_l1(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes the result is `src`."""
     return np.abs(src).sum(axis=axes, keepdims=keep_dims, dtype=WIDE)
 
 
-@register_op(infer=infer_reduce, exact=False, layout="reduced", rows="along")
-@over_axes
+@reduction(exact=False)
 def reduce_l2(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes the result is `src`."""
     return np.sqrt(np.square(src, dtype=WIDE).sum(axis=axes, keepdims=keep_dims))
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="along")
-@over_axes
+@reduction()
 def reduce_prod(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The product over `axes` (oneDNN ReduceProd), 1 if there are no elements. Without axes the result is `src`."""
     return src.prod(axis=axes, keepdims=keep_dims, dtype=WIDE)
@@ -112,15 +111,13 @@ def _greatest(x: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     return np.where(top == 0, np.where(plus, np.float32(0), np.float32(-0.0)), top)
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="along")
-@over_axes
+@reduction()
 def reduce_max(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The greatest element over `axes` (oneDNN ReduceMax): NaN if one is NaN, -inf without elements."""
     return _greatest(src.astype(np.float32, copy=False), axes, keep_dims)
 
 
-@register_op(infer=infer_reduce, layout="reduced", rows="along")
-@over_axes
+@reduction()
 def reduce_min(src: Array, axes: tuple[int, ...], keep_dims: bool) -> Array:
     """The least element over `axes` (oneDNN ReduceMin): NaN if one is NaN, inf without elements."""
     return -_greatest(-src.astype(np.float32, copy=False), axes, keep_dims)

@@ -2,7 +2,7 @@
 
 Each function in KINDS yields candidates: functions that return a simpler graph, or raise GraphqError.
 """
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, TypeAlias, TypeVar
@@ -12,7 +12,7 @@ import numpy as np
 from graphq.errors import GraphqError
 from graphq.ir import SHORT, Graph, Node, TensorType, Value, copies, to_text
 from graphq.ir.verify import verify
-from graphq.validation.subgraphs import all_nodes, rebuilt, subgraph
+from graphq.validation.subgraphs import all_nodes, changed, rebuilt, subgraph
 
 T = TypeVar("T")
 
@@ -242,9 +242,6 @@ def _cut(attribute: Any, size: int | None, new: int) -> Any:
 
 def simpler_attributes(graph: Graph) -> Iterator[Candidate]:
     """Set attributes and constants to defaults, ones or zeros; make per-channel parameters per-tensor."""
-    def changed(chosen: Node, attrs: dict[str, Any], node: Node) -> Mapping[str, Any]:
-        return {**node.attrs, **attrs} if node is chosen else node.attrs
-
     for node in graph.nodes:
         for attrs in _simpler(node):
             yield partial(rebuilt, graph, attributes=partial(changed, node, attrs))

@@ -54,6 +54,11 @@ def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.
     return out
 
 
+def changed(chosen: Node | None, attrs: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
+    """The attributes of `node` in `rebuilt`, with `attrs` for the node `chosen`."""
+    return {**node.attrs, **attrs} if node is chosen else node.attrs
+
+
 def all_nodes(graph: Graph) -> Iterator[Node]:
     """Yield the nodes of a graph, each followed by the nodes of its bodies."""
     for node in graph.nodes:

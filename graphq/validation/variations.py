@@ -13,7 +13,7 @@ from graphq.dtypes import DType, s8, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.validation.inputs import random_array
-from graphq.validation.subgraphs import rebuilt
+from graphq.validation.subgraphs import changed, rebuilt
 
 MOST = 64
 """The most variations of a graph."""
@@ -78,7 +78,7 @@ def _single_numbers(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
                 if size > 1:
                     type = TensorType(value.dtype, (size, *[1] * (len(dims) - axis - 1)))
                     yield f"{size} numbers along axis {axis} in {graph.describe(node)}", \
-                        partial(_with, value.node, {"value": random_array(type, rng)}), {}
+                        partial(changed, value.node, {"value": random_array(type, rng)}), {}
 
 
 def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
@@ -87,16 +87,12 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
             if isinstance(node.attrs[name], np.ndarray | Graph):
                 continue
             for value in other_values(name, node, attribute.annotation, rng):
-                yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
+                yield f"{name}={value!r} in {graph.describe(node)}", partial(changed, node, {name: value}), {}
         numbers = {name: value for name, value in node.attrs.items() if isinstance(value, float)}
         for by in (100.0, -100.0) if len(numbers) > 1 else ():  # shift all floats of the node together
             moved = {name: value + by for name, value in numbers.items()}
             yield f"{', '.join(f'{k}={v!r}' for k, v in moved.items())} in {graph.describe(node)}", \
-                partial(_with, node, moved), {}
-
-
-def _with(chosen: Node | None, attrs: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
-    return {**node.attrs, **attrs} if node is chosen else node.attrs
+                partial(changed, node, moved), {}
 
 
 def other_values(name: str, node: Node, annotation: Any, rng: np.random.Generator) -> Iterator[Any]:

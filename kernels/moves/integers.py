@@ -74,8 +74,11 @@ SUM = Record("source", "target", "rows", "columns", "each")
 """The argument block of sums: `rows` rows of `columns` integers, `each` rows per block."""
 combine_view, sum_view = COMBINE.view, SUM.view
 
-ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
-COMPARISONS = ("less", "less_equal", "greater", "equal")
+ARITHMETIC = {"add": njit(lambda x, y: x + y), "subtract": njit(lambda x, y: x - y),
+              "multiply": njit(lambda x, y: x * y), "maximum": njit(lambda x, y: max(x, y)),
+              "minimum": njit(lambda x, y: min(x, y))}
+COMPARISONS = {"less": njit(lambda x, y: int(x < y)), "less_equal": njit(lambda x, y: int(x <= y)),
+               "greater": njit(lambda x, y: int(x > y)), "equal": njit(lambda x, y: int(x == y))}
 
 
 def combining(function: str, bits: int) -> Functions:
@@ -83,28 +86,7 @@ def combining(function: str, bits: int) -> Functions:
     load, store, width = (load_s32, store_s32, 4) if bits == 32 else (load_s64, store_s64, 8)
     if function in COMPARISONS:
         store, width = store_u8, 1
-    add, subtract, multiply, highest = (function == name for name in ARITHMETIC[:4])
-    less, less_equal, greater, equal = (function == name for name in COMPARISONS)
-
-    @njit
-    def combined(x: int, y: int) -> int:
-        if add:
-            return x + y
-        if subtract:
-            return x - y
-        if multiply:
-            return x * y
-        if highest:
-            return max(x, y)
-        if less:
-            return int(x < y)
-        if less_equal:
-            return int(x <= y)
-        if greater:
-            return int(x > y)
-        if equal:
-            return int(x == y)
-        return min(x, y)
+    combined = (ARITHMETIC | COMPARISONS)[function]
 
     def block(args: int, index: int) -> None:
         p = combine_view(args)
