@@ -7,11 +7,12 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, choice, counted, quote
+from graphq.report.coverage import Coverage
 from graphq.report.evidence import evidence_lines
 from graphq.report.given import BORDER
 from graphq.report.profile import Profile
@@ -81,7 +82,15 @@ ALSO = 8
 
 def as_data(report: Report | ValueRecord) -> dict[str, Any]:
     """The report, or its record of one value, as dicts, lists, texts and numbers (docs/explain.md has the schemas)."""
-    return json.loads(json.dumps(asdict(report), allow_nan=False))
+    return json.loads(json.dumps(report, default=_members, allow_nan=False))
+
+
+def _members(record: Any) -> dict[str, Any]:
+    """The fields of a record, and the numbers and the text that follow from the fields of a Coverage."""
+    found = {f.name: getattr(record, f.name) for f in fields(record)}
+    if isinstance(record, Coverage):
+        found |= {"integer": record.integer, "total": record.total, "share": record.share, "text": str(record)}
+    return found
 
 
 def as_text(report: Report, *, full: bool = False, width: int | None = None) -> str:
@@ -109,7 +118,7 @@ def _text(report: Report, full: bool) -> str:
         lines.append(f"numbers are for {', '.join(f'{place} = {n}' for place, n in report.sizes.items())}")
     lines += report.classes
     if report.coverage and (report.coverage.total or report.coverage.uncounted):
-        lines.append(f"coverage: {report.coverage.text}")
+        lines.append(f"coverage: {report.coverage}")
     lines += _kinds(partitions)
     lines += _causes(report.causes, full)
     lines += _cut([f"  {_partition(n)}" for n in partitions], full, "partitions")

@@ -51,7 +51,7 @@ def _parts(report: Report, name: str) -> Iterator[str]:
     facts = [f"{counted(len(partitions), 'partition')} ({sum(p.kind == 'integer' for _, p in partitions)} integer), "
              f"{counted(len(outside), 'operation')} outside"]
     facts += [f"ISA level {report.level}, {counted(report.threads, 'thread')}"] * bool(report.level)
-    facts += [report.coverage.text] if report.coverage and report.coverage.total else []
+    facts += [str(report.coverage)] if report.coverage and report.coverage.total else []
     yield f"<p><b>{escape(name)}</b>: {escape('; '.join(facts))}</p>"
     if report.causes:
         groups = alike(report.causes)

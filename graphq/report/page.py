@@ -15,11 +15,11 @@ from graphq.base.budget import size_text
 from graphq.ir import Graph, counted
 from graphq.ir.outline import Box, Outline, outline
 from graphq.report.charts import SCROLLED, folded, image, styled, table, text_file
-from graphq.report.coverage import kind_of, millions, percent
+from graphq.report.coverage import Coverage, kind_of, millions, percent
 from graphq.report.drawing import available, class_of, described, draw
 from graphq.report.explain import PAGE, alike, as_text, shared, timed
 from graphq.report.profile import Profile
-from graphq.report.records import CoverageRecord, ModelPart, Report
+from graphq.report.records import ModelPart, Report
 from graphq.report.views import Views
 
 SHOWN = 60
@@ -74,7 +74,7 @@ def _part(part: ModelPart, number: int) -> Iterator[str]:
             yield f"<p>and {len(groups) - SHOWN} more: see the text</p>"
 
 
-def _coverage(c: CoverageRecord) -> Iterator[str]:
+def _coverage(c: Coverage) -> Iterator[str]:
     if not c.total:
         return
     yield (f"<h2>Multiply-accumulates in integers</h2><p>{percent(c.integer, c.total)} of {millions(c.total)}</p>"

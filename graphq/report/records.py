@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from graphq.ir import Graph
     from graphq.plan.plan import Allocation
     from graphq.plan.runtime import Runner
+    from graphq.report.coverage import Coverage
     from graphq.report.evidence import Evidence
 
 Role: TypeAlias = Literal["partition", "native", "reference", "view", "constant"]
@@ -153,19 +154,6 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class CoverageRecord:
-    """Multiply-accumulates in integer partitions and in total, by operation, and operators that are not counted."""
-
-    integer: int
-    total: int
-    share: float
-    integer_by_op: Mapping[str, int]
-    total_by_op: Mapping[str, int]
-    uncounted: tuple[str, ...]
-    text: str
-
-
-@dataclass(frozen=True)
 class Report:
     """The report on a graph that runs in one plan; a graph in stages has one report for each part in `parts`.
 
@@ -186,7 +174,7 @@ class Report:
     causes: tuple[Cause, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     near_misses: tuple[NearMiss, ...] = ()
-    coverage: CoverageRecord | None = None
+    coverage: Coverage | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()

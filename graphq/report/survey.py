@@ -113,7 +113,7 @@ def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Se
         nodes=tuple(_node(k, node, own.get(k, []), plan is not None, macs[k]) for k, node in enumerate(graph.nodes)),
         causes=tuple(causes(analysis)), steps=tuple(steps),
         near_misses=tuple(records.NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
-        coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
+        coverage=covered, sizes=dict(sizes),
         ties=tuple(ties(graph)), ranges=tuple(ranges(history.before, passes)),
         layouts=tuple(_layouts(graph, None if plan is None else own, at_sizes)),
         source=tuple(operation(n) for n in source.nodes), became=_became(analysis), names=_onnx_names(source))
@@ -222,12 +222,6 @@ def _step(k: int, step: AnyStep, plan: Plan, graph: Graph, found: Evidence | Non
     assert isinstance(step, PythonStep)
     kernel = step.kernel if node is None or not step.reference else graph.describe(graph.nodes[node])
     return records.StepRecord(k, node, kernel, "reference" if step.reference else "python")
-
-
-def _coverage(c: Coverage) -> records.CoverageRecord:
-    return records.CoverageRecord(int(c.integer), int(c.total), float(c.share),
-                                  {k: int(n) for k, n in c.integer_by_op.items()},
-                                  {k: int(n) for k, n in c.total_by_op.items()}, c.uncounted, str(c))
 
 
 def _layouts(graph: Graph, own: Mapping[int, Sequence[records.StepRecord]] | None,

@@ -18,12 +18,12 @@ from graphq.errors import how_to_install
 from graphq.ir.outline import outline
 from graphq.plan.plan import Allocation
 from graphq.report import drawing, views
+from graphq.report.coverage import Coverage
 from graphq.report.drawing import lay_out
 from graphq.report.page import HELP, SHOWN, overview
 from graphq.report.profile import Piece, Profile, StepTime
 from graphq.report.records import (
     Cause,
-    CoverageRecord,
     GraphNode,
     Memory,
     ModelPart,
@@ -58,8 +58,7 @@ def test_where_it_runs():
 
 
 def test_coverage():
-    covered = CoverageRecord(3 * 10**6, 4 * 10**6, 0.75, {"matmul": 3 * 10**6}, {"matmul": 3 * 10**6, "conv<": 10**6},
-                             ("lstm", "<gru>"), "text")
+    covered = Coverage({"matmul": 3 * 10**6}, {"matmul": 3 * 10**6, "conv<": 10**6}, ("lstm", "<gru>"))
     made = text(replace(REPORT, coverage=covered))
     assert "<h2>Multiply-accumulates in integers</h2><p>75.0% of 4.0 million</p><table>" in made
     assert re.findall(r"<tr>(.*?)</tr>", made) == [
@@ -68,7 +67,7 @@ def test_coverage():
         '<td>conv&lt;</td><td class="n">1.0 million</td><td class="n">0%</td><td><span class="bar" style="width:0px">'
         '</span></td>']
     assert made.endswith("</table><p>not counted: lstm, &lt;gru&gt;</p>")
-    assert text(replace(REPORT, coverage=replace(covered, total=0))) == text(REPORT)
+    assert text(replace(REPORT, coverage=replace(covered, total_by_op={}))) == text(REPORT)
 
 
 def test_memory():
