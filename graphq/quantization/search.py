@@ -34,19 +34,18 @@ class Point(NamedTuple):
 
 
 class Search(Trials):
-    """A search in five steps. The loss of a setting is the largest 1 - cosine of its outputs with f32 (`Trials`).
+    """A search in four steps. The loss of a setting is the largest 1 - cosine of its outputs with f32 (`Trials`).
 
     1. Ranges (`local`): each candidate of RANGES is given to all tensors, and one run of the f32 model with quantized
        twins shows how much each layer's result changes. Each tensor gets the widest range that changes its layers
        hardly more than the best one. A range that is too narrow for new data loses more than one that is too wide.
-    2. Settings (`best`): these ranges, and each candidate for all tensors, are compared on the held-out batches. The
-       setting of least loss wins.
-    3. Operands (`costs`): the operands in 8 bits are sorted by a ratio: the loss if only this operand has 8 bits,
+       The outputs' loss does not choose ranges: what loses least on few batches may lose most on larger inputs.
+    2. Operands (`costs`): the operands in 8 bits are sorted by a ratio: the loss if only this operand has 8 bits,
        divided by the time that makes it exact. Exact means 16 bits, or f32 for the whole layer if that is faster.
        Times are estimated (price.py), so the result does not depend on the machine's load.
-    4. Frontier (`frontier`): more and more operands become exact in this order, half as many again each time. The loss
+    3. Frontier (`frontier`): more and more operands become exact in this order, half as many again each time. The loss
        of each such setting is measured. A setting that loses no less than a faster one is dropped.
-    5. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Its setting gets faster
+    4. Choice (`choose`): the preset, `max_loss` or `max_time` selects a point of the frontier. Its setting gets faster
        forms if the loss allows them: integers between layers (`between_products`), and weights of 7 bits on CPUs on
        which these are faster. At last the graph is made and run.
     """
@@ -63,9 +62,7 @@ class Search(Trials):
         point has the loss or the time that the scheme asks for.
         """
         scheme = scheme or Scheme(method="automatic")
-        starts = [self.local(), *map(self.uniform, RANGES)]
-        setting = self.best(starts)
-        self.curve = self.frontier(setting)
+        self.curve = self.frontier(self.local())
         point, most = self.choose(scheme)
         setting = self.between_products(point.setting, most)
         of_seven = with_scheme(setting, weight_bits=7)
@@ -85,15 +82,6 @@ class Search(Trials):
                 for source in product.sources:
                     scores[source][candidate] += noise.get(name, 0.0)
         return Setting(tuple((name, widest(found)) for name, found in scores.items()), scheme=self.scheme)
-
-    def best(self, settings: Sequence[Setting]) -> Setting:
-        """The setting of least loss; the first of them if its loss is at most GOOD."""
-        least = settings[0]
-        for s in progress(settings[1:], "settings"):
-            if self.loss(least) <= GOOD:
-                break
-            least = s if self.loss(s, self.loss(least)) < self.loss(least) else least
-        return least
 
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
         """The 8-bit operands by their loss for the time that makes them exact, the largest first.
@@ -134,14 +122,15 @@ class Search(Trials):
 
         Unless it is `whole`, it ends at a loss of at most GOOD, or at the time of f32 or LONGEST times `setting`'s.
         """
-        found, count = [Point(setting, self.price.time(setting), self.loss(setting))], 0
+        found = [Point(setting, self.price.time(setting), self.loss(setting))]
         order = self.costs(setting) if self.whole or found[0].loss > GOOD else []
-        while (self.whole or found[-1].loss > GOOD) and count < len(order):
-            count = min(len(order), max(count + 1, count * 3 // 2))
+        for count in progress(growing(len(order)), "settings"):
             tried = self.exact(setting, order[:count])
             if (time := self.price.time(tried)) > max(1.0, LONGEST * found[0].time) and not self.whole:
                 break
             found.append(Point(tried, time, self.loss(tried)))
+            if found[-1].loss <= GOOD and not self.whole:
+                break
         curve: list[Point] = []
         for p in sorted(found, key=lambda p: p.time):
             curve += [p] * (not curve or p.loss < curve[-1].loss)
@@ -192,6 +181,14 @@ class Search(Trials):
         order = sorted(error, key=lambda name: error[name])
         parts = (with_scheme(setting, between=(*already, *order[:len(order) * part // 4])) for part in (4, 3, 2, 1))
         return next((s for s in parts if self.loss(s, most) <= most), setting)
+
+
+def growing(most: int) -> list[int]:
+    """The numbers 1, 2, 3, 4, 6, 9, ... up to `most`: each is half as large again as the one before."""
+    found = [0]
+    while found[-1] < most:
+        found.append(min(most, max(found[-1] + 1, found[-1] * 3 // 2)))
+    return found[1:]
 
 
 def widest(noise: Mapping[Candidate, float]) -> Candidate:

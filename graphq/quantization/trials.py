@@ -46,11 +46,13 @@ class Trials:
         self.every = tuple(range(count))
         self.folds = folds(count)
         self.held_out: list[Case] = [(fold.seen, k) for fold in self.folds for k in fold.held_out]
-        """The cases on which settings are compared."""
+        """The cases that show the loss on new data."""
+        self.compared = list(dict.fromkeys([*self.held_out, *((self.every, k) for _, k in self.held_out)]))
+        """The cases on which settings are compared: also these batches with the statistics of all batches."""
         copies = range(count, count * (1 + len(SIZES)), count)
-        more = ((self.every, first + k % count) for first in (0, *copies) for _, k in self.held_out)
-        self.judged = list(dict.fromkeys([*self.held_out, *more]))
-        """The cases that show how reliable a loss is: also batches and copies with the statistics of all batches."""
+        self.judged = list(dict.fromkeys(
+            [*self.compared, *((self.every, first + k % count) for first in copies for _, k in self.held_out)]))
+        """The cases that show how reliable a loss is: also the copies, with the statistics of all batches."""
         self.given = resolved(self.graph, scheme or Scheme())
         self.of_states = {p.name for p, _ in layers(self.graph, self.given)} if self.given.states else set[str]()
         """The matmuls of LSTM inputs that need 8 bits, because the user wants the LSTMs' states in integers."""
@@ -97,12 +99,12 @@ class Trials:
         return Parametrized(self.graph, twins=True, steps=self.outputs.steps)
 
     def loss(self, setting: Setting, most: float = np.inf) -> float:
-        """The largest 1 - cosine of an output with f32 on held-out batches; infinite if the setting has failed.
+        """The largest 1 - cosine of an output with f32 on `compared`; infinite if the setting has failed.
 
         Comparisons begin with the batches on which other settings lost most, and end as soon as a loss is above `most`:
         such a loss is a lower bound.
         """
-        self.losses[setting] = self._largest(setting, self.held_out, most)
+        self.losses[setting] = self._largest(setting, self.compared, most)
         return self.losses[setting]
 
     def _largest(self, setting: Setting, cases: Sequence[Case], most: float) -> float:

@@ -123,10 +123,13 @@ def outliers(seed=0):
     return g, [{"x": (rng.standard_normal((24, 32)) * s).astype(np.float32)} for s in (1, 0.7, 1.4, 1.2)]
 
 
-@pytest.fixture(scope="module", params=[outliers, lambda: convolutional(spread=2.5)], ids=["outliers", "uneven"])
+NETWORKS = {"outliers": outliers, "uneven": lambda: convolutional(spread=2.5)}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
 def tried(request):
     """A network, its batches, the automatic choice from all but the last, and the losses of the plain methods."""
-    graph, batches = request.param()
+    graph, batches = NETWORKS[request.param]()
     found = automatic(graph, batches[:-1], weight_bits=8)  # as on CPUs with VNNI
     plain = [loss(quantize(graph, batches[:-1], Scheme(method=m)), graph, batches) for m in ("min_max", "percentile")]
     macs = {name: macs for name, (macs, _) in Search(graph, batches[:-1]).price.work.items()}
@@ -142,11 +145,18 @@ def test_never_worse_than_plain_methods_on_data_that_were_not_seen(tried):
     assert model.coverage().share == pytest.approx(1 - share)  # layers that are not in f32 are in integers
 
 
-@pytest.mark.xfail(reason="since the search has no smoothing and no corrected biases: a third of the first network is "
-                          "in f32, and the second loses 0.61 of what plain methods lose")
-def test_half_of_the_loss_of_plain_methods_with_few_layers_in_f32(tried):
-    _, _, lost, plain, share = tried
-    assert lost < plain / 2 and share < 0.3
+def test_half_of_the_loss_of_plain_methods(tried):
+    _, _, lost, plain, _ = tried
+    assert lost < plain / 2
+
+
+@pytest.mark.parametrize("tried", [
+    pytest.param("outliers", marks=pytest.mark.xfail(reason="two of six equal layers are in f32; the estimated times "
+                                                            "say that layers of this size gain nothing in 8 bits")),
+    "uneven"], indirect=True)
+def test_few_layers_in_f32(tried):
+    *_, share = tried
+    assert share < 0.3
 
 
 def test_sixteen_bits_where_eight_lose_much(monkeypatch):
@@ -300,9 +310,9 @@ def test_batches_without_elements_do_not_count_as_exact():
         Search(graph, [empty, empty])
 
 
-@pytest.mark.parametrize("network", [lambda: convolutional(spread=2.5), outliers], ids=["uneven", "outliers"])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_presets_are_points_of_one_curve(network):
-    graph, batches = network()
+    graph, batches = NETWORKS[network]()
     found = {p: automatic(graph, batches[:3], Scheme(method="automatic", preset=p), weight_bits=8)
              for p in ("fast", "balanced", "accurate")}
     plain = loss(quantize(graph, batches[:3], Scheme(method="min_max")), graph, batches)

@@ -6,7 +6,7 @@ from graphq.errors import GraphError
 from graphq.quantization import tuned
 from graphq.quantization.price import Price
 from graphq.quantization.scheme import Candidate, Scheme, wider, with_scheme
-from graphq.quantization.search import GOOD, LONGEST, RANGES, Point, Search, widest
+from graphq.quantization.search import GOOD, LONGEST, RANGES, Point, Search, growing, widest
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,28 @@ def test_the_frontier_has_points_that_lose_less_for_more_time(of_operands, monke
     assert of_operands({0: GOOD}) == [(0, GOOD)]
     monkeypatch.setattr(Price, "time", lambda self, setting: 2.0 + 0.5 * len(setting.scheme.wide))
     assert of_operands(losses) == [(0, 0.1), (1, 0.05)] and 2 + 0.5 * 2 <= 2 * LONGEST < 2 + 0.5 * 3
+
+
+@pytest.mark.parametrize("most, numbers", [(0, []), (1, [1]), (5, [1, 2, 3, 4, 5]), (10, [1, 2, 3, 4, 6, 9, 10])])
+def test_half_as_many_operands_again(most, numbers):
+    assert growing(most) == numbers
+
+
+def test_batches_are_compared_with_the_ranges_of_the_file_as_well(work, plain, monkeypatch):
+    """Three batches: each is held out, then compared with the statistics of all."""
+    cases = []
+
+    def loss(self, chosen, k, scheme, between=None):
+        cases.append(k)
+        return 1e-3 * len(cases)
+
+    monkeypatch.setattr(Search, "loss_of", loss)
+    seen = []
+    monkeypatch.setattr(Search, "chosen", lambda self, setting, of: seen.append(of) or {})
+    setting = with_scheme(plain, exclude=("nothing",))
+    assert work.loss(setting) == 6e-3
+    assert sorted(zip(seen, cases, strict=True)) == [
+        ((0, 1), 2), ((0, 1, 2), 0), ((0, 1, 2), 1), ((0, 1, 2), 2), ((0, 2), 1), ((1, 2), 0)]
 
 
 def test_presets_and_limits_choose_points_of_the_frontier(work, plain, monkeypatch):
