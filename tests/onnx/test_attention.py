@@ -68,6 +68,11 @@ CASES = {
     "lengths without causality": dict(version=24, new=3, keys=9, lengths=np.array([0, 6])),
     "lengths and a mask": dict(version=24, new=3, keys=9, lengths=np.array([2, 8]), is_causal=1, mask=seen(3, 9)),
     "fewer keys than queries": dict(version=24, new=4, keys=9, lengths=np.array([1, 9]), is_causal=1),
+    "a window": dict(version=25, new=7, left_window_size=2, right_window_size=1),
+    "keys before": dict(version=25, new=9, keys=7, left_window_size=1, flat=True),
+    "a causal window after past": dict(version=25, past=7, left_window_size=3, right_window_size=2, is_causal=1),
+    "a window of lengths": dict(version=25, new=4, keys=9, lengths=np.array([3, 9]), left_window_size=2,
+                                right_window_size=1),
     "a shorter mask": dict(version=24, new=3, keys=9, lengths=np.array([2, 6]), mask=seen(3, 6)),
 }
 
@@ -91,7 +96,8 @@ def test_as_onnx(name, dtype, open_shapes):
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
 @pytest.mark.parametrize("case", [
     dict(), dict(is_causal=1), dict(mask=seen(1100, 1100), is_causal=1),
-    dict(version=24, lengths=np.array([900]), is_causal=1, mask=seen(1100, 1100))], ids=str)
+    dict(version=24, lengths=np.array([900]), is_causal=1, mask=seen(1100, 1100)),
+    dict(version=25, left_window_size=40, right_window_size=3)], ids=str)
 def test_nothing_of_the_size_of_the_scores_is_in_memory(case, dtype):
     """But for a mask that a call gives, of one byte an element.
 
@@ -197,6 +203,12 @@ def test_rows_that_are_nan_become_zeros_within_the_step(dtype):
 def test_other_modes_of_the_products_are_refused(mode):
     model, _ = attention(qk_matmul_output_mode=mode)
     with pytest.raises(gq.GraphError, match=f"'qk_matmul_output_mode' must be 0 to 3, got {mode}"):
+        gq.load_onnx(model)
+
+
+def test_smaller_windows_are_refused():
+    model, _ = attention(version=25, left_window_size=-2)
+    with pytest.raises(gq.GraphError, match=r"must be at least -1, got \(-2, -1\)"):
         gq.load_onnx(model)
 
 

@@ -13,19 +13,22 @@ from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
 from graphq.onnx.protos.tensors import dtype_of
 from graphq.ops.rules import FLOATS
 
+FARTHEST = 1 << 30
+"""Larger windows count as this size, so that positions stay in s32."""
+
 
 @imports("Attention")
 def attention(c: Call) -> Outputs:
-    """Import Attention 23 and 24 with the steps of ONNX's function body.
+    """Import Attention with the steps of ONNX's function body.
 
     A mask is computed from positions in s32, and adds -inf to the scores of hidden keys. Kernels fuse these steps, so
-    no mask of the size of the scores is in memory. ONNX's own function body is imported for other versions, for
-    operands of several dtypes, and for masks of version 24 that are shorter than the keys.
+    no mask of the size of the scores is in memory. ONNX's own function body is imported for operands of several dtypes,
+    and, since version 24, for masks that are shorter than the keys.
     """
     q, k, v = (c.input(n) for n in range(3))
     precision = c.attr("softmax_precision")
     wide = q.dtype if precision is None else dtype_of(precision, "attribute 'softmax_precision'")
-    if c.version > 24 or {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
+    if {q.dtype, k.dtype, v.dtype} != {q.dtype} or not {q.dtype, wide} <= {*FLOATS}:
         return by_body(c)
     mode = c.attr("qk_matmul_output_mode", 0)
     if not 0 <= mode <= 3:
@@ -52,7 +55,7 @@ def attention(c: Call) -> Outputs:
     masked = reduce(g.add, masks, scores)
     p, = standard(c, "Softmax", [_cast(c, masked, wide)], axis=-1)
     p = _cast(c, p, q.dtype)
-    if c.has(3) or c.has(6):  # a query may see no key; its result is then 0
+    if c.has(3) or c.has(6) or max(_windows(c)) >= 0:  # a query may see no key; its result is then 0
         most = g.reduce_max(reduce(g.add, masks), axes=[-1], keep_dims=True)
         p = g.select(g.equal(most, one(most, -np.inf)), one(p, 0), p)
     y = g.matmul(p, v)
@@ -114,25 +117,41 @@ def _masks(c: Call, scores: Value, before: Value | None) -> list[Value]:
     def hiding(seen: Value) -> Value:
         return g.select(seen, one(scores, 0), one(scores, -np.inf))
 
-    mask, causal = c.optional(3), c.attr("is_causal", 0)
+    mask, (left, right) = c.optional(3), _windows(c)
     if mask is not None:
         masks.append(hiding(mask) if mask.dtype == boolean else _cast(c, mask, scores.dtype))
-    if causal:
-        if c.has(6):
-            before = g.arithmetic(c.input(6), size_of(c, scores, 2), function="subtract")
-        masks.append(hiding(up_to_own(c, scores, np.zeros(1, np.int64) if before is None else before)))
+    if c.has(6):
+        before = g.arithmetic(c.input(6), size_of(c, scores, 2), function="subtract")
+    if c.attr("is_causal", 0):
+        masks.append(hiding(up_to_own(c, scores, before)))
+    if right >= 0:
+        masks.append(hiding(up_to_own(c, scores, before, right)))
+    if left >= 0:
+        masks.append(hiding(g.logical_not(up_to_own(c, scores, before, -left - 1))))
     if c.has(6):
         lengths = g.static_reshape(g.cast(c.input(6), dtype=s32), shape=[-1, 1, 1, 1])
         masks.append(hiding(g.less(places(c, scores, 3), lengths)))
     return masks
 
 
-def up_to_own(c: Call, scores: Value, before: Value | np.ndarray) -> Value:
-    """The causal mask: true for keys up to the query's own position. The first query has the position `before`."""
+def _windows(c: Call) -> tuple[int, int]:
+    """How many keys before and after its own position a query sees; -1 if all of them."""
+    sizes = c.attr("left_window_size", -1), c.attr("right_window_size", -1)
+    if min(sizes) < -1:
+        c.refuse(f"left_window_size and right_window_size must be at least -1, got {sizes}")
+    return min(sizes[0], FARTHEST), min(sizes[1], FARTHEST)
+
+
+def up_to_own(c: Call, scores: Value, before: Value | None, more: int = 0) -> Value:
+    """The causal mask: true for keys up to the query's own position, and `more` keys behind it.
+
+    The first query has the position `before`, or 0.
+    """
     g = c.graph
+    before = g.add_constant(np.zeros(1, np.int64)) if before is None else before
     first = g.static_reshape(g.cast(before, dtype=s32), shape=[-1, 1, 1, 1])
     rows = g.add(first, g.static_reshape(places(c, scores, 2), shape=[-1, 1]))
-    return g.less_equal(places(c, scores, 3), rows)
+    return g.less_equal(places(c, scores, 3), g.add(rows, np.asarray(more, np.int32)) if more else rows)
 
 
 def _cast(c: Call, x: Value, dtype: Any) -> Value:
