@@ -1,9 +1,9 @@
 """The disk cache of compiled kernels and models: one folder per user, shared by all processes.
 
-A file's name contains a hash of everything that its code depends on (`Entry.key`). The file also contains the full key
-and a checksum, so outdated, damaged or foreign files are never run. Code is read only if its file and folder belong to
-the user and nobody else can write to them; every read checks this. If the folder is not safe, the process uses a
-private temporary folder instead.
+A file's name contains a hash of everything that its code depends on. The file also contains a checksum and the facts
+that this hash needs, so outdated, damaged or foreign files are never run (`checked`). Code is read only if its file and
+folder belong to the user and nobody else can write to them; every read checks this. If the folder is not safe, the
+process uses a private temporary folder instead. New files also go there if the folder is read-only.
 
 Files that have not been used for a month are removed. If the folder exceeds MOST_BYTES, the least recently used files
 are removed as well. A process that misses a removed file compiles the kernel again.
@@ -73,50 +73,86 @@ class Info(NamedTuple):
 class Entry:
     """The file of a kernel module in the cache. Environment variables choose the folder when an entry is made.
 
-    `recipe` is a digest of what the module computes. `key` depends on what compiles the module too: the versions, the
-    CPU, and the features that the code must not use (`without`).
+    `recipe` is a digest of what the module computes. The `name` also depends on what compiles the module: the versions,
+    the CPU, and the features that the code must not use (`without`).
     """
 
     def __init__(self, kind: str, source: str, without: Sequence[str] = ()) -> None:
-        self._wanted = _wanted()
+        self._wanted, self.without = _wanted(), without
         self.recipe = hashlib.sha256("\0".join((kind, sources(), source)).encode()).hexdigest()
-        self.key = hashlib.sha256("\0".join((self.recipe, versions(), cpu.describe(), *without)).encode()).hexdigest()
-        self.name = f"{kind}_{self.key[:32]}.o"
+        self.name = _module_name(kind, self.recipe, without)
 
     def read(self) -> Code | None:
         """Read the code. Returns None if the file is missing, damaged, unsafe, or written for another key."""
         if self.recipe in _provided:
             return _provided[self.recipe]
         try:
-            path = safe_folder(self._wanted) / self.name
-            with open(path, "rb", opener=partial(open_at_once, follow=False)) as file:
-                status = os.fstat(file.fileno())
-                if not (is_mine(status) and stat.S_ISREG(status.st_mode)):
-                    return None
-                data = file.read()
-            used(path)
-        except OSError:
+            return checked(self.name, _read(safe_folder(self._wanted, writing=False) / self.name))
+        except (OSError, ValueError):
             return None
-        head, _, code = data[_DIGEST:].partition(b"\n")
-        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-            return None
-        facts = json.loads(head)
-        return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
+
+    def packed(self, code: Code) -> bytes:
+        """The bytes of the file with this code."""
+        data = json.dumps([self.recipe, self.without, code.names]).encode() + b"\n" + bytes(code.object)
+        return hashlib.sha256(data).digest() + data
 
     def write(self, code: Code) -> None:
         """Write the code in one atomic step, so other processes never see a part of a file. Failures are logged."""
-        data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
-            path = safe_folder(self._wanted) / self.name
+            path = safe_folder(self._wanted)
         except OSError as error:
             return log.warning("there is no folder for the kernel cache: %s", error)
         try:
-            with suppress(FileExistsError), new_file(path, 0o600) as file:  # another process reads the same code
-                file.write(hashlib.sha256(data).digest() + data)
+            put(path, self.name, self.packed(code))
         except OSError as error:  # for example, the disk is full
-            log.warning("kernel cache %s cannot be used: %s", path.parent, error)
-        else:
-            _tidy_once(path.parent)
+            log.warning("kernel cache %s cannot be used: %s", path, error)
+
+
+def _module_name(kind: str, recipe: str, without: Sequence[str]) -> str:
+    key = hashlib.sha256("\0".join((recipe, versions(), cpu.describe(), *without)).encode()).hexdigest()
+    return f"{kind}_{key[:32]}.o"
+
+
+def checked(name: str, data: bytes) -> Code:
+    """The code in the bytes of a kernel module's file. Raises ValueError if they are damaged, or not for this CPU."""
+    if not OURS.fullmatch(name):
+        raise ValueError("not the name of a kernel module")
+    head, _, code = data[_DIGEST:].partition(b"\n")
+    if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+        raise ValueError("damaged: its bytes do not have the hash that they state")
+    recipe, without, names = json.loads(head)
+    if _module_name(name[:-35], recipe, without) != name:
+        raise ValueError("it has the name of another module, or it is for another processor or other versions")
+    return Code(code, tuple(map(str, names)))
+
+
+def put(path: Path, name: str, data: bytes) -> None:
+    """Write a file of the folder `path` in one step: other processes never see a part of it. Raises OSError."""
+    with suppress(FileExistsError), new_file(path / name, 0o600) as file:  # another process reads the same code
+        file.write(data)
+    _tidy_once(path)
+
+
+def usable_modules() -> dict[str, bytes]:
+    """The files in the folder, by name, with kernel modules for this CPU and these versions. Raises OSError."""
+    found = {}
+    for entry, _ in _files(folder()):
+        with suppress(OSError, ValueError):
+            data = _read(Path(entry.path))
+            checked(entry.name, data)
+            found[entry.name] = data
+    return found
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file that only this user can write to. Raises OSError, also for any other file."""
+    with open(path, "rb", opener=partial(open_at_once, follow=False)) as file:
+        status = os.fstat(file.fileno())
+        if not (is_mine(status) and stat.S_ISREG(status.st_mode)):
+            raise PermissionError(f"{path} is not a file that only this user can write to")
+        data = file.read()
+    used(path)
+    return data
 
 
 def model_name(digest: str) -> str:
@@ -141,9 +177,10 @@ def _plan_prefix(digest: str) -> str:
 
 
 def used(path: Path) -> None:
-    """Mark a file as used now. This postpones its removal. Raises OSError."""
-    if time.time() - path.stat().st_mtime > DAY:
-        os.utime(path)
+    """Mark a file as used now, unless it is read-only. This postpones its removal."""
+    with suppress(OSError):
+        if time.time() - path.stat().st_mtime > DAY:
+            os.utime(path)
 
 
 def lasting() -> Path | None:
@@ -194,12 +231,12 @@ def folder() -> Path:
     return safe_folder(_wanted())
 
 
-def safe_folder(path: Path | None) -> Path:
-    """Return `path` if it is safe to use, otherwise a temporary folder."""
+def safe_folder(path: Path | None, writing: bool = True) -> Path:
+    """Return `path` if it is safe to read and, if `writing`, to write; otherwise a temporary folder."""
     if path is None:
         reason: str | None = "the user has no home folder"
     else:
-        reason = _unsafe(path)
+        reason = _unsafe(path, writing)
         if reason is None:
             return path.resolve()
     _warn(path, str(reason))
@@ -235,8 +272,8 @@ def _remove_temporary(path: Path, owner: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _unsafe(path: Path) -> str | None:
-    """Create the folder if it is missing. Returns the reason why it is not safe to use, or None."""
+def _unsafe(path: Path, writing: bool = True) -> str | None:
+    """Create the folder if it is missing. Returns the reason why it is not safe to read or write, or None."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = path.resolve()
@@ -245,7 +282,8 @@ def _unsafe(path: Path) -> str | None:
     except OSError as error:
         return str(error)
     reason = why_shared(status, above)  # who can write to a parent can replace the folder
-    return reason or (None if os.access(path, os.R_OK | os.W_OK | os.X_OK) else "it is read-only")
+    wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
+    return reason or (None if os.access(path, wanted) else "it is read-only")
 
 
 def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:

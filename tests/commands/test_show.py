@@ -73,18 +73,3 @@ def test_report(file, tmp_path, capsys):
     data = json.loads(run(capsys, "report", file, "-o", tmp_path / "other.html", "--profile", "--json"))
     assert data == {"page": str(tmp_path / "other.html"), "bytes": (tmp_path / "other.html").stat().st_size}
     assert "median ms" in (tmp_path / "other.html").read_text("utf-8") and "median ms" not in page.read_text("utf-8")
-
-
-def test_cache(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "kernels"))
-    (tmp_path / "kernels").mkdir(mode=0o700)
-    names = f"a_{'0' * 32}.o", f"b_{'1' * 32}.o", f"model_{'2' * 32}.graphq", "mine.txt"
-    for size, name in enumerate(names, 5):
-        (tmp_path / "kernels" / name).write_bytes(bytes(size))
-    folder = (tmp_path / "kernels").resolve()
-    assert run(capsys, "cache", "info") == f"folder:  {folder}\nmodules: 2\nmodels:  1\nbytes:   18\n"
-    assert json.loads(run(capsys, "cache", "info", "--json")) == {"folder": str(folder), "modules": 2, "models": 1,
-                                                                 "bytes": 18}
-    assert run(capsys, "cache", "clear") == "2 kernel modules and 1 model removed\n"
-    assert [x.name for x in folder.iterdir()] == ["mine.txt"]
-    assert json.loads(run(capsys, "cache", "clear", "--json")) == {"removed": 0, "models": 0}

@@ -101,7 +101,7 @@ def test_a_file_that_others_can_write_to_is_not_read(folder, entry, mode):
 
 
 def test_a_file_of_another_user_is_not_read(folder, entry, monkeypatch):
-    monkeypatch.setattr(cache, "safe_folder", lambda path: folder)
+    monkeypatch.setattr(cache, "safe_folder", lambda *_, **__: folder)
     with monkeypatch.context() as m:
         other = os.geteuid() + 1
         m.setattr(cache.os, "geteuid", lambda: other)
@@ -437,7 +437,7 @@ def test_no_byte_of_a_file_may_have_changed(folder, entry):
 
 
 def test_without_any_folder_modules_are_compiled_all_the_same(entry, monkeypatch, caplog):
-    def no_folder(path):
+    def no_folder(*_, **__):
         raise FileNotFoundError("No usable temporary directory found")
 
     monkeypatch.setattr(cache, "safe_folder", no_folder)
