@@ -10,8 +10,10 @@ A graph has no open plan if inputs are marked constant, ranks are unknown, or sh
 shapes gets its own plan or stages (`model.staged`), with the constants of the first call.
 """
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,6 +38,8 @@ V = TypeVar("V")
 
 MAX_SHAPES = 64
 """The most sets of shapes whose runners are kept; the least recently used is dropped first."""
+MOST_COVERED = 3
+"""The most open sizes of a model that gets plans for each choice of sizes of 1 (`OpenPlans.covering`)."""
 MAX_CLASSES, MAX_VARIANTS = 32, 8
 """The most size classes, and the most plans of a class, that are kept; the least recently used is dropped first."""
 
@@ -93,6 +97,25 @@ class OpenPlans(Plans):
         for of in list(self.by_class):
             list(self._of_class(of))
         return self.in_memory()
+
+    def covering(self) -> list[NativePlan]:
+        """All plans, after new ones for each choice of open sizes that are 1 or larger, unless plans hold for them.
+
+        The new plans come first. Only the first axis of an image can have size 1. There are no new plans if the model
+        has more than MOST_COVERED open sizes, or if sizes are elements of inputs.
+        """
+        used, axes = list(self.by_class), dict(zip(self.names, self._axes, strict=True))
+        if self.for_each_shape or len(axes) > MOST_COVERED or any(p.of_value for p in self._places.all):
+            return self.all()
+        for one in product(*[(True, False) if axis == 0 or rank < 4 else (False,) for axis, rank in axes.values()]):
+            sizes = self._likely_sizes([name for name, is_one in zip(axes, one, strict=True) if is_one])
+            with suppress(GraphqError, _Anew):  # the graph may reject these sizes
+                if self._known(self._classes_like(tuple(map(size_class, sizes))), sizes) is None:
+                    self._made(sizes)
+        with self._order.hold:
+            for of in used:
+                _put_last(self.by_class, of, self.by_class.get(of, []), MAX_CLASSES)
+        return self.all()
 
     def in_memory(self) -> list[NativePlan]:
         """The plans that were made, or read from a file."""
@@ -158,11 +181,13 @@ class OpenPlans(Plans):
         Returns None if the graph cannot have a plan with open sizes.
         """
         of = tuple(map(size_class, sizes))
-        made = self._known(of, sizes)
+        # A model from a file makes no plan and waits for no compiler, if a plan of another class holds.
+        classes = self._classes_like(of) if self._from_file and self.grown is None else [of]
+        made = self._known(classes, sizes)
         if made is None:
             with self._making.setdefault(of, Lock()).hold, budget(self.options.memory):
                 try:
-                    made = self._known(of, sizes)
+                    made = self._known(classes, sizes)
                     if made is None:
                         made = self._new(of, sizes)
                         if self.grown is not None:
@@ -171,23 +196,18 @@ class OpenPlans(Plans):
                     self.for_each_shape = True
         return made
 
-    def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
+    def _known(self, classes: Sequence[Sizes], sizes: Sizes) -> Runner | None:
         with budget(self.options.memory):
-            for like in self._classes_like(of):
-                for plan in self._of_class(like):
+            for of in classes:
+                for plan in self._of_class(of):
                     made = plan.at(sizes, self._arenas, self.options.cache)
                     if made is not None:
-                        self._keep(like, plan)
+                        self._keep(of, plan)
                         return made
         return None
 
     def _classes_like(self, of: Sizes) -> list[Sizes]:
-        """The classes whose plans may run: `of`, and for a model from a file also others, the most similar first.
-
-        A call of such a model then makes no plan and waits for no compiler. Sizes of 0 and 1 must be equal.
-        """
-        if not self._from_file or self.grown is not None:
-            return [of]
+        """The classes whose plans may hold for sizes of a class, the most similar first. Sizes of 0 and 1 are equal."""
         others = [x for x in list(self.by_class)
                   if all(a == b or not is_single(min(a, b)) for a, b in zip(x, of, strict=True))]
         return sorted({of, *others}, key=lambda x: sum(abs(a - b) for a, b in zip(x, of, strict=True)))
@@ -239,13 +259,9 @@ class OpenPlans(Plans):
 
     def _plan_likely_sizes(self) -> None:
         """Make a plan for likely sizes, if the graph accepts them. Raises CompileError if `strict` refuses."""
-        chosen: dict[str, int] = {}
-        for p, name in zip(self._places.all, self.names, strict=True):
-            rank = len(self.signature.inputs[p.input].type.shape or ())
-            usual = 1 if p.axis == 0 and rank > 1 else EXAMPLES[4 if rank > 3 else 3][len(chosen) % 5]
-            chosen.setdefault(name, usual)
+        batches = [name for name, (axis, rank) in zip(self.names, self._axes, strict=True) if axis == 0 and rank > 1]
         try:
-            self._latest = self._made(tuple(chosen[name] for name in self.names))
+            self._latest = self._made(self._likely_sizes(batches))
         except GraphError:
             return
         except CompileError:  # `strict` refuses, or these sizes take too much memory
@@ -253,6 +269,19 @@ class OpenPlans(Plans):
                 raise
         except _Anew:
             self.for_each_shape = True
+
+    @property
+    def _axes(self) -> list[tuple[int, int]]:
+        """The axis of each open size, and the rank of its input."""
+        return [(p.axis, len(self.signature.inputs[p.input].type.shape or ())) for p in self._places.all]
+
+    def _likely_sizes(self, ones: Container[str]) -> Sizes:
+        """Sizes that calls are likely to have: 1 for the dimensions with these names."""
+        chosen: dict[str, int] = {}
+        for name, (axis, rank) in zip(self.names, self._axes, strict=True):
+            of = 1 if name in ones else 2 if axis == 0 and rank > 1 else 4 if rank > 3 else 3
+            chosen.setdefault(name, EXAMPLES[of][len(chosen) % len(EXAMPLES[of])])
+        return tuple([chosen[name] for name in self.names])
 
     @collector_paused()
     def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:

@@ -327,6 +327,10 @@ class Plans:
         """All plans, including the plans in a file."""
         return self.in_memory()
 
+    def covering(self) -> list[NativePlan]:
+        """All plans, after new ones for sizes that no call has had (see `OpenPlans.covering`)."""
+        return self.all()
+
     def in_memory(self) -> list[NativePlan]:
         """The plans that were made, or read from a file."""
         return [self.fixed.made] if isinstance(self.fixed, Runner) else []

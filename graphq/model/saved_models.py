@@ -56,7 +56,9 @@ The worst case is `[],[],[],...`: three bytes make a Python list and an entry of
 
 def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | None = None, *,
          key: str | None = None) -> None:
-    """Write a model: its graph as the user gave it, and its `plans` (default: all) with the traces of their open sizes.
+    """Write a model: its graph as the user gave it, and its `plans` with the traces of their open sizes.
+
+    By default these are all plans, after the model got plans for more sizes (`Plans.covering`).
 
     With a `key`, the file is for the kernel cache: only this user can read it. It leaves out the kernels that all plans
     share, since the cache has them, and the facts about padding, which take time to find. In a process with a TARGET,
@@ -72,7 +74,7 @@ def save(path: str | os.PathLike[str], of: Plans, plans: Sequence[NativePlan] | 
     writer = Writer()
     graph = writer.of(of.source)
     name, inputs, outputs = of.signature
-    made = _of_plans(writer, of.all() if plans is None else plans)
+    made = _of_plans(writer, plans if plans is not None else of.covering() if key is None else of.all())
     for module in modules_of_team() if made and key is None else ():
         writer.module(module)
     if TARGET:

@@ -60,6 +60,21 @@ def test_a_model_from_a_file_runs_at_sizes_of_other_classes_without_a_new_plan(t
     assert len(again.plans.all()) == 2 and modules.statistics().compiled == compiled
 
 
+def test_a_file_has_plans_for_sizes_that_no_call_had(tmp_path):
+    """Sizes of 1 and larger sizes: four plans for two open dimensions, whatever the model was called with."""
+    g = gq.Graph()
+    x, y = (g.input(name, dtype="f32", shape=(None, None, 8)) for name in "xy")
+    g.output(g.softmax(g.relu(g.add(x, y)), axis=-1), name="z")
+    g.meta["dimensions"] = {(name, axis): "mn"[axis] for name in "xy" for axis in (0, 1)}
+    gq.compile(g).save(tmp_path / "m")
+    again, compiled = gq.load_compiled(tmp_path / "m"), modules.statistics().compiled
+    assert len(again.plans.all()) == 4
+    for m, n in ((1, 1), (1, 40), (6, 1), (2, 2), (300, 3), (1, 900)):
+        x, y = (np.random.default_rng(seed).normal(size=(m, n, 8)).astype(np.float32) for seed in (m, n))
+        assert np.array_equal(again(x=x, y=y), again.formula(x=x, y=y))
+    assert len(again.plans.all()) == 4 and modules.statistics().compiled == compiled
+
+
 def test_a_load_reads_no_more_than_a_call_needs(tmp_path, monkeypatch):
     model = gq.compile(open_graph())
     for n in (1, 12, 40):
